@@ -663,3 +663,30 @@ async def test_up_serves_mcp(tmp_path: Path) -> None:
     finally:
         process.terminate()
         assert await process.wait() == 0
+
+
+async def test_a_stopping_system_finishes_the_calls_of_mcp_clients(tmp_path: Path) -> None:
+    slow = python_server("echo_raw.py", tools={"whitelist": ["slow"]})
+    config = write_config(tmp_path, {"echo": slow})
+    addresses = ("--listen", "127.0.0.1:0", "--mcp", "127.0.0.1:0")
+    process = await fork_leaseway(("up", "--config", str(config), *addresses), os.environ, None)
+    params = {"name": "slow", "arguments": {"seconds": 4}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    try:
+        async with asyncio.timeout(2 * BOUND):
+            address = (await process.stdout.readline()).decode().split()[1]
+            while not (line := (await process.stdout.readline()).decode()).startswith("mcp "):
+                assert line
+            url = line.split()[1]
+            async with aiohttp.ClientSession(headers=JSON) as http, AsyncClient(address) as client:
+                opened = await http.post(url, json=INITIALIZE)
+                session = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"]}
+                running = asyncio.create_task(http.post(url, json=call, headers=session))
+                await eventually(client.leases)
+                process.terminate()
+                answer = await (await running).text()
+        assert '"text":"slow"' in answer.replace(" ", "")
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        assert await process.wait() == 0

@@ -19,7 +19,14 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway, Media
 
 AGENTS = Path(__file__).with_name("agents")
 FOLDER = Path(os.environ.get("LEASEWAY_FRAMEWORKS") or ROOT / ".build" / "frameworks")
-QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
+ENVIRONMENT = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "OTEL_SDK_DISABLED": "true",
+    # This checkout, also if the environment was made for another one.
+    "PYTHONPATH": os.pathsep.join(
+        str(ROOT / root) for root in ("sdk", "control_plane", "data_plane")
+    ),
+}
 
 
 PROGRAMS = re.findall(
@@ -75,7 +82,7 @@ def test_an_agent_calls_tools_and_receives_their_results(
 ) -> None:
     done = subprocess.run(
         [_python_of(framework), AGENTS / f"{framework}_agent.py", planes.address],
-        env={**os.environ, **QUIET, "HOME": str(tmp_path)},
+        env={**os.environ, **ENVIRONMENT, "HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -106,7 +113,7 @@ def test_each_program_in_the_docs_can_be_imported(number: int, tmp_path: Path) -
     framework = "crewai" if "crewai" in program else "other"
     done = subprocess.run(
         [_python_of(framework), "-c", program],
-        env={**os.environ, **QUIET, "HOME": str(tmp_path)},
+        env={**os.environ, **ENVIRONMENT, "HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

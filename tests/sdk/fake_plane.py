@@ -249,6 +249,9 @@ class FakeControlPlane(
                     return leases_pb2.FindLeaseResponse(worker=worker.ref, lease_id=lease.id)
         return leases_pb2.FindLeaseResponse()
 
+    async def ShareSessionEnds(self, request: Any, context: Any) -> Any:
+        return leases_pb2.ShareSessionEndsResponse(run="fake")
+
     async def _speak(self) -> None:
         if self.mute:
             await asyncio.Event().wait()

@@ -21,7 +21,7 @@ from leaseway.v1 import (
 from leaseway.wire.channels.serving import SERVER_OPTIONS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import abort, status_from_fault
-from leaseway.wire.timing.durations import duration
+from leaseway.wire.timing.durations import duration, seconds
 
 Answer = Callable[["FakeWorker", execution_pb2.Call, bytes], "bytes | Awaitable[bytes]"]
 
@@ -73,6 +73,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.answers: list[execution_pb2.Answer] = []
         self.renewals: list[list[str]] = []
         self.released: list[str] = []
+        self.left: list[tuple[str, float]] = []  # ids, and for how long to keep them
         self.idle: list[float] = []
         self.resolved: list[str] = []
         self.released_for: list[tuple[str, str]] = []
@@ -216,6 +217,12 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             self.check(request.lease_id)
         except Fault as fault:
             await abort(context, fault)
+        if request.leaving_client and (
+            request.HasField("keep")
+            or request.leaving_client != self.leases[request.lease_id].acquirer
+        ):
+            self.left.append((request.lease_id, seconds(request.keep)))
+            return leases_pb2.ReleaseLeaseResponse()
         if request.HasField("idle") and self.idle:
             return leases_pb2.ReleaseLeaseResponse(idle=duration(self.idle.pop(0)))
         self.released.append(request.lease_id)

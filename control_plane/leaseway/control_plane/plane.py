@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
 from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.lease_ends import LeaseEnds
+from leaseway.control_plane.core.placement.ended_sessions import EndedSessions
+from leaseway.control_plane.core.placement.lease_ends import (
+    EndNotices,
+    LeaseEnds,
+    ReportedLeaseEnd,
+    lost_with_worker,
+)
 from leaseway.control_plane.core.placement.wait_queue import PlacementOutcome, Waiter
 from leaseway.control_plane.core.queries.place import serve_queue
 from leaseway.control_plane.core.workers.actions import WorkerAction
@@ -50,6 +56,8 @@ class Plane:
     Attributes:
         meters: Metrics, or None if they are off.
         lease_ends: Recently ended leases.
+        end_notices: Ended leases whose sessions do not know it.
+        ended_sessions: Sessions of MCP fronts that ended for good.
         approvals: Calls that need an approval.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
@@ -72,6 +80,8 @@ class Plane:
         self.traces = ReloadTraces()
         self.meters: PlaneMeters | None = None
         self.lease_ends = LeaseEnds()
+        self.end_notices = EndNotices()
+        self.ended_sessions = EndedSessions()
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = Approvals(self._record_approval)
         self.acts = 0
@@ -93,6 +103,9 @@ class Plane:
         finally:
             if self.state.committed is not committed:
                 self.traces.committed(self.state.committed)
+            lost = self.state.placements.pop_lost()
+            if lost:
+                self.record_ends(map(lost_with_worker, lost))
             serve_queue(self.state, self.clock())
             self.acts += 1
             self.events.observe(self.state, self.clock())
@@ -101,6 +114,13 @@ class Plane:
             if self.state.visible_state is not visible_state:
                 self._visible_state.set()
                 self._visible_state = asyncio.Event()
+
+    def record_ends(self, ends: Iterable[ReportedLeaseEnd]) -> None:
+        """Record ended leases whose sessions may not know it, after the state is up to date."""
+        now = self.clock().mono
+        for end in ends:
+            if not self.state.placements.has_lease(end.key):
+                self.end_notices.record(end, now)
 
     def inspect_worker(
         self, worker_id: str, question: sync_pb2.Inspect

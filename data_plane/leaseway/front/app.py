@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Sealer
-from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
+from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
+from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder, no_instructions
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
@@ -23,6 +23,7 @@ from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.wire import ancestors
+from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -56,6 +57,7 @@ class FrontOptions:
         public_url: The URL of the front behind a proxy, or empty.
         authenticator: Authenticates callers by their own credentials; None means that all
             clients are one caller with the shared key, if any.
+        drain_timeout: Seconds that requests in flight get when the front ends.
     """
 
     control_plane: Endpoint
@@ -72,17 +74,19 @@ class FrontOptions:
     agent: str = "mcp"
     public_url: str = ""
     authenticator: Authenticator | None = None
+    drain_timeout: float = SHUTDOWN_TIMEOUT
 
 
 async def run_http(
     options: FrontOptions, listener: McpListener, ready: Callable[[str], None]
 ) -> int:
-    """Serve MCP over HTTP until SIGINT or SIGTERM.
+    """Serve MCP over HTTP until SIGINT or SIGTERM, then finish the requests in flight.
 
-    Leases of sessions are not released: another front may continue them, otherwise they expire
-    within a minute.
+    Leases of sessions are not released: another front may continue them. They are kept for as long
+    as a session may be idle.
     """
-    stopped = _stop_signal()
+    drain = Drain(options.drain_timeout)
+    drain.handle_signals()
     sealer = Sealer(options.key, "mcp session")
     ended = EndedSessions()
     authenticator = options.authenticator
@@ -97,55 +101,61 @@ async def run_http(
             limit=options.sessions,
             count=lambda: callers.sessions,
             ended=ended,
+            ends=SharedEnds(client, ended),
+            make_room=lambda: callers.make_room_for_session(front),
         )
         own = _digest_of_control_plane(options)
-        return HttpFront(_methods(options, client), sessions, control_plane=own)
+        front = HttpFront(_methods(options, client, drain), sessions, drain, control_plane=own)
+        return front
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None
     access = AccessCheck(listener.endpoint, key, options.origins, options.hosts)
-    server = HttpServer(access, callers, options.public_url)
+    server = HttpServer(access, callers, options.public_url, drain)
     async with callers.running(), server.serving(listener.socket, listener.tls):
         ready(str(listener.endpoint))
-        await stopped.wait()
+        await drain.started.wait()
+        await server.drain()
     return 0
 
 
 async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeResponder) -> int:
     """Serve one MCP client over stdin and stdout until it disconnects, or SIGINT or SIGTERM.
 
+    After a signal, requests in flight are finished.
+
     Args:
         options: The options.
         scope: The server that the client sees; empty means all.
         handshake: Reads the client's lines and answers the first ones.
     """
-    stopped = _stop_signal()
+    drain = Drain(options.drain_timeout)
+    drain.handle_signals()
     client = AsyncClient(
         str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
     )
     async with client:
-        methods = _methods(options, client, handshake.instructions)
-        front = StdioFront(methods, options.tenant, scope, handshake)
-        serving = asyncio.create_task(front.serve(), name="front stdio")
-        waiting = asyncio.create_task(stopped.wait(), name="front signals")
-        tasks: list[asyncio.Task[Any]] = [serving, waiting]
+        methods = _methods(options, client, drain, handshake.instructions)
+        front = StdioFront(methods, options.tenant, scope, handshake, drain)
+        reporting: asyncio.Task[None] | None = None
         if options.shows_problems:
             report = report_starts(client, handshake.instruct)
-            tasks.append(asyncio.create_task(report, name="front starts"))
+            reporting = asyncio.create_task(report, name="front starts")
         try:
-            await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
+            await front.serve()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if reporting is not None:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
             await methods.catalog.close()
     return 0
 
 
 def _methods(
-    options: FrontOptions, client: AsyncClient, instructions: Callable[[], str] = no_instructions
+    options: FrontOptions,
+    client: AsyncClient,
+    drain: Drain,
+    instructions: Callable[[], str] = no_instructions,
 ) -> Methods:
     return Methods(
         client,
@@ -155,17 +165,9 @@ def _methods(
         shows_problems=options.shows_problems,
         instructions=instructions,
         control_plane=_digest_of_control_plane(options),
+        ending=drain.started,
     )
 
 
 def _digest_of_control_plane(options: FrontOptions) -> str:
     return ancestors.digest(ancestors.of_address(options.control_plane))
-
-
-def _stop_signal() -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    return stopped

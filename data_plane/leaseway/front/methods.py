@@ -140,6 +140,7 @@ class Methods:
             errors if there are no tools.
         instructions: Returns what clients are told about this Leaseway; may be empty.
         control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
+        ending: Set when the front shuts down, which ends `subscriptions/listen` streams.
     """
 
     def __init__(
@@ -152,11 +153,13 @@ class Methods:
         shows_problems: bool = False,
         instructions: Callable[[], str] = no_instructions,
         control_plane: str = "",
+        ending: asyncio.Event | None = None,
     ) -> None:
         self.client = client
         self._instructions = instructions
         self._control_plane = control_plane
         self.catalog = CatalogCache(client)
+        self._ending = ending or asyncio.Event()
         self._media = media
         self._shows_problems = shows_problems
         self._search = ToolSearch() if search else None
@@ -361,7 +364,7 @@ class Methods:
         return _EMPTY
 
     async def _listen(self, request: Request) -> bytes:
-        """Send change notifications until the client cancels its request."""
+        """Send change notifications until the client cancels its request, or the front ends."""
         filters = read_params(request, ListenParams).notifications
         if len(filters.resource_subscriptions) > _MAX_LISTENED:
             text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
@@ -396,8 +399,8 @@ class Methods:
                 await subscription.confirmed()
             params = encode({"notifications": filters, "_meta": meta})
             send(notification("notifications/subscriptions/acknowledged", params))
-            await asyncio.Event().wait()
-        raise AssertionError("The stream ends only when its request is cancelled.")
+            await self._ending.wait()
+        return encode({"resultType": "complete", "_meta": meta})
 
     @contextlib.asynccontextmanager
     async def _in_session(

@@ -22,6 +22,7 @@ from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_fr
 from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sealing import SealedSession, input_capabilities
 from leaseway.front.calling.sessions import LiveSession, answered_methods
+from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.handshake import (
     MAX_LINE,
     MODERN_MARK,
@@ -56,6 +57,7 @@ _UNFINISHED: Final = JsonRpcError(
     "The input ended before the response. If all requests fail like this, check that a control "
     "plane runs at --address.",
 )
+_DRAINING: Final = JsonRpcError(INTERNAL_ERROR, DRAINING)
 
 _log = logging.getLogger("leaseway.front")
 
@@ -68,16 +70,23 @@ class StdioFront:
         tenant: The tenant.
         scope: The server that the client sees; empty means all.
         handshake: Reads the client's lines, and may have answered the first ones.
+        drain: How the front ends before its client does; None means not at all.
     """
 
     def __init__(
-        self, methods: Methods, tenant: str, scope: str, handshake: HandshakeResponder
+        self,
+        methods: Methods,
+        tenant: str,
+        scope: str,
+        handshake: HandshakeResponder,
+        drain: Drain | None = None,
     ) -> None:
         self._methods = methods
         self._scope = scope
         self._tenant = tenant
         self._key = f"mcp-{secrets.token_hex(12)}"
         self._handshake = handshake
+        self._drain = drain or Drain()
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
         self._writer = _StdoutWriter(handshake.target)
         self._live = self._session({})
@@ -87,7 +96,7 @@ class StdioFront:
         self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
 
     async def serve(self) -> None:
-        """Serve until the client disconnects, then stop all its tasks."""
+        """Serve until the client disconnects or the front drains, then stop all its tasks."""
         unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
         loop = asyncio.get_running_loop()
 
@@ -97,20 +106,35 @@ class StdioFront:
         initialize = self._handshake.connect(on_line)
         if initialize is not None:
             await self._initialize(parse_message(initialize), is_answered=True)
+        reading = asyncio.create_task(self._handle_lines(), name="front lines")
+        draining = asyncio.create_task(self._finish_requests(), name="front drain")
         try:
-            while (line := await self._lines.get()) is not None:
-                if line.strip():
-                    await self._handle_line(line)
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=_SHUTDOWN_TIMEOUT)
+            await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+                if self._tasks:
+                    await asyncio.wait(self._tasks, timeout=_SHUTDOWN_TIMEOUT)
         finally:
+            for task in (reading, draining):
+                task.cancel()
+            await asyncio.gather(reading, draining, return_exceptions=True)
             unsubscribe()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for live in (self._live, *self._handles.values()):
-                await live.stop()
+            ended = (self._live, *self._handles.values())
+            await asyncio.gather(*(live.release() for live in ended))
             await self._writer.close()
+
+    async def _handle_lines(self) -> None:
+        while (line := await self._lines.get()) is not None:
+            if line.strip():
+                await self._handle_line(line)
+
+    async def _finish_requests(self) -> None:
+        """Wait until the front drains and its requests have finished."""
+        await self._drain.started.wait()
+        await self._drain.wait_for_requests(lambda: len(self._tasks))
 
     def create_handle(self, scope: str) -> LiveSession:
         """Create an additional session, which ends with the connection."""
@@ -156,6 +180,8 @@ class StdioFront:
         elif not message.request_id:
             if message.method == "notifications/cancelled":
                 self._live.cancel(cancelled_request_id(message))
+        elif self._drain.started.is_set():
+            self._writer.write(error_message(message.request_id, _DRAINING))
         elif message.method == "initialize" and MODERN_MARK not in line:
             await self._initialize(message)
         else:

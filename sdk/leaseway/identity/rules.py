@@ -63,6 +63,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "CatalogService/ListServers": Rule(_LISTS, "own"),
         "PlacementService/Place": Rule(_CALLS, "own", changes=True),
         "PlacementService/FindLease": Rule(_CALLS, "own"),
+        "PlacementService/ShareSessionEnds": Rule(_CALLS, "own", changes=True),
         "AdminService/GetStatus": Rule(_LISTS),
         "AdminService/ListWorkers": Rule(_LISTS),
         "AdminService/ListHeldLeases": Rule(_LISTS, "filter"),

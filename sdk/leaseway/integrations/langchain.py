@@ -10,14 +10,15 @@ from langchain_core.tools import BaseTool, ToolException
 from pydantic import PrivateAttr
 
 from leaseway.integrations.calling import Answer, Caller, ToolCaller
-from leaseway.sdk import Tool, ToolResult
+from leaseway.sdk import Tool
 
 
 class LeasewayTool(BaseTool):  # type: ignore[misc]
     """A tool that is called through Leaseway.
 
-    The `ToolMessage` contains texts and images, and its `artifact` is the `ToolResult`. If the tool
-    reports an error, the message has the status `error`, and the run continues.
+    The `ToolMessage` contains texts and images. Its `artifact` is the result as plain data, which
+    checkpointers can store; `ToolResult.from_dict(message.artifact)` reads it. If the tool reports
+    an error, the message has the status `error`, and the run continues.
     """
 
     response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
@@ -26,10 +27,10 @@ class LeasewayTool(BaseTool):  # type: ignore[misc]
     _tool: Any = PrivateAttr()
 
     # LangChain's own parameters are not declared, so that tools may have arguments of these names.
-    def _run(self, **arguments: Any) -> tuple[Any, ToolResult | None]:
+    def _run(self, **arguments: Any) -> tuple[Any, dict[str, Any] | None]:
         return _message(self._calls.call_and_wait(self._tool, arguments))
 
-    async def _arun(self, **arguments: Any) -> tuple[Any, ToolResult | None]:
+    async def _arun(self, **arguments: Any) -> tuple[Any, dict[str, Any] | None]:
         return _message(await self._calls.call(self._tool, arguments))
 
 
@@ -59,12 +60,13 @@ def _build_tool(tool: Tool, calls: ToolCaller) -> LeasewayTool:
     return built
 
 
-def _message(answer: Answer) -> tuple[Any, ToolResult | None]:
+def _message(answer: Answer) -> tuple[Any, dict[str, Any] | None]:
     if answer.is_error:
         raise ToolException(answer.text)
+    artifact = answer.result.to_dict() if answer.result is not None else None
     if not answer.has_images:
-        return answer.text, answer.result
-    return [_block(item) for item in answer.items], answer.result
+        return answer.text, artifact
+    return [_block(item) for item in answer.items], artifact
 
 
 def _block(item: Mapping[str, Any]) -> dict[str, Any]:

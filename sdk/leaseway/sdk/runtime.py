@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -72,11 +72,15 @@ class Runtime:
         self.leases = LeaseManager(self.control, self.pool, self.own_session)
         self.caller = CallRunner(identity, self.resolver, self.pool, self.leases, self.own_session)
 
-    async def close(self) -> None:
-        """Release the leases that this client acquired, then close all tasks and channels."""
+    async def close(self, sessions: Iterable[str] = ()) -> None:
+        """Leave all leases, then close all tasks and channels.
+
+        Args:
+            sessions: Sessions that end with the client, besides its own one.
+        """
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
-                await self.leases.release_owned()
+                await self.leases.leave_all({self.own_session, *sessions})
         except TimeoutError:
             pass  # a lease that is not renewed expires
         finally:

@@ -4,20 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from leaseway.wire.bounds import KIB
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint, is_local_host
 from leaseway.wire.channels.tls import read_tls, server_context
+from leaseway.wire.fair_shares import Holder, who_gives_way
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 _MAX_CONNECTIONS: Final = 256
+_OLDEST: Final = 64
+"""Connections of an address, the oldest, of which an idle one is closed for a new connection."""
 _SHUTDOWN: Final = 1.0
 """Seconds that open requests have to finish when the listener stops."""
+
+_log = logging.getLogger("leaseway.http")
+
+
+class _PrivateLogger(logging.Logger):
+    """Logs errors of aiohttp without what a client sent.
+
+    The error of a malformed request quotes the header, which may hold a credential.
+    """
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **_: Any) -> None:
+        if isinstance(exc_info, _http_errors()):
+            where = str(msg) % args if args else str(msg)
+            _log.info("%s: malformed HTTP (%s).", where, type(exc_info).__name__)
+        else:
+            _log.exception(msg, *args, exc_info=exc_info)
+
+    def debug(self, *_: object, **__: Any) -> None:
+        """Drop the message: it quotes what the client sent."""
+
+
+def _http_errors() -> tuple[type[Exception], ...]:
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    return (HttpProcessingError,)
+
+
+HTTP_OPTIONS: Final[Mapping[str, Any]] = {
+    "logger": _PrivateLogger("leaseway.http.private"),
+    # A token has up to 16 KiB, and a header has its scheme before it.
+    "max_field_size": 17 * KIB,
+    "max_line_size": 17 * KIB,
+}
+"""Options of aiohttp for every server of Leaseway."""
 
 Admit = Callable[[str | None], Awaitable[object]]
 """Checks an `Authorization` header, or None; raises a `Fault` if it is not sufficient."""
@@ -77,7 +117,9 @@ class HttpListener:
 
     @contextlib.asynccontextmanager
     async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
-        """Serve an application while the block runs. Connections beyond the limit are closed.
+        """Serve an application while the block runs.
+
+        Beyond the limit of connections, the address with the most loses its oldest idle one.
 
         Args:
             app: The application.
@@ -86,15 +128,18 @@ class HttpListener:
         from aiohttp import web
 
         runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=idle
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN,
+            keepalive_timeout=idle,
+            **HTTP_OPTIONS,
         )
         await runner.setup()
         accept = runner.server
         assert accept is not None
+        connections = _Connections()
         server = await asyncio.get_running_loop().create_server(
-            lambda: (
-                accept() if len(accept.connections) < _MAX_CONNECTIONS else _RejectedConnection()
-            ),
+            lambda: _Connection(accept(), connections),
             sock=self.socket,
             ssl=self.tls,
         )
@@ -109,9 +154,82 @@ class HttpListener:
         self.socket.close()
 
 
-class _RejectedConnection(asyncio.Protocol):
+class _Connections(dict["_Connection", Holder]):
+    """The open connections with their addresses, the oldest first."""
+
+    def admit(self, newcomer: Holder) -> bool:
+        """Return whether there is room for a connection, after closing another one if needed."""
+        if len(self) < _MAX_CONNECTIONS:
+            return True
+        payer = who_gives_way(Counter(self.values()), newcomer)
+        if payer is None:
+            return False
+        oldest = [each for each, holder in self.items() if holder == payer.holder][:_OLDEST]
+        victim = next((each for each in oldest if each.is_idle), None)
+        if victim is None and payer.at_once:
+            victim = oldest[0]
+        if victim is None:
+            return False
+        victim.close()
+        return True
+
+
+class _Connection(asyncio.Protocol):
+    """A connection that is counted for its address.
+
+    Args:
+        inner: aiohttp's protocol of the connection.
+        connections: All connections, to which it adds itself.
+    """
+
+    def __init__(self, inner: Any, connections: _Connections) -> None:
+        self._inner = inner
+        self._connections = connections
+        self._transport: Any = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is handled."""
+        return self._inner._current_request is None
+
+    def close(self) -> None:
+        self._connections.pop(self, None)
+        self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+        self._transport = transport
+        newcomer = address_of(transport)
+        if not self._connections.admit(newcomer):
+            self._inner = None
+            transport.close()
+            return
+        self._connections[self] = newcomer
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connections.pop(self, None)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        stay_open: bool | None = self._inner.eof_received() if self._inner is not None else None
+        return stay_open
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+def address_of(transport: asyncio.BaseTransport) -> Holder:
+    """Return the holder of a connection whose caller has no proven identity."""
+    peer = transport.get_extra_info("peername")
+    return Holder("", str(peer[0]) if isinstance(peer, tuple) and peer else "local")
 
 
 class ArtifactsListener(HttpListener):

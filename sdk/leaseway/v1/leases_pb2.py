@@ -27,7 +27,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from leaseway.v1 import catalog_pb2 as leaseway_dot_v1_dot_catalog__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leaseway/v1/leases.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x19leaseway/v1/catalog.proto\"\xb0\x02\n\x05Lease\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0f\n\x07session\x18\x05 \x01(\t\x12\r\n\x05\x61gent\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08reminder\x18\x08 \x01(\t\x12\x13\n\x0blaunch_hash\x18\t \x01(\t\x12\x13\n\x0binstance_id\x18\n \x01(\t\x12&\n\x03\x61ge\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61\x63quirer\x18\x0c \x01(\t\x12\'\n\x04idle\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\"\xdc\x01\n\x0cPlaceRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12\x17\n\x0f\x65xclude_workers\x18\x05 \x03(\t\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11unreached_workers\x18\x07 \x03(\t\x12\x12\n\nlost_lease\x18\x08 \x01(\t\"c\n\rPlaceResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x10\n\x08lease_id\x18\x03 \x01(\t\"o\n\x10\x46indLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\"M\n\x11\x46indLeaseResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\xef\x01\n\x13\x41\x63quireLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10registry_version\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x63quirer\x18\x08 \x01(\t\"J\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"q\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\'\n\x04idle\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x14ReleaseLeaseResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\x12\'\n\x04idle\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x01\n\x14ResolveLeasedRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x10\n\x08lease_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"Z\n\x15ResolveLeasedResponse\x12\'\n\x04tool\x18\x01 \x01(\x0b\x32\x19.leaseway.v1.ResolvedTool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"7\n\x10KeepAliveRequest\x12\x11\n\tlease_ids\x18\x01 \x03(\t\x12\x10\n\x08sessions\x18\x02 \x03(\t\"@\n\x11KeepAliveResponse\x12+\n\x08renewals\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.LeaseRenewal\"k\n\x0cLeaseRenewal\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"J\n\x11ListLeasesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Q\n\x12ListLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x9e\x01\n\x10PlacementService\x12>\n\x05Place\x12\x19.leaseway.v1.PlaceRequest\x1a\x1a.leaseway.v1.PlaceResponse\x12J\n\tFindLease\x12\x1d.leaseway.v1.FindLeaseRequest\x1a\x1e.leaseway.v1.FindLeaseResponse2\xab\x03\n\x0cLeaseService\x12S\n\x0c\x41\x63quireLease\x12 .leaseway.v1.AcquireLeaseRequest\x1a!.leaseway.v1.AcquireLeaseResponse\x12S\n\x0cReleaseLease\x12 .leaseway.v1.ReleaseLeaseRequest\x1a!.leaseway.v1.ReleaseLeaseResponse\x12J\n\tKeepAlive\x12\x1d.leaseway.v1.KeepAliveRequest\x1a\x1e.leaseway.v1.KeepAliveResponse\x12V\n\rResolveLeased\x12!.leaseway.v1.ResolveLeasedRequest\x1a\".leaseway.v1.ResolveLeasedResponse\x12M\n\nListLeases\x12\x1e.leaseway.v1.ListLeasesRequest\x1a\x1f.leaseway.v1.ListLeasesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leaseway/v1/leases.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x19leaseway/v1/catalog.proto\"\xb0\x02\n\x05Lease\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0f\n\x07session\x18\x05 \x01(\t\x12\r\n\x05\x61gent\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08reminder\x18\x08 \x01(\t\x12\x13\n\x0blaunch_hash\x18\t \x01(\t\x12\x13\n\x0binstance_id\x18\n \x01(\t\x12&\n\x03\x61ge\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61\x63quirer\x18\x0c \x01(\t\x12\'\n\x04idle\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf0\x01\n\x0cPlaceRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12\x17\n\x0f\x65xclude_workers\x18\x05 \x03(\t\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11unreached_workers\x18\x07 \x03(\t\x12\x12\n\nlost_lease\x18\x08 \x01(\t\x12\x12\n\nreport_end\x18\t \x01(\x08\"c\n\rPlaceResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x10\n\x08lease_id\x18\x03 \x01(\t\"o\n\x10\x46indLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\"M\n\x11\x46indLeaseResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"p\n\x17ShareSessionEndsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x65nded\x18\x03 \x03(\t\x12\r\n\x05\x61sked\x18\x04 \x03(\t\"6\n\x18ShareSessionEndsResponse\x12\r\n\x05\x65nded\x18\x01 \x03(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\"\xef\x01\n\x13\x41\x63quireLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10registry_version\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x63quirer\x18\x08 \x01(\t\"J\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xb2\x01\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\'\n\x04idle\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eleaving_client\x18\x05 \x01(\t\x12\'\n\x04keep\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x14ReleaseLeaseResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\x12\'\n\x04idle\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x01\n\x14ResolveLeasedRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x10\n\x08lease_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"Z\n\x15ResolveLeasedResponse\x12\'\n\x04tool\x18\x01 \x01(\x0b\x32\x19.leaseway.v1.ResolvedTool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"7\n\x10KeepAliveRequest\x12\x11\n\tlease_ids\x18\x01 \x03(\t\x12\x10\n\x08sessions\x18\x02 \x03(\t\"@\n\x11KeepAliveResponse\x12+\n\x08renewals\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.LeaseRenewal\"k\n\x0cLeaseRenewal\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"J\n\x11ListLeasesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Q\n\x12ListLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xff\x01\n\x10PlacementService\x12>\n\x05Place\x12\x19.leaseway.v1.PlaceRequest\x1a\x1a.leaseway.v1.PlaceResponse\x12J\n\tFindLease\x12\x1d.leaseway.v1.FindLeaseRequest\x1a\x1e.leaseway.v1.FindLeaseResponse\x12_\n\x10ShareSessionEnds\x12$.leaseway.v1.ShareSessionEndsRequest\x1a%.leaseway.v1.ShareSessionEndsResponse2\xab\x03\n\x0cLeaseService\x12S\n\x0c\x41\x63quireLease\x12 .leaseway.v1.AcquireLeaseRequest\x1a!.leaseway.v1.AcquireLeaseResponse\x12S\n\x0cReleaseLease\x12 .leaseway.v1.ReleaseLeaseRequest\x1a!.leaseway.v1.ReleaseLeaseResponse\x12J\n\tKeepAlive\x12\x1d.leaseway.v1.KeepAliveRequest\x1a\x1e.leaseway.v1.KeepAliveResponse\x12V\n\rResolveLeased\x12!.leaseway.v1.ResolveLeasedRequest\x1a\".leaseway.v1.ResolveLeasedResponse\x12M\n\nListLeases\x12\x1e.leaseway.v1.ListLeasesRequest\x1a\x1f.leaseway.v1.ListLeasesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,37 +37,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEASE']._serialized_start=126
   _globals['_LEASE']._serialized_end=430
   _globals['_PLACEREQUEST']._serialized_start=433
-  _globals['_PLACEREQUEST']._serialized_end=653
-  _globals['_PLACERESPONSE']._serialized_start=655
-  _globals['_PLACERESPONSE']._serialized_end=754
-  _globals['_FINDLEASEREQUEST']._serialized_start=756
-  _globals['_FINDLEASEREQUEST']._serialized_end=867
-  _globals['_FINDLEASERESPONSE']._serialized_start=869
-  _globals['_FINDLEASERESPONSE']._serialized_end=946
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=949
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1188
-  _globals['_ACQUIRELEASERESPONSE']._serialized_start=1190
-  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1264
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1266
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1379
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1381
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1462
-  _globals['_RESOLVELEASEDREQUEST']._serialized_start=1465
-  _globals['_RESOLVELEASEDREQUEST']._serialized_end=1593
-  _globals['_RESOLVELEASEDRESPONSE']._serialized_start=1595
-  _globals['_RESOLVELEASEDRESPONSE']._serialized_end=1685
-  _globals['_KEEPALIVEREQUEST']._serialized_start=1687
-  _globals['_KEEPALIVEREQUEST']._serialized_end=1742
-  _globals['_KEEPALIVERESPONSE']._serialized_start=1744
-  _globals['_KEEPALIVERESPONSE']._serialized_end=1808
-  _globals['_LEASERENEWAL']._serialized_start=1810
-  _globals['_LEASERENEWAL']._serialized_end=1917
-  _globals['_LISTLEASESREQUEST']._serialized_start=1919
-  _globals['_LISTLEASESREQUEST']._serialized_end=1993
-  _globals['_LISTLEASESRESPONSE']._serialized_start=1995
-  _globals['_LISTLEASESRESPONSE']._serialized_end=2076
-  _globals['_PLACEMENTSERVICE']._serialized_start=2079
-  _globals['_PLACEMENTSERVICE']._serialized_end=2237
-  _globals['_LEASESERVICE']._serialized_start=2240
-  _globals['_LEASESERVICE']._serialized_end=2667
+  _globals['_PLACEREQUEST']._serialized_end=673
+  _globals['_PLACERESPONSE']._serialized_start=675
+  _globals['_PLACERESPONSE']._serialized_end=774
+  _globals['_FINDLEASEREQUEST']._serialized_start=776
+  _globals['_FINDLEASEREQUEST']._serialized_end=887
+  _globals['_FINDLEASERESPONSE']._serialized_start=889
+  _globals['_FINDLEASERESPONSE']._serialized_end=966
+  _globals['_SHARESESSIONENDSREQUEST']._serialized_start=968
+  _globals['_SHARESESSIONENDSREQUEST']._serialized_end=1080
+  _globals['_SHARESESSIONENDSRESPONSE']._serialized_start=1082
+  _globals['_SHARESESSIONENDSRESPONSE']._serialized_end=1136
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1139
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1378
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=1380
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1454
+  _globals['_RELEASELEASEREQUEST']._serialized_start=1457
+  _globals['_RELEASELEASEREQUEST']._serialized_end=1635
+  _globals['_RELEASELEASERESPONSE']._serialized_start=1637
+  _globals['_RELEASELEASERESPONSE']._serialized_end=1718
+  _globals['_RESOLVELEASEDREQUEST']._serialized_start=1721
+  _globals['_RESOLVELEASEDREQUEST']._serialized_end=1849
+  _globals['_RESOLVELEASEDRESPONSE']._serialized_start=1851
+  _globals['_RESOLVELEASEDRESPONSE']._serialized_end=1941
+  _globals['_KEEPALIVEREQUEST']._serialized_start=1943
+  _globals['_KEEPALIVEREQUEST']._serialized_end=1998
+  _globals['_KEEPALIVERESPONSE']._serialized_start=2000
+  _globals['_KEEPALIVERESPONSE']._serialized_end=2064
+  _globals['_LEASERENEWAL']._serialized_start=2066
+  _globals['_LEASERENEWAL']._serialized_end=2173
+  _globals['_LISTLEASESREQUEST']._serialized_start=2175
+  _globals['_LISTLEASESREQUEST']._serialized_end=2249
+  _globals['_LISTLEASESRESPONSE']._serialized_start=2251
+  _globals['_LISTLEASESRESPONSE']._serialized_end=2332
+  _globals['_PLACEMENTSERVICE']._serialized_start=2335
+  _globals['_PLACEMENTSERVICE']._serialized_end=2590
+  _globals['_LEASESERVICE']._serialized_start=2593
+  _globals['_LEASESERVICE']._serialized_end=3020
 # @@protoc_insertion_point(module_scope)

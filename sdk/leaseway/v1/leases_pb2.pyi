@@ -111,6 +111,7 @@ class PlaceRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     UNREACHED_WORKERS_FIELD_NUMBER: _builtins.int
     LOST_LEASE_FIELD_NUMBER: _builtins.int
+    REPORT_END_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -120,6 +121,12 @@ class PlaceRequest(_message.Message):
     lost_lease: _builtins.str
     """The id of the session's previous lease that was reported to its holder as lost. If its worker
     reconnects, the lease is ended there and never returned again.
+    """
+    report_end: _builtins.bool
+    """Whether to respond, once, with the reason why the session's previous lease of the server ended
+    (LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST) instead of placing a new one, if
+    it ended within the last 10 minutes and no caller asked for its end. False for a caller that
+    knows it, and for older clients: the session then counts as notified.
     """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
@@ -154,10 +161,11 @@ class PlaceRequest(_message.Message):
         wait: _duration_pb2.Duration | None = ...,
         unreached_workers: _abc.Iterable[_builtins.str] | None = ...,
         lost_lease: _builtins.str = ...,
+        report_end: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "lost_lease", b"lost_lease", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "lost_lease", b"lost_lease", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -262,6 +270,76 @@ class FindLeaseResponse(_message.Message):
 Global___FindLeaseResponse: _TypeAlias = FindLeaseResponse  # noqa: Y015
 
 @_typing.final
+class ShareSessionEndsRequest(_message.Message):
+    """Sessions that have ended, and sessions to ask about."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant. Empty means `default`."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """The caller's package and agent."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sessions that have ended for good, at most 1,000. They are remembered for 7 days at most."""
+
+    @_builtins.property
+    def asked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sessions to ask about, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        ended: _abc.Iterable[_builtins.str] | None = ...,
+        asked: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "client", b"client", "ended", b"ended", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareSessionEndsRequest: _TypeAlias = ShareSessionEndsRequest  # noqa: Y015
+
+@_typing.final
+class ShareSessionEndsResponse(_message.Message):
+    """Which sessions have ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDED_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """The random id of this run of the control plane, which knows only what it was told since it
+    started: a caller tells a new run again.
+    """
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of `asked` that have ended."""
+
+    def __init__(
+        self,
+        *,
+        ended: _abc.Iterable[_builtins.str] | None = ...,
+        run: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareSessionEndsResponse: _TypeAlias = ShareSessionEndsResponse  # noqa: Y015
+
+@_typing.final
 class AcquireLeaseRequest(_message.Message):
     """Request for a lease."""
 
@@ -357,6 +435,8 @@ class ReleaseLeaseRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
+    LEAVING_CLIENT_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease. Never empty."""
     tenant: _builtins.str
@@ -367,9 +447,20 @@ class ReleaseLeaseRequest(_message.Message):
     """The session of the lease, required because lease ids can be guessed. A lease of another
     session, or a request without one, is LEASE_LOST. Never empty.
     """
+    leaving_client: _builtins.str
+    """The name of a client (`acquirer`) that leaves the session. The lease is released only if no
+    other client uses it and `keep` is not set; `idle` is then only for older workers. Empty means
+    that the lease is released for all clients.
+    """
     @_builtins.property
     def idle(self) -> _duration_pb2.Duration:
         """Releases the lease only if no call has run on it for this long. Unset releases it in any case."""
+
+    @_builtins.property
+    def keep(self) -> _duration_pb2.Duration:
+        """Only with `leaving_client`: keeps the lease without renewals until no call has run on it for
+        this long, at most 24 h.
+        """
 
     def __init__(
         self,
@@ -378,10 +469,12 @@ class ReleaseLeaseRequest(_message.Message):
         tenant: _builtins.str = ...,
         session: _builtins.str = ...,
         idle: _duration_pb2.Duration | None = ...,
+        leaving_client: _builtins.str = ...,
+        keep: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "keep", b"keep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "lease_id", b"lease_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "keep", b"keep", "lease_id", b"lease_id", "leaving_client", b"leaving_client", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,11 @@ class PlacementServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseResponse.FromString,
                 _registered_method=True)
+        self.ShareSessionEnds = channel.unary_unary(
+                '/leaseway.v1.PlacementService/ShareSessionEnds',
+                request_serializer=leaseway_dot_v1_dot_leases__pb2.ShareSessionEndsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_leases__pb2.ShareSessionEndsResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer(object):
@@ -66,6 +71,14 @@ class PlacementServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShareSessionEnds(self, request, context):
+        """Records which sessions have ended for good, and tells which of others have. For MCP fronts,
+        which open each other's sessions by their ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +91,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.FindLease,
                     request_deserializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseResponse.SerializeToString,
+            ),
+            'ShareSessionEnds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareSessionEnds,
+                    request_deserializer=leaseway_dot_v1_dot_leases__pb2.ShareSessionEndsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_leases__pb2.ShareSessionEndsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +153,33 @@ class PlacementService(object):
             '/leaseway.v1.PlacementService/FindLease',
             leaseway_dot_v1_dot_leases__pb2.FindLeaseRequest.SerializeToString,
             leaseway_dot_v1_dot_leases__pb2.FindLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareSessionEnds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.PlacementService/ShareSessionEnds',
+            leaseway_dot_v1_dot_leases__pb2.ShareSessionEndsRequest.SerializeToString,
+            leaseway_dot_v1_dot_leases__pb2.ShareSessionEndsResponse.FromString,
             options,
             channel_credentials,
             insecure,

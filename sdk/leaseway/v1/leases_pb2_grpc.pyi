@@ -39,6 +39,10 @@ class PlacementServiceStub:
     """
     FindLease: _grpc.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]
     """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
+    ShareSessionEnds: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ShareSessionEndsRequest, _leases_pb2.ShareSessionEndsResponse]
+    """Records which sessions have ended for good, and tells which of others have. For MCP fronts,
+    which open each other's sessions by their ids.
+    """
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -51,6 +55,10 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     """
     FindLease: _aio.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]  # type: ignore[assignment]
     """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
+    ShareSessionEnds: _aio.UnaryUnaryMultiCallable[_leases_pb2.ShareSessionEndsRequest, _leases_pb2.ShareSessionEndsResponse]  # type: ignore[assignment]
+    """Records which sessions have ended for good, and tells which of others have. For MCP fronts,
+    which open each other's sessions by their ids.
+    """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Chooses the worker for a lease. Served by the control plane."""
@@ -72,6 +80,16 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.FindLeaseResponse, _abc.Awaitable[_leases_pb2.FindLeaseResponse]]:
         """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
+
+    @_abc_1.abstractmethod
+    def ShareSessionEnds(
+        self,
+        request: _leases_pb2.ShareSessionEndsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.ShareSessionEndsResponse, _abc.Awaitable[_leases_pb2.ShareSessionEndsResponse]]:
+        """Records which sessions have ended for good, and tells which of others have. For MCP fronts,
+        which open each other's sessions by their ids.
+        """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -25,6 +25,7 @@ from leaseway.control_plane.plane import Plane
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import SEES_ALL, Principal, Role
+from leaseway.identity.tokens import MAX_TOKEN
 from leaseway.spec.model import VariantKey
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.messages.events import EventRecord
@@ -448,3 +449,31 @@ async def _messages(stream: Any, wanted: set[str]) -> dict[str, Any]:
         elif name == "data":
             found[kind] = json.loads(value)
     return found
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5_000])
+async def test_a_body_that_is_no_usable_json_is_a_bad_request(console: Open, body: bytes) -> None:
+    _, ask = await console(None)
+    headers = {"X-Leaseway-Console": "1"}
+    async with ask.session.post(ask.url + "api/session", data=body, headers=headers) as answer:
+        assert answer.status in (400, 413)
+    async with ask.session.post(ask.url + "api/try", data=body, headers=headers) as answer:
+        assert answer.status == 400
+        assert "JSON" in (await answer.json())["error"]
+
+
+async def test_idle_connections_do_not_lock_the_console(console: Open) -> None:
+    _, ask = await console(None)
+    host, _, port = ask.url.removeprefix("http://").rstrip("/").rpartition(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(300)]
+    try:
+        assert (await ask.get("api/session"))[0] == 200
+    finally:
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_the_console_accepts_the_longest_token(console: Open) -> None:
+    _, ask = await console("k" * 40)
+    headers = {"Authorization": "Bearer " + "x" * MAX_TOKEN}
+    assert (await ask.get("api/session", headers=headers))[0] == 401

@@ -169,3 +169,31 @@ async def test_a_removed_server_is_not_waited_for(running: Running) -> None:
         running.load(spec("time"))
         await w1.apply_until("time")
         assert (await fault_of(patient)).reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_a_new_client_is_told_once_that_the_sessions_worker_is_lost(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        await hold(running, w1)
+    running.plane.act(lambda state, _now: state.placements.remove_worker("w1"))
+    request = leases_pb2.PlaceRequest(session="s", server_id="desk", report_end=True)
+    fault = await fault_of(running.placement.Place(request, timeout=BOUND))
+    assert fault.reason is Reason.LEASE_LOST
+    assert "was lost with worker 'w1'" in fault.message
+    again = await fault_of(running.placement.Place(request, timeout=1))
+    assert again.reason is not Reason.LEASE_LOST
+
+
+async def test_ended_sessions_are_shared_within_a_tenant_and_bounded(running: Running) -> None:
+    share = running.placement.ShareSessionEnds
+    first = await share(leases_pb2.ShareSessionEndsRequest(tenant="acme", ended=["a", "b"]))
+    asked = leases_pb2.ShareSessionEndsRequest(tenant="acme", asked=["a", "c"])
+    answer = await share(asked)
+    assert (list(answer.ended), answer.run) == (["a"], first.run)
+    asked.tenant = "beta"
+    assert not (await share(asked)).ended
+    for bad in (["x"] * 1_001, ["x" * 257], ["\x00"]):
+        fault = await fault_of(share(leases_pb2.ShareSessionEndsRequest(ended=bad)))
+        assert fault.reason is Reason.INVALID_REQUEST

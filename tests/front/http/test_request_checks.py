@@ -60,3 +60,39 @@ def test_a_configured_key_is_required(sent: dict[str, str]) -> None:
     assert error.value.status == 401
     assert error.value.headers["WWW-Authenticate"].startswith("Bearer")
     assert status(access, host="any", authorization="Bearer k") == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost#.evil.com",
+        "localhost/.evil.com",
+        "localhost?.evil.com",
+        "localhost\\.evil.com",
+        "evil.com@localhost",
+        "localhost:80@evil.com",
+        "localhost:x",
+        "localhost:",
+        "local host",
+        "[::1",
+        "[::1]x",
+        "[::1%25eth0]",
+        "localhost,evil.com",
+        "localhost\t",
+        "%6cocalhost",
+        "ｌocalhost",
+        "[localhost]",
+    ],
+)
+def test_only_a_host_and_a_port_are_a_host(host: str) -> None:
+    is_host = host == "localhost:"
+    assert status(AccessCheck(LOCAL, None), host=host) == (200 if is_host else 403)
+    public = status(AccessCheck(PUBLIC, "k"), host=host, authorization="Bearer k")
+    assert public == (200 if is_host else 400)
+    if not is_host:
+        assert status(AccessCheck(LOCAL, None), host="localhost", origin=f"http://{host}") == 403
+
+
+@pytest.mark.parametrize("origin", ["ftp://localhost", "localhost", "http:localhost", "x://[::1]"])
+def test_only_a_web_origin_of_this_machine_is_allowed(origin: str) -> None:
+    assert status(AccessCheck(LOCAL, None), host="localhost", origin=origin) == 403

@@ -9,10 +9,12 @@ from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from script import CALLS, show
 
 from leaseway.integrations.langchain import langchain_tools
-from leaseway.sdk import AsyncClient, Client
+from leaseway.sdk import AsyncClient, Client, Tool, ToolList, ToolResult
 
 
 class Scripted(BaseChatModel):
@@ -39,13 +41,27 @@ class Scripted(BaseChatModel):
 async def main(address: str) -> None:
     async with AsyncClient(address, key="any") as client, client.session("langchain") as session:
         tools = langchain_tools(await client.list_tools(), session)
-        agent = create_agent(Scripted(), tools)
-        state = await agent.ainvoke({"messages": [("user", "Go.")]}, {"recursion_limit": 50})
+        agent = create_agent(Scripted(), tools, checkpointer=InMemorySaver())
+        thread: Any = {"recursion_limit": 50, "configurable": {"thread_id": "1"}}
+        await agent.ainvoke({"messages": [("user", "Go.")]}, thread)
+        state = (await agent.aget_state(thread)).values  # as the checkpointer stored it
     messages = state["messages"]
     results = [message for message in messages if isinstance(message, ToolMessage)]
     assert [message.status for message in results].count("error") == 2
-    assert results[0].artifact.text == "3"
+    assert type(results[0].artifact) is dict
+    assert ToolResult.from_dict(results[0].artifact).text == "3"
     show([_text(message.content) for message in results], messages[-1].content)
+
+
+def store_results() -> None:
+    """Store results and tools as LangGraph's checkpointers store the values of a graph."""
+    serializer = JsonPlusSerializer()
+    tool = Tool("add", "desk", "add", "", "", {"type": "object"}, None, {}, {}, True)
+    result = ToolResult(b'{"content":[{"type":"text","text":"3"}]}', is_error=True)
+    again = serializer.loads_typed(serializer.dumps_typed(result))
+    assert (again.text, again.is_error) == ("3", True)
+    tools = serializer.loads_typed(serializer.dumps_typed(ToolList([tool], 7, [], None)))
+    assert (tools[0], tools.registry_version) == (tool, 7)
 
 
 def _text(content: Any) -> str:
@@ -59,5 +75,6 @@ def invoke_and_wait(address: str) -> None:
         assert tools["add"].invoke({"a": 4}) == "6"
 
 
+store_results()
 invoke_and_wait(sys.argv[1])
 asyncio.run(main(sys.argv[1]))

@@ -15,6 +15,7 @@ from leaseway.sdk import (
     NotLeasable,
     Overloaded,
 )
+from leaseway.wire.bounds import LEASE_IDLE
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.durations import seconds
 
@@ -79,7 +80,7 @@ async def test_a_lease_is_requested_again_from_a_worker_whose_connection_broke(
     assert (len(worker.leases), len(worker.acquires), second.leases) == (1, 3, {})
     assert len(plane.places) == 1
     await client.close()
-    assert worker.released == [lease.id]
+    assert worker.left == [(lease.id, LEASE_IDLE)]
 
 
 async def test_a_worker_whose_connection_keeps_breaking_is_avoided_and_its_lease_released(
@@ -90,7 +91,8 @@ async def test_a_worker_whose_connection_keeps_breaking_is_avoided_and_its_lease
     lease = await client.session("dialog").acquire("desk")
     assert lease.worker == "w2"
     await client.close()
-    assert len(worker.released) == len(second.released) == 1
+    assert len(worker.released) == 1
+    assert second.left == [(lease.id, LEASE_IDLE)]
 
 
 @pytest.mark.parametrize("by", ["acquire", "call"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
 
 from leaseway.sdk import AsyncClient
+from leaseway.wire.bounds import LEASE_IDLE
 
 
 async def test_closing_a_session_releases_what_this_client_acquired(
@@ -22,6 +24,7 @@ async def test_closing_a_session_releases_what_this_client_acquired(
             own = (await session.call_tool("board_draw")).new_lease
             assert own is not None
         assert worker.released == [own.id]
+        assert worker.left == [(shared.id, 0.0)]  # for this client only
         assert client.session("dialog").leases() == []
 
 
@@ -72,10 +75,44 @@ async def test_a_session_entered_twice_closes_with_its_last_block(
         await session.call_tool("desk_open")
 
 
-async def test_closing_the_client_releases_the_leases_of_open_sessions(
+async def test_closing_the_client_keeps_the_leases_of_sessions_until_they_are_idle(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     client = AsyncClient(plane.address)
-    await client.session("dialog").call_tool("desk_open")
+    limits: dict[str, float | None] = {"plain": None, "brief": 30.0, "endless": math.inf}
+    kept: dict[str, float] = {}
+    for key, idle in limits.items():
+        lease = (await client.session(key, idle=idle).call_tool("desk_open")).new_lease
+        assert lease is not None
+        kept[lease.id] = LEASE_IDLE if idle in (None, math.inf) else 30.0
     await client.close()
-    assert len(worker.released) == 1
+    assert dict(worker.left) == kept
+    assert worker.released == []
+
+
+async def test_closing_the_client_releases_the_leases_of_blocks_and_of_no_session(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    client = AsyncClient(plane.address)
+    async with client.session("dialog") as session:
+        own = (await client.call_tool("desk_open")).new_lease
+        of_block = (await session.call_tool("desk_open")).new_lease
+        await client.close()
+    assert own is not None
+    assert of_block is not None
+    assert sorted(worker.released) == sorted([own.id, of_block.id])
+    assert worker.left == []
+
+
+async def test_closing_the_client_keeps_a_lease_that_an_abandoned_call_acquired(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    client = AsyncClient(plane.address)
+    worker.answer = Gate()
+    call = asyncio.create_task(client.session("dialog", idle=30).call_tool("desk_open"))
+    await until(lambda: worker.calls)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await client.close()
+    (lease,) = worker.leases.values()
+    assert worker.left == [(lease.id, 30.0)]

@@ -12,6 +12,7 @@ import pytest
 from tests.sdk.fakes import BOUND, until
 
 import leaseway.sdk.testing
+from leaseway.identity.tokens import MAX_TOKEN
 from leaseway.sdk import (
     AsyncClient,
     Client,
@@ -145,3 +146,9 @@ def test_an_import_without_the_extra_names_what_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; import leaseway.sdk.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'leaseway[testing]'" in done.stderr
+
+
+def test_the_longest_token_reaches_both_planes(fake: FakeLeaseway) -> None:
+    client = fake.client(key="x" * MAX_TOKEN)
+    assert client.call_tool("add", {"a": 1}).text == "2"
+    assert client.session("s").call_tool("desk_open", {"name": "a"}).text == "opened a"

@@ -9,7 +9,7 @@ request, so that revoking it ends its sessions. Changes are only accepted from t
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +19,7 @@ from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.telemetry.http_listener import Admit
 from leaseway.wire.channels.endpoint import is_local_host
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.fair_shares import Holder, who_gives_way
 
 COOKIE: Final = "leaseway_console"
 ORIGIN_HEADER: Final = "X-Leaseway-Console"
@@ -43,6 +44,7 @@ class ConsoleAccess:
         self._admit = admit
         self._clock = clock
         self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._holders: dict[str, Holder] = {}  # of the sessions
         self._failures: OrderedDict[str, list[float]] = OrderedDict()  # times by address
 
     async def check(self, request: web.Request) -> Principal:
@@ -90,10 +92,21 @@ class ConsoleAccess:
                 self._failures.popitem(last=False)
             raise web.HTTPForbidden(text=fault.message) from None
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = now + _SESSION_LIFETIME, authorization
-        while len(self._sessions) > _MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+        self._add(session, now + _SESSION_LIFETIME, authorization, principal)
         return session, principal
+
+    def _add(self, session: str, until: float, authorization: str, principal: Principal) -> None:
+        """Keep a session; at the limit, whoever has most loses the oldest one."""
+        holder = Holder(principal.tenant or "all tenants", principal.name)
+        if len(self._sessions) >= _MAX_SESSIONS:
+            payer = who_gives_way(Counter(self._holders.values()), holder)
+            oldest = next(
+                (each for each in self._sessions if payer and self._holders[each] == payer.holder),
+                next(iter(self._sessions)),
+            )
+            del self._sessions[oldest], self._holders[oldest]
+        self._sessions[session] = until, authorization
+        self._holders[session] = holder
 
     async def _principal(self, authorization: str | None) -> Principal:
         assert self._admit is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,6 +18,7 @@ from leaseway.control_plane.console import records
 from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
+from leaseway.wire.fair_shares import Holder, who_gives_way
 
 MAX_PAGES: Final = 64
 """Limit of open pages."""
@@ -76,29 +78,38 @@ class Live:
         self._rows = rows
         self._workers: list[Json] = []
         self._workers_revision = 0
-        self._pages: set[Queue] = set()
+        self._pages: dict[Queue, Holder] = {}  # the oldest first
         self._opened = asyncio.Event()
         self.state_reads = 0
 
     @contextmanager
-    def page(self) -> Iterator[Queue]:
+    def page(self, holder: Holder) -> Iterator[Queue]:
         """Return the queue of updates of a new page; None in it closes the page.
 
+        At the limit of open pages, whoever has more than the new page's holder loses the oldest.
+
+        Args:
+            holder: Who opens the page.
+
         Raises:
-            TooManyPages: The limit of open pages is reached.
+            TooManyPages: Nobody has more open pages.
         """
         if len(self._pages) >= MAX_PAGES:
-            raise TooManyPages
+            payer = who_gives_way(Counter(self._pages.values()), holder)
+            if payer is None or not payer.at_once:
+                raise TooManyPages
+            oldest = next(each for each, by in self._pages.items() if by == payer.holder)
+            self._close(oldest)
         queue: Queue = asyncio.Queue(_MAX_QUEUED)
         queue.put_nowait(self._state())
         newest = self._plane.events.history.select(last=_FIRST_EVENTS)
         queue.put_nowait(_message("events", [records.event(each) for each in newest]))
-        self._pages.add(queue)
+        self._pages[queue] = holder
         self._opened.set()
         try:
             yield queue
         finally:
-            self._pages.discard(queue)
+            self._pages.pop(queue, None)
 
     async def run(self) -> None:
         """Send updates until cancelled."""
@@ -163,10 +174,14 @@ class Live:
             try:
                 queue.put_nowait(message)
             except asyncio.QueueFull:
-                self._pages.discard(queue)
-                while not queue.empty():
-                    queue.get_nowait()
-                queue.put_nowait(None)
+                self._close(queue)
+
+    def _close(self, queue: Queue) -> None:
+        """Make a page close; it connects again if its reader is still there."""
+        self._pages.pop(queue, None)
+        while not queue.empty():
+            queue.get_nowait()
+        queue.put_nowait(None)
 
 
 def _message(kind: str, content: object) -> bytes:

@@ -20,12 +20,13 @@ from leaseway.control_plane.console.live import Live, ResponseCache, TooManyPage
 from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
-from leaseway.identity.principal import Principal, Role
+from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.errors import Fault
+from leaseway.wire.fair_shares import Holder
 from leaseway.wire.messages.enums import SELECTIONS
 
 _CONTENT_TYPES: Final = {
@@ -187,7 +188,7 @@ class _ConsoleSite:
             headers={**_SECURITY_HEADERS, "Content-Type": "text/event-stream"}
         )
         try:
-            with self._live.page() as queue:
+            with self._live.page(_holder(_principal.get(), request.remote)) as queue:
                 await response.prepare(request)
                 while True:
                     try:
@@ -324,6 +325,13 @@ def _tenant(who: Principal, wanted: str) -> str:
         raise web.HTTPForbidden(text=fault.message) from None
 
 
+def _holder(who: Principal, address: str | None) -> Holder:
+    """Return who has an open page: a principal, or the address of an unknown caller."""
+    if who is LOOPBACK:
+        return Holder("", address or "local")
+    return Holder(who.tenant or "all tenants", who.name)
+
+
 def _signs_in(request: web.Request) -> bool:
     return request.path == "/api/session" and request.method == "POST"
 
@@ -363,7 +371,7 @@ async def _body(request: web.Request, largest: int = _MAX_BODY) -> Json:
         raise web.HTTPRequestEntityTooLarge(largest, request.content_length or 0)
     try:
         body: Any = json.loads(await request.read())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise web.HTTPBadRequest(text="The body is not JSON.") from None
     if not isinstance(body, dict):
         raise web.HTTPBadRequest(text="The body is not a JSON object.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import grpc
 
 from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.placement.lease_ends import end_denial
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import find_lease, pending_for, place_or_wait
@@ -22,12 +24,13 @@ from leaseway.control_plane.services.requests import (
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import MAX_KEY_LENGTH
+from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, is_valid_key
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_WAIT = 24 * 3600.0
+_MAX_SESSIONS = 1_000
 _ANSWER_MARGIN = 0.1
 """Seconds before the caller's deadline at which it gets a denial."""
 
@@ -38,6 +41,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._placing = placements()
+        self._run = secrets.token_hex(8)
 
     async def Place(  # noqa: N802
         self, request: leases_pb2.PlaceRequest, context: _Context
@@ -47,6 +51,13 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if 0 < len(request.lost_lease) <= MAX_KEY_LENGTH:
             lost = request.lost_lease
             self._plane.act(lambda state, _now: state.roster.fence(lost, key))
+        end = self._plane.end_notices.settle(key, self._plane.clock().mono)
+        if (
+            end is not None
+            and request.report_end
+            and not self._plane.state.placements.has_lease(key)
+        ):
+            await abort(context, messages.denial(end_denial(end)))
         wait = min(seconds(request.wait), _MAX_WAIT)
         # Drops unknown names, which a waiting request would keep.
         workers = self._plane.state.workers
@@ -81,6 +92,24 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             worker=messages.worker_ref(state.workers[found.worker_id]),
             lease_id=found.lease_id or "",
         )
+
+    async def ShareSessionEnds(  # noqa: N802
+        self, request: leases_pb2.ShareSessionEndsRequest, context: _Context
+    ) -> leases_pb2.ShareSessionEndsResponse:
+        """Record ended sessions, and return which of others have ended."""
+        await check_client(request.client, context, request.tenant)
+        if max(len(request.ended), len(request.asked)) > _MAX_SESSIONS:
+            message = f"One request names at most {_MAX_SESSIONS} ended and asked sessions each."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        if not all(map(is_valid_key, (*request.ended, *request.asked))):
+            message = f"A session key has {KEY_RULE}; one of these breaks that."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        tenant, now = tenant_of(request.tenant), self._plane.clock().mono
+        ended = self._plane.ended_sessions
+        for session in request.ended:
+            ended.add(tenant, session, now)
+        found = [session for session in request.asked if ended.has(tenant, session, now)]
+        return leases_pb2.ShareSessionEndsResponse(ended=found, run=self._run)
 
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context

@@ -27,7 +27,7 @@ from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_proto
 from leaseway.spec.protobuf import key_from_proto, key_to_proto, spec_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH
 from leaseway.wire.states import ProblemScope
 from leaseway.wire.timing.durations import seconds
 
@@ -37,6 +37,7 @@ of a Lease are some years ahead. The limit grows faster than versions do, so tha
 from an accepted one remain valid when workers reconnect."""
 
 _MAX_TEXT = 256
+_MAX_MESSAGE = 1024
 """Limit of characters of ids, reasons and subjects."""
 
 
@@ -85,7 +86,13 @@ def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> W
 def lease_ends_from_proto(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
     return [
         ReportedLeaseEnd(
-            end.lease_id[:_MAX_TEXT], end.tenant[:_MAX_TEXT] or DEFAULT_TENANT, end.how[:32]
+            end.lease_id[:_MAX_TEXT],
+            end.tenant[:_MAX_TEXT] or DEFAULT_TENANT,
+            end.how[:32],
+            end.session[:MAX_KEY_LENGTH],
+            end.server_id[:MAX_KEY_LENGTH],
+            end.unasked,
+            end.message[:_MAX_MESSAGE],
         )
         for end in message.lease_ends
     ]

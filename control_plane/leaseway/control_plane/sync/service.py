@@ -248,9 +248,11 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             case "report":
                 mono = self._plane.clock().mono
                 self._record_events(worker_id, message.report)
-                self._plane.lease_ends.record(lease_ends_from_proto(message.report), mono)
+                ends = lease_ends_from_proto(message.report)
+                self._plane.lease_ends.record(ends, mono)
                 report = report_from_proto(message.report, worker_id, mono)
                 act(lambda state, now: state.handle_report(worker_id, report, now))
+                self._plane.record_ends(ends)
             case _:
                 raise MalformedMessage("A worker sent a second hello, or an unknown message.")
 

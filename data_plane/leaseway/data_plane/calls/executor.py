@@ -51,7 +51,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.messages.mcp import check_log_level
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.timing.durations import seconds
 
@@ -250,6 +250,8 @@ class Executor:
             )
         else:
             lease = self._leases.find(key)
+            if lease is not None:
+                self._leases.add_user(lease, active.call.acquirer[:MAX_KEY_LENGTH])
         if lease is None:
             return None
         live = self._leases.live_instance(lease)
@@ -430,6 +432,8 @@ class Executor:
         key = _lease_key(active.call)
         if active.call.lease_id:
             key = self._leases.get_held(active.call.lease_id, key).key
+        elif active.call.report_end:
+            self._leases.report_end(key, active.call.expected_lease)
         lease, created = await self._leases.acquire(
             key, agent=active.call.agent, acquirer=active.call.acquirer, ttl=ttl
         )

@@ -7,11 +7,12 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from leaseway.data_plane.core.leases.table import WorkerLease
+from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
 from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
+from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.states import LeaseOutcome
@@ -19,10 +20,27 @@ from leaseway.wire.states import LeaseOutcome
 _logger = logging.getLogger(__name__)
 _MAX_ENDS: Final = 4096
 """Ended leases, the newest, that are reported after a time without a control plane."""
+_MAX_UNASKED: Final = 4096
+"""Keys of leases that ended unasked, the newest, that are reported to a new control plane."""
 _RARE_EVENTS: Final = 200
 _FREQUENT_EVENTS: Final = 1000
 
-LeaseEnd = tuple[WorkerLease, LeaseOutcome]
+
+class LeaseEnd(NamedTuple):
+    """An ended lease.
+
+    Attributes:
+        lease: The lease.
+        outcome: How it ended.
+        message: Why, in a sentence for its session.
+        unasked: Whether its session did not ask for the end of a working lease. The control plane
+            tells it to the next caller of the session.
+    """
+
+    lease: WorkerLease
+    outcome: LeaseOutcome
+    message: str = ""
+    unasked: bool = False
 
 
 class Reports:
@@ -38,6 +56,7 @@ class Reports:
         self._reported_events = 0
         self._leases: dict[str, WorkerLease] = {}
         self._lease_ends: dict[str, LeaseEnd] = {}
+        self._unasked_ends: dict[WorkerLeaseKey, tuple[LeaseEnd, float]] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
 
@@ -67,17 +86,40 @@ class Reports:
 
     def add_lease(self, lease: WorkerLease) -> None:
         """Report a lease that was granted, renewed, or whose instance has started."""
+        self._unasked_ends.pop(lease.key, None)
         self._leases[lease.id] = lease
         self._changed.set()
 
-    def add_lease_end(self, lease: WorkerLease, outcome: LeaseOutcome) -> None:
+    def add_lease_end(self, end: LeaseEnd) -> None:
         """Report a lease that ended.
 
         A lease that was not reported before is reported as granted too: the control plane has
         reserved room for it.
         """
-        self._lease_ends[lease.id] = (lease, outcome)
+        self._lease_ends[end.lease.id] = end
+        self._unasked_ends.pop(end.lease.key, None)
+        if end.unasked:
+            self._unasked_ends[end.lease.key] = (end, time.monotonic())
+            if len(self._unasked_ends) > _MAX_UNASKED:
+                del self._unasked_ends[next(iter(self._unasked_ends))]
         self._changed.set()
+
+    def settle_end(self, key: WorkerLeaseKey, expected: str) -> LeaseEnd | None:
+        """Return the unasked end of a key's last lease, and report that its session knows it now.
+
+        Returns None if the control plane may have told the session already: it knows the end, and
+        did not expect this lease when it placed the session's call.
+        """
+        entry = self._unasked_ends.get(key)
+        if entry is None:
+            return None
+        lease_id = entry[0].lease.id
+        if lease_id != expected and lease_id not in self._lease_ends:
+            return None
+        del self._unasked_ends[key]
+        self._lease_ends[lease_id] = entry[0]._replace(unasked=False)
+        self._changed.set()
+        return entry[0]
 
     def mark_instances_changed(self) -> None:
         """Report the states of all instances."""
@@ -146,10 +188,13 @@ class Reports:
     def reset_for_new_stream(self) -> None:
         """Prepare for a stream whose first message contains the held leases.
 
-        Open problems and ended leases are reported again.
+        Open problems and ended leases are reported again, and those leases that ended unasked
+        within the last 10 minutes: a control plane that has just started does not know them.
         """
         _, ends, _ = self.pop_changes()
         self._reported_events = 0
-        self._lease_ends = {end[0].id: end for end in tuple(ends)[-_MAX_ENDS:]}
+        oldest = time.monotonic() - LEASE_MEMORY
+        unasked = [end for end, at in self._unasked_ends.values() if at > oldest]
+        self._lease_ends = {end.lease.id: end for end in (*unasked, *tuple(ends)[-_MAX_ENDS:])}
         self.problems.report_all_again()
         self.mark_instances_changed()

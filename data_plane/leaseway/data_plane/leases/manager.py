@@ -12,6 +12,7 @@ from leaseway.data_plane.core.leases.errors import (
     capacity_error,
     lease_ended,
     not_leasable,
+    told_once,
     wrong_holder,
 )
 from leaseway.data_plane.core.leases.table import (
@@ -23,6 +24,7 @@ from leaseway.data_plane.core.leases.table import (
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue, mark_retrieved
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.spec.lease_names import LeaseNames
@@ -143,6 +145,24 @@ class WorkerLeaseManager:
         """Return why a lease is not held; leases of other tenants count as unknown."""
         return lease_ended(lease_id, self._table.find_ended(lease_id, self._clock(), tenant))
 
+    def report_end(self, key: WorkerLeaseKey, expected: str) -> None:
+        """Raise, once, how the last lease of a key ended, if its session cannot know.
+
+        The control plane tells a session's next caller, but learns of the end a moment later.
+
+        Args:
+            key: The session and server.
+            expected: The lease that the control plane named to the caller, or empty.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
+        """
+        if self._table.find(key) is not None:
+            return
+        end = self._context.reports.settle_end(key, expected)
+        if end is not None and self._table.find_ended(end.lease.id, self._clock()) is not None:
+            raise told_once(self.ended_fault(end.lease.id, key.tenant), key)
+
     async def acquire(
         self,
         key: WorkerLeaseKey,
@@ -251,6 +271,7 @@ class WorkerLeaseManager:
             generation.instances.discard(live)
             return
         self._instances[lease.id] = (live, generation)
+        self._table.set_started(lease)
         self._table.set_launch_hash(lease, generation.launch_hash)
         self.end_call(lease)
         self._context.reports.add_lease(lease)
@@ -319,6 +340,33 @@ class WorkerLeaseManager:
         if fault.reason is not Reason.LEASE_RELEASED:
             raise fault
         return False
+
+    def leave(self, lease_id: str, client: str, keep: float) -> bool:
+        """End a lease if the client that leaves it was the last; return whether it did.
+
+        A lease that was kept for an earlier client of its session lives on until it is idle. So
+        does one whose users are not all known.
+
+        Args:
+            lease_id: The lease.
+            client: The name of the client.
+            keep: Seconds without a call for which to keep the lease, also without renewals.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
+        """
+        lease = self._table.get(lease_id)
+        if lease is None:
+            return self.release(lease_id)
+        idle = self.idle_for(lease_id) or 0.0
+        if self._table.leave(lease, client, self._clock(), keep=keep, idle=idle):
+            return self.release(lease_id)
+        self._schedule_tick()
+        return False
+
+    def add_user(self, lease: WorkerLease, client: str) -> None:
+        """Record that a client has joined a lease with a call."""
+        self._table.add_user(lease, client)
 
     def revoke(self, lease_id: str, cause: str) -> None:
         """End a lease against its holder's will; does nothing if it is not held."""
@@ -396,7 +444,9 @@ class WorkerLeaseManager:
             start.done.set_exception(ended)
             start.task.cancel()
         severity = "warning" if outcome == "lost" else "info"
-        self._context.reports.add_lease_end(lease, outcome)
+        record = self._table.find_ended(lease.id, self._clock())
+        unasked = record is not None and record.unasked
+        self._context.reports.add_lease_end(LeaseEnd(lease, outcome, ended.message, unasked))
         self._context.reports.record_lease_event(lease, outcome, ended.message, severity)
         self._wait_queue.serve()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
+from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey, idle_cause
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
@@ -143,6 +143,11 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         try:
             tenant = request.tenant or DEFAULT_TENANT
             self._leases.check_holder(request.lease_id, tenant, request.session)
+            if request.leaving_client:
+                keep = seconds(request.keep) if request.HasField("keep") else 0.0
+                client = request.leaving_client[:MAX_KEY_LENGTH]
+                left = self._leases.leave(request.lease_id, client, keep)
+                return leases_pb2.ReleaseLeaseResponse(released=left)
             if request.HasField("idle"):
                 return self._release_idle(request.lease_id, seconds(request.idle))
             released = self._leases.release(request.lease_id)
@@ -155,8 +160,8 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         idle = self._leases.idle_for(lease_id)
         if idle is not None and idle < limit:
             return leases_pb2.ReleaseLeaseResponse(idle=duration(idle))
-        reason = f"no call had run on it for {limit:g} s, its idle limit"
-        return leases_pb2.ReleaseLeaseResponse(released=self._leases.release(lease_id, reason))
+        released = self._leases.release(lease_id, idle_cause(limit))
+        return leases_pb2.ReleaseLeaseResponse(released=released)
 
     async def KeepAlive(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.KeepAliveRequest, context: Context

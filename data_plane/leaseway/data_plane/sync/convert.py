@@ -22,6 +22,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import (
@@ -41,6 +42,19 @@ REDACTED_FIELDS: Final = frozenset({"message", "details", "arguments"})
 """The fields with text of servers or callers."""
 UNREDACTED_MESSAGES: Final = frozenset({"Upsert"})
 """Messages that the control plane itself sent."""
+
+
+def lease_end_to_proto(end: LeaseEnd) -> admin_pb2.LeaseEnd:
+    key = end.lease.key
+    return admin_pb2.LeaseEnd(
+        lease_id=end.lease.id,
+        tenant=key.tenant,
+        how=end.outcome,
+        session=key.session,
+        server_id=key.server_id,
+        unasked=end.unasked,
+        message=end.message if end.unasked else "",
+    )
 
 
 class UnservableVariant(Exception):

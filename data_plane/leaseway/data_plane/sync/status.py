@@ -10,7 +10,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync import convert
 from leaseway.spec.protobuf import key_from_proto
-from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.messages.events import event_to_proto
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -103,11 +103,8 @@ class WorkerStatus:
         worker_id = self.registration.worker.id
         return sync_pb2.Report(
             leases_gained=[self.lease_message(lease) for lease in leases],
-            leases_lost=[lease.id for lease, _ in ends],
-            lease_ends=[
-                admin_pb2.LeaseEnd(lease_id=lease.id, tenant=lease.key.tenant, how=outcome)
-                for lease, outcome in ends
-            ],
+            leases_lost=[end.lease.id for end in ends],
+            lease_ends=[convert.lease_end_to_proto(end) for end in ends],
             instances=self._instances() if instances_changed else (),
             instances_changed=instances_changed,
             problems=[convert.problem_to_proto(problem, worker_id) for problem in problems],

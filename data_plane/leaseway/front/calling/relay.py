@@ -14,7 +14,7 @@ from leaseway.sdk import AsyncClient, AsyncSession
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.leases.manager import LEASE_ENDED
+from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.server_requests import ServerRequest
@@ -114,12 +114,13 @@ async def send_request(
     return await _finish(runtime, key, listener, call)
 
 
-def stop_renewing_leases(session: AsyncSession) -> None:
-    """Stop renewing a session's leases; they expire unless another front renews them."""
+async def leave_leases(session: AsyncSession, keep: float) -> None:
+    """Stop renewing a session's leases, which live until no call has run for `keep` seconds.
+
+    Another front may continue the session until then.
+    """
     runtime, key = session._scope()
-    for held in runtime.leases.book.held_leases(key):
-        runtime.leases.book.forget(held.key)
-    runtime.leases.book.forget_session(key)
+    await runtime.leases.leave_session(key, keep)
 
 
 async def _finish(

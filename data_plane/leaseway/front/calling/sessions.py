@@ -1,8 +1,8 @@
 """The MCP sessions of this front: running requests, server requests, subscriptions.
 
 Session ids are sealed, so any front can open a session that another one created. A session that was
-unused for the idle limit is forgotten: its leases are no longer renewed, and expire unless another
-front renews them.
+unused for the idle limit is forgotten: its leases are no longer renewed, and end unless another
+front renews them. The leases of sessions of a front that stops are kept for the idle limit.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from leaseway.front.calling.relay import stop_renewing_leases
+from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
+from leaseway.front.calling.relay import leave_leases
 from leaseway.front.calling.sealing import (
     InvalidSessionId,
     SealedSession,
@@ -35,12 +37,19 @@ from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 IDLE: Final = 30 * 60.0
 """Seconds after which an unused session is forgotten."""
+_OLDEST: Final = 256
+"""Sessions, the longest unused, of which one is forgotten for a new one."""
 MAX_SESSIONS: Final = 10_000
 """Sessions of one front."""
+_UNUSED: Final = LEASE_TTL
+"""Seconds for which another front may still continue a session that was unused here."""
+_LEAVE_TIMEOUT: Final = 5.0
+"""Seconds in which the leases of all sessions are left when the front stops."""
+_CHECK_INTERVAL: Final = 10.0
+"""Seconds between checks for idle sessions, and for sessions that have ended on other fronts."""
 _MAX_AGE: Final = 7 * 24 * 3600.0
 """Seconds until a session id expires."""
 _MAX_SUBSCRIPTIONS: Final = 256
-_MAX_ENDED: Final = 100_000
 
 _METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
 
@@ -269,25 +278,13 @@ class LiveSession:
         self._cancelled.clear()
 
     async def release(self) -> None:
-        """Stop it and release its leases."""
+        """Stop it and release its leases; one whose worker does not answer expires."""
         await self.stop()
         for server in {lease.server_id for lease in self.sdk.leases()}:
-            await self.sdk.release(server)
-
-
-class EndedSessions:
-    """The keys of the newest 100,000 ended sessions, whose ids are rejected."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def add(self, key: str) -> None:
-        self._keys[key] = None
-        while len(self._keys) > _MAX_ENDED:
-            self._keys.popitem(last=False)
+            try:
+                await self.sdk.release(server)
+            except LeasewayError as error:
+                _log.warning("A lease of an ended MCP session expires by itself: %s", error)
 
 
 class SessionTable:
@@ -301,6 +298,9 @@ class SessionTable:
         limit: The limit of sessions over all callers.
         count: Counts the sessions of all callers; None means only those of this table.
         ended: The ended sessions of all callers.
+        ends: Shares ended sessions with other fronts; None means that this one is alone.
+        make_room: Forgets an unused session of some caller at the limit, and returns whether it
+            could; None means that the limit is final.
     """
 
     def __init__(
@@ -313,6 +313,8 @@ class SessionTable:
         limit: int = MAX_SESSIONS,
         count: Callable[[], int] | None = None,
         ended: EndedSessions | None = None,
+        ends: SharedEnds | None = None,
+        make_room: Callable[[], bool] | None = None,
     ) -> None:
         self._client = client
         self._sealer = sealer
@@ -320,6 +322,9 @@ class SessionTable:
         self._idle = idle
         self._limit = limit
         self._count = count or self.__len__
+        self._ends = ends
+        self._make_room = make_room
+        self._leaving: set[asyncio.Task[None]] = set()
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._ended = ended if ended is not None else EndedSessions()
         self._forgotten = EndedSessions()
@@ -368,30 +373,75 @@ class SessionTable:
         self._live.move_to_end(session_id)
         return live
 
+    def find_live(self, session_id: str, scope: str) -> LiveSession | None:
+        """Return the session of an id if this front serves it already."""
+        return self.find(session_id, scope) if session_id in self._live else None
+
+    async def open(self, session_id: str, scope: str) -> LiveSession | None:
+        """Like `find`, but ask whether the session has ended on another front before opening it."""
+        if self._ends is not None and session_id not in self._live:
+            try:
+                sealed = self._sealer.open(session_id, time.time())
+            except InvalidSessionId:
+                return None
+            if sealed.tenant == self._tenant and await self._ends.has_ended(sealed.key):
+                return None
+        return self.find(session_id, scope)
+
     async def end(self, live: LiveSession) -> None:
-        """End a session permanently and release its leases."""
+        """End a session permanently, on all fronts, and release its leases."""
         self._live.pop(live.id, None)
         self._ended.add(live.sealed.key)
         await live.release()
+        if self._ends is not None:
+            await self._ends.end(live.sealed.key)
 
     async def close(self) -> None:
         """Stop all sessions without releasing their leases: another front may continue them."""
-        for live in self:
-            await live.stop()
-            stop_renewing_leases(live.sdk)
+        with contextlib.suppress(TimeoutError):  # what is not left expires by itself
+            async with asyncio.timeout(_LEAVE_TIMEOUT):
+                await asyncio.gather(*self._leaving, *map(self._leave, self))
+
+    def forget_oldest(self, avoid: Container[LiveSession] = ()) -> bool:
+        """Forget the session that has been unused for longest; return False if all are in use.
+
+        It goes on with the next request that carries its id, on any front.
+
+        Args:
+            avoid: Sessions to forget only if there are no others.
+        """
+        unused = [live for live in islice(self._live.values(), _OLDEST) if not live.is_busy]
+        live = next((live for live in unused if live not in avoid), unused[0] if unused else None)
+        if live is None:
+            return False
+        del self._live[live.id]
+        task = asyncio.create_task(self._leave(live), name="front session leaves")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return True
 
     async def expire_idle(self) -> None:
         """Forget idle and ended sessions until cancelled."""
+        checked = time.monotonic()
         while True:
-            await asyncio.sleep(min(self._idle / 4, 10.0))
+            await asyncio.sleep(min(self._idle / 4, _CHECK_INTERVAL))
             now = time.monotonic()
+            if self._ends is not None:
+                used = [live.sealed.key for live in self if live.last_used >= checked]
+                if used or self._ends.has_own:
+                    await self._ends.exchange(used)
+            checked = now
             for live in self:
                 is_idle = now - live.last_used > self._idle and not live.is_busy
                 if is_idle or live.sealed.key in self._ended:
                     self._live.pop(live.id, None)
                     self._forgotten.add(live.sealed.key)
                     await live.stop()
-                    stop_renewing_leases(live.sdk)
+                    await leave_leases(live.sdk, _UNUSED)
+
+    async def _leave(self, live: LiveSession) -> None:
+        await live.stop()
+        await leave_leases(live.sdk, self._idle)
 
     def _add(self, sealed: SealedSession, session_id: str) -> LiveSession:
         # Leases must not outlive a session that expires sooner than the usual lease.
@@ -402,9 +452,10 @@ class SessionTable:
         return live
 
     def _check_limit(self) -> None:
-        if self._count() >= self._limit:
-            raise TooManySessions(
-                INTERNAL_ERROR,
-                f"This front has reached its limit of {self._limit} sessions; try again later, or "
-                "use another front.",
-            )
+        if self._count() < self._limit or (self._make_room is not None and self._make_room()):
+            return
+        raise TooManySessions(
+            INTERNAL_ERROR,
+            f"This front has reached its limit of {self._limit} sessions; try again later, or use "
+            "another front.",
+        )

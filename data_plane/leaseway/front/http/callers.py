@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
+from leaseway.wire.fair_shares import Holder, who_gives_way
 
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""
 
 FrontBuilder = Callable[[str, str, str | None], HttpFront]
 """Builds the front of a tenant, an agent and a key."""
+_EVERYBODY: Final = Holder("everybody", "")
 _CallerKey = tuple[str, str, bytes]
 """The tenant, the agent and the credential's digest."""
 
@@ -59,6 +61,7 @@ class Callers:
         self._authenticator = authenticator
         self._limit = limit
         self._fronts: OrderedDict[_CallerKey, HttpFront] = OrderedDict()
+        self._holders: dict[_CallerKey, Holder] = {}
         self._guards: dict[_CallerKey, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -75,25 +78,49 @@ class Callers:
         return self._authenticator.issuers if self._authenticator is not None else ()
 
     async def authenticate(self, authorization: str | None) -> HttpFront:
-        """Return the front of the caller with an `Authorization` header.
+        """Return the front of the caller with an `Authorization` header; see `identify`."""
+        return (await self.identify(authorization))[0]
+
+    async def identify(self, authorization: str | None) -> tuple[HttpFront, Holder | None]:
+        """Return the front of the caller with an `Authorization` header, and who it is.
+
+        The latter is None if all clients are one caller.
 
         Raises:
             Fault: The credential is invalid, or lacks the role caller.
             TooManyCallers: There are too many other callers.
         """
         if self._authenticator is None:
-            return self._front((self._tenant, self._agent, b""), self._key)
+            return self._front((self._tenant, self._agent, b""), self._key, _EVERYBODY), None
         principal = await self._authenticator.principal(authorization)
         principal.check_roles({Role.CALLER}, "MCP")
         credential = (authorization or "").partition(" ")[2].strip()
         tenant = self._tenant if principal.tenant is None else principal.tenant
         digest = hashlib.sha256(credential.encode()).digest()
         key = (tenant, principal.agent_for(self._agent), digest)
-        front = self._front(key, credential)
+        holder = Holder(tenant, principal.name)
+        front = self._front(key, credential, holder)
         if key not in self._guards:
             guard = self._drop_when_revoked(key, self._authenticator, authorization, principal)
             self._guards[key] = asyncio.create_task(guard, name="front guard")
-        return front
+        return front, holder
+
+    def make_room_for_session(self, newcomer: HttpFront) -> bool:
+        """Forget an unused session of whoever has the most; return whether there was one.
+
+        Its client can go on with it: this front or another one opens it again by its id.
+        """
+        counts: Counter[Holder] = Counter()
+        holder = None
+        for key, front in self._fronts.items():
+            counts[self._holders[key]] += front.sessions
+            if front is newcomer:
+                holder = self._holders[key]
+        payer = who_gives_way(+counts, holder) if holder is not None else None
+        if payer is None:
+            return False
+        fronts = [each for key, each in self._fronts.items() if self._holders[key] == payer.holder]
+        return any(front.forget_session() for front in fronts)
 
     def end_streams(self) -> None:
         for front in self._fronts.values():
@@ -117,27 +144,42 @@ class Callers:
                 self._drop(key)
             await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _front(self, key: _CallerKey, credential: str | None) -> HttpFront:
+    def _front(self, key: _CallerKey, credential: str | None, holder: Holder) -> HttpFront:
         front = self._fronts.get(key)
         if front is None:
-            self._evict_idle()
+            self._make_room(holder)
             tenant, agent, _ = key
             front = self._fronts[key] = self._build_front(tenant, agent, credential)
+            self._holders[key] = holder
             front.start()
         self._fronts.move_to_end(key)
         return front
 
-    def _evict_idle(self) -> None:
-        """Make room for a new caller; raises `TooManyCallers` if none is idle."""
+    def _make_room(self, newcomer: Holder) -> None:
+        """Make room for a new credential.
+
+        An idle one is dropped, or else one of whoever has the most. Its sessions go on with the
+        next request that carries their ids.
+
+        Raises:
+            TooManyCallers: Nobody has more than the newcomer, whose own ones are in use.
+        """
         if len(self._fronts) < self._limit:
             return
-        idle = next((key for key, front in self._fronts.items() if front.is_idle), None)
-        if idle is None:
+        victim = next((key for key, front in self._fronts.items() if front.is_idle), None)
+        if victim is None:
+            payer = who_gives_way(Counter(self._holders.values()), newcomer)
+            if payer is not None:
+                held = [key for key in self._fronts if self._holders[key] == payer.holder]
+                victim = next((key for key in held if not _is_busy(self._fronts[key])), None)
+                if victim is None and payer.at_once:
+                    victim = held[0]
+        if victim is None:
             raise TooManyCallers(
                 f"This front has reached its limit of {self._limit} credentials; try again later, "
                 "or use another front."
             )
-        self._drop(idle)
+        self._drop(victim)
 
     async def _drop_when_revoked(
         self,
@@ -153,9 +195,15 @@ class Callers:
 
     def _drop(self, key: _CallerKey) -> None:
         front = self._fronts.pop(key)
+        self._holders.pop(key, None)
         guard = self._guards.pop(key, None)
         if guard is not None:
             guard.cancel()
         task = asyncio.create_task(front.close(), name="front caller ends")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _is_busy(front: HttpFront) -> bool:
+    """Return whether a front that is not idle handles requests, or only keeps sessions."""
+    return front.is_busy if front.sessions else not front.is_idle

@@ -9,20 +9,29 @@ request is passed to aiohttp after all.
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 from aiohttp import web
 
 from leaseway.front.http.streams import PING, WRITE_TIMEOUT, EventStream, HttpReply
+from leaseway.telemetry.http_listener import address_of
+from leaseway.wire.fair_shares import Holder, who_gives_way
 
 _IDLE_TIMEOUT: Final = 75.0
 """Seconds that a connection may wait for another request."""
+_MAX_CONNECTIONS: Final = 20_000
+_OTHER_FILES: Final = 600
+"""Open files that are no connections of clients: two for each credential, and some more."""
+_OLDEST: Final = 64
+"""Connections of a caller, the oldest, of which an idle one is closed for a new connection."""
 _MAX_HEADS: Final = 16
 """Remembered heads of a connection; a modern client has one for each tool."""
 _MAX_HEAD: Final = 16 * 1024
@@ -88,7 +97,10 @@ class FrontConnection(asyncio.Protocol):
 
     Args:
         inner: The protocol of aiohttp for this connection.
-        table: All open connections, to which it adds itself.
+        table: All open connections, to which it adds itself if there is room.
+
+    Attributes:
+        holder: Who it counts for: its caller, or its address as long as the caller is unknown.
     """
 
     def __init__(self, inner: Any, table: FrontConnections) -> None:
@@ -96,6 +108,8 @@ class FrontConnection(asyncio.Protocol):
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
+        self._rejected = False
+        self.holder = Holder("", "")
         self._heads: OrderedDict[tuple[bytes, bytes], KnownHead] = OrderedDict()
         # The bytes passed to aiohttp since it was last known to wait for a new message.
         self._with_aiohttp = False
@@ -117,17 +131,25 @@ class FrontConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._table[self._inner] = self
+        self.holder = address_of(transport)
+        if not self._table.add(self._inner, self):
+            self._rejected = True
+            transport.close()
+            return
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._table.pop(self._inner, None)
+        if self._rejected:
+            return
+        self._table.remove(self._inner)
         self._inner.connection_lost(exc)
         task, handler = self._task, self._handler
         if task is not None and handler is not None and handler.cancel_on_disconnect:
             task.cancel()
 
     def eof_received(self) -> bool | None:
+        if self._rejected:
+            return None
         stay_open: bool | None = self._inner.eof_received()
         return stay_open
 
@@ -142,6 +164,8 @@ class FrontConnection(asyncio.Protocol):
             self._handle_buffered()
 
     def data_received(self, data: bytes) -> None:
+        if self._rejected:
+            return
         if self._with_aiohttp:
             self._pass_on(data)
         elif self._task is not None or self._blocked_since is not None:
@@ -316,6 +340,21 @@ class FrontConnection(asyncio.Protocol):
             data, self._buffer = self._buffer, b""
             self._pass_on(data)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is handled, or has been received in part."""
+        return bool(self._task is not None or self._handlers or self._buffer)
+
+    def abort(self) -> None:
+        """Close the connection at once, for the sake of another one."""
+        self._table.remove(self._inner)
+        self._transport.abort()
+
+    def close_idle(self) -> None:
+        """Close the connection unless it is busy."""
+        if not self.is_busy:
+            self._transport.close()
+
     async def drain(self, timeout: float) -> None:
         """Wait for the request that is handled here."""
         if self._task is not None:
@@ -323,7 +362,57 @@ class FrontConnection(asyncio.Protocol):
 
 
 class FrontConnections(dict[Any, FrontConnection]):
-    """All open connections, by aiohttp's protocol."""
+    """All open connections, by aiohttp's protocol, the oldest first.
+
+    Args:
+        limit: The maximum number of connections; None means as many as the process may open.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__()
+        self._limit = limit or _possible_connections()
+        self._held: dict[Holder, dict[FrontConnection, None]] = {}
+
+    def add(self, inner: Any, connection: FrontConnection) -> bool:
+        """Add a connection, in place of another one if necessary; return False without room."""
+        if len(self) >= self._limit and not self._make_room(connection.holder):
+            return False
+        self[inner] = connection
+        self._held.setdefault(connection.holder, {})[connection] = None
+        return True
+
+    def remove(self, inner: Any) -> None:
+        """Remove a connection; no-op if it has been removed."""
+        connection = self.pop(inner, None)
+        if connection is not None:
+            self._forget(connection)
+
+    def set_holder(self, connection: FrontConnection, holder: Holder) -> None:
+        """Count a connection for its caller, who is known now."""
+        if connection.holder != holder and connection in self._held.get(connection.holder, ()):
+            self._forget(connection)
+            connection.holder = holder
+            self._held.setdefault(holder, {})[connection] = None
+
+    def _forget(self, connection: FrontConnection) -> None:
+        held = self._held[connection.holder]
+        del held[connection]
+        if not held:
+            del self._held[connection.holder]
+
+    def _make_room(self, newcomer: Holder) -> bool:
+        counts = {holder: len(held) for holder, held in self._held.items()}
+        payer = who_gives_way(counts, newcomer)
+        if payer is None:
+            return False
+        oldest = list(islice(self._held[payer.holder], _OLDEST))
+        victim = next((each for each in oldest if not each.is_busy), None)
+        if victim is None and payer.at_once:
+            victim = oldest[0]
+        if victim is None:
+            return False
+        victim.abort()
+        return True
 
     async def watch(self) -> None:
         """Check the timeouts of all connections until cancelled."""
@@ -333,9 +422,26 @@ class FrontConnections(dict[Any, FrontConnection]):
             for connection in tuple(self.values()):
                 connection.check_timeouts(now)
 
+    @property
+    def busy(self) -> int:
+        """The number of connections with a request in flight."""
+        return sum(connection.is_busy for connection in self.values())
+
+    def close_idle(self) -> None:
+        for connection in tuple(self.values()):
+            connection.close_idle()
+
     async def drain(self, timeout: float) -> None:
         """Wait for the requests that are handled without aiohttp."""
         await asyncio.gather(*(item.drain(timeout) for item in tuple(self.values())))
+
+
+def _possible_connections() -> int:
+    """Return how many connections the limit of open files leaves room for."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return max(min(_MAX_CONNECTIONS, files - _OTHER_FILES), files // 2)
 
 
 def _response_head(status: int) -> bytes:

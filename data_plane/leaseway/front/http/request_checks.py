@@ -10,7 +10,6 @@ import asyncio
 import hmac
 from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from mcp_types.jsonrpc import INVALID_REQUEST
@@ -19,7 +18,7 @@ from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE
-from leaseway.wire.channels.endpoint import Endpoint, is_local_host
+from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
@@ -70,8 +69,11 @@ class AccessCheck:
         origin = headers.get("Origin")
         if origin is not None and not self._is_allowed_origin(origin):
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
-        if not self._is_allowed_host(headers.get("Host", "")):
+        host = headers.get("Host", "")
+        if not self._is_allowed_host(host):
             raise HttpError(403, "This Host is not allowed; see --allow-host.")
+        if host and host_in(host) is None:
+            raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
         if self._expected is None:
             return
         sent = headers.get("Authorization")
@@ -82,12 +84,11 @@ class AccessCheck:
     def _is_allowed_origin(self, origin: str) -> bool:
         if origin.lower() in self._origins:
             return True
-        return self._hosts is not None and is_local_host(origin.partition("://")[2])
+        authority = _authority_of_origin(origin)
+        return self._hosts is not None and authority is not None and is_local_host(authority)
 
     def _is_allowed_host(self, header: str) -> bool:
-        if self._hosts is None:
-            return True
-        return _host_of_url(f"http://{header}") in self._hosts or is_local_host(header)
+        return self._hosts is None or host_in(header) in self._hosts or is_local_host(header)
 
 
 async def read_body(http: web.BaseRequest) -> bytes:
@@ -116,8 +117,7 @@ def accepts_stream(http: web.BaseRequest) -> bool:
     return "text/event-stream" in accept
 
 
-def _host_of_url(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return ""
+def _authority_of_origin(origin: str) -> str | None:
+    """Return `HOST[:PORT]` of `SCHEME://HOST[:PORT]`, the only form of an origin."""
+    scheme, separator, authority = origin.partition("://")
+    return authority if separator and scheme.lower() in ("http", "https") else None

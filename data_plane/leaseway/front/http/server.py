@@ -11,15 +11,17 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
+from leaseway.telemetry.http_listener import HTTP_OPTIONS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.fair_shares import Holder
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
-_MAX_CONNECTIONS: Final = 20_000
 _SHUTDOWN_TIMEOUT: Final = 1.0
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 """The path of the OAuth protected resource metadata (RFC 9728)."""
@@ -34,12 +36,20 @@ class HttpServer:
         access: Checks origin, host and the shared key.
         callers: Authenticates callers.
         public_url: The front's URL behind a proxy; empty means the URL of each request.
+        drain: How the front ends; None means at once.
     """
 
-    def __init__(self, access: AccessCheck, callers: Callers, public_url: str = "") -> None:
+    def __init__(
+        self,
+        access: AccessCheck,
+        callers: Callers,
+        public_url: str = "",
+        drain: Drain | None = None,
+    ) -> None:
         self._access = access
         self._callers = callers
         self._public_url = public_url.rstrip("/")
+        self._drain = drain or Drain()
         self._connections = FrontConnections()
 
     @contextlib.asynccontextmanager
@@ -51,6 +61,7 @@ class HttpServer:
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=_NEVER,
+            **HTTP_OPTIONS,
         )
         connect = partial(self._connect, server)
         bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
@@ -64,9 +75,17 @@ class HttpServer:
             await self._connections.drain(_SHUTDOWN_TIMEOUT)
             await server.shutdown(_SHUTDOWN_TIMEOUT)
 
+    async def drain(self) -> None:
+        """Finish the requests in flight, which may still exchange messages with their clients.
+
+        The listener stays open for those. Streams for notifications end, idle connections are
+        closed, and other new requests are refused.
+        """
+        self._callers.end_streams()
+        self._connections.close_idle()
+        await self._drain.wait_for_requests(lambda: self._connections.busy)
+
     def _connect(self, server: web.Server) -> asyncio.Protocol:
-        if len(self._connections) >= _MAX_CONNECTIONS:
-            return _RejectedConnection()
         return FrontConnection(server(), self._connections)
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -77,6 +96,8 @@ class HttpServer:
         connection.count_handlers(1)
         try:
             response = await (stream.write(http) if stream is not None else self._respond(http))
+            if self._drain.started.is_set() and not response.prepared:
+                response.force_close()
             await connection.finish(http, response, http.get(HEAD_HANDLER))
         finally:
             connection.count_handlers(-1)
@@ -84,19 +105,25 @@ class HttpServer:
 
     async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
         if http.path.rstrip("/") == "/healthz" and http.method == "GET":
+            if self._drain.started.is_set():
+                return web.Response(status=503, text="draining\n")
             return web.Response(text="ok\n")
         try:
             self._access.check(http.headers)
             if http.method == "GET" and http.path.startswith(_METADATA) and self._callers.issuers:
                 return self._metadata(http)
-            front = await self._authenticate(http)
+            front, holder = await self._authenticate(http)
+            connection = self._connections.get(http.protocol)
+            if holder is not None and connection is not None:
+                self._connections.set_holder(connection, holder)
         except HttpError as error:
             return error.response()
         return await front.respond(http)
 
-    async def _authenticate(self, http: web.BaseRequest) -> HttpFront:
+    async def _authenticate(self, http: web.BaseRequest) -> tuple[HttpFront, Holder | None]:
+        """Return the front of the caller, and who it is if it has proved that."""
         try:
-            return await self._callers.authenticate(http.headers.get("Authorization"))
+            return await self._callers.identify(http.headers.get("Authorization"))
         except TooManyCallers as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         except Fault as fault:
@@ -141,8 +168,3 @@ def _make_request(
 ) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
-
-
-class _RejectedConnection(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

@@ -41,6 +41,7 @@ from leaseway.front.calling.sessions import (
     answered_methods,
 )
 from leaseway.front.definitions import has_header_params
+from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.request_checks import HttpError, accepts_stream, read_body
@@ -99,14 +100,21 @@ class HttpFront:
         methods: Handles its MCP requests.
         sessions: Its sessions.
         control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
+        drain: How the front ends; None means at once.
     """
 
     def __init__(
-        self, methods: Methods, sessions: SessionTable, *, control_plane: str = ""
+        self,
+        methods: Methods,
+        sessions: SessionTable,
+        drain: Drain | None = None,
+        *,
+        control_plane: str = "",
     ) -> None:
         self._methods = methods
         self._control_plane = control_plane
         self._sessions = sessions
+        self._draining = (drain or Drain()).started
         self._scopes: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
         self._streams: dict[LiveSession, list[EventStream]] = {}
@@ -121,6 +129,15 @@ class HttpFront:
     def is_idle(self) -> bool:
         """Whether it has neither requests nor sessions."""
         return not self._requests and not self.sessions
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has requests other than streams for notifications."""
+        return len(self._requests) > sum(map(len, self._streams.values()))
+
+    def forget_session(self) -> bool:
+        """Forget a session that is not in use, if possible without streams; return whether."""
+        return self._sessions.forget_oldest(avoid=self._streams)
 
     def start(self) -> None:
         """Start to push list changes and to expire idle sessions."""
@@ -191,7 +208,7 @@ class HttpFront:
         if http.method == "GET":
             return await self._get(http, scope)
         if http.method == "DELETE":
-            await self._sessions.end(self._session_of(http, scope))
+            await self._sessions.end(await self._session_of(http, scope))
             return web.Response(status=204)
         raise HttpError(405, "MCP accepts POST, GET and DELETE.", {"Allow": "POST, GET, DELETE"})
 
@@ -199,6 +216,8 @@ class HttpFront:
         streams = accepts_stream(http)
         body = await read_body(http)
         message = parse_message(body)
+        if self._draining.is_set() and not _continues_request(message):
+            raise _draining()
         version = http.headers.get(_VERSION)
         if version is None:
             modern = MODERN_MARK in body
@@ -208,7 +227,7 @@ class HttpFront:
             return await self._post_modern(http, scope, message, streams)
         if message.method == "initialize" and message.request_id:
             return self._initialize(scope, message)
-        live = self._session_of(http, scope)
+        live = await self._session_of(http, scope)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         http[HEAD_HANDLER] = self._head_handler(
             scope,
@@ -256,16 +275,15 @@ class HttpFront:
                 return None
             if not message.request_id or message.method in (None, "initialize"):
                 return None
+            if self._draining.is_set():
+                return None
             if self._closed or (scope and self._scopes.get(scope, 0.0) <= time.monotonic()):
                 return None
             if not matches(body, message):
                 return None
             live = None
             if session_id is not None:
-                try:
-                    live = self._sessions.find(session_id, scope)
-                except TooManySessions:
-                    return None
+                live = self._sessions.find_live(session_id, scope)
                 if live is None:
                     return None
             reply.accepts_stream = streams
@@ -336,7 +354,7 @@ class HttpFront:
             return json_response(error_message(message.request_id, error), _status(error))
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
-        live = self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
+        live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
         headers = http.headers  # the handler of its head must not keep the whole request
         if message.method == "tools/call":
             http[HEAD_HANDLER] = self._head_handler(
@@ -427,7 +445,9 @@ class HttpFront:
         """Open a stream for notifications outside of requests."""
         if "text/event-stream" not in http.headers.get("Accept", ""):
             raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
-        live = self._session_of(http, scope)
+        if self._draining.is_set():
+            raise _draining()
+        live = await self._session_of(http, scope)
         stream = EventStream(ends_when_full=True)
         streams = self._streams.setdefault(live, [])
         if len(streams) >= _MAX_STREAMS:
@@ -450,7 +470,7 @@ class HttpFront:
             if not live.scope or live.scope in servers:
                 self._push(live, changed_notification(kind))
 
-    def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
+    async def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
         """Return the session of a legacy request; raises `HttpError`."""
         session_id = http.headers.get(_SESSION)
         if session_id is None:
@@ -458,11 +478,13 @@ class HttpFront:
         version = http.headers.get(_VERSION)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise HttpError(400, f"{_VERSION} {version[:40]!r} has no sessions.")
-        return self._session(session_id, scope, "Unknown or ended session. Send initialize again.")
+        return await self._session(
+            session_id, scope, "Unknown or ended session. Send initialize again."
+        )
 
-    def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
+    async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
         try:
-            live = self._sessions.find(session_id, scope)
+            live = await self._sessions.open(session_id, scope)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         if live is None:
@@ -491,6 +513,16 @@ def _handle_notification(live: LiveSession, message: Message) -> None:
             _log.debug("A client answered an unknown or closed server request.")
     elif message.method == "notifications/cancelled":
         live.cancel(cancelled_request_id(message))
+
+
+def _continues_request(message: Message) -> bool:
+    """Return whether a message belongs to a request that may be in flight."""
+    is_request = bool(message.request_id) and message.method is not None
+    return not is_request or b'"requestState"' in bytes(message.params)
+
+
+def _draining() -> HttpError:
+    return HttpError(503, DRAINING, {"Retry-After": str(RETRY_AFTER)})
 
 
 def _internal_error() -> JsonRpcError:

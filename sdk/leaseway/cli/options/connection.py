@@ -31,7 +31,6 @@ def with_client(
     function: Callable[[AsyncClient], Awaitable[T]],
     *,
     agent: str = "leaseway-cli",
-    keep_leases: bool = False,
 ) -> T:
     """Run a function with a client of the control plane, and return its result.
 
@@ -39,8 +38,6 @@ def with_client(
         connection: Which control plane to connect to.
         function: Makes the requests.
         agent: The agent that the client names.
-        keep_leases: Whether leases that the client acquires live on until they expire; else they
-            are released at the end.
 
     Raises:
         CliFailure: The control plane is unreachable (exit status 3) or returned an error (1).
@@ -52,11 +49,7 @@ def with_client(
     telemetry = configure_telemetry("leaseway-cli")
 
     async def run() -> T:
-        client = connect(connection, agent)
-        if keep_leases:
-            # Closing the client would release them. This client only stops, as if it had crashed.
-            return await function(client)
-        async with client:
+        async with connect(connection, agent) as client:
             return await function(client)
 
     try:

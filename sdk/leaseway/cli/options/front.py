@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.options.common import grouped_options
+from leaseway.cli.options.common import SECONDS, grouped_options
+from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class FrontReach:
         tools: `all`, or `search` to list three search tools instead of all tools.
         media: How to send images and sounds to clients that don't choose.
         handles: Whether clients of 2026-07-28 are listed the tools that acquire and release leases.
+        drain_timeout: Seconds that requests in flight get when the front ends.
     """
 
     origins: tuple[str, ...] = ()
@@ -34,6 +36,7 @@ class FrontReach:
     tools: Literal["all", "search"] = "all"
     media: MediaMode = "inline"
     handles: bool = True
+    drain_timeout: float = SHUTDOWN_TIMEOUT
 
     def hosts_at(self, listen: Endpoint) -> tuple[str, ...]:
         """Return the allowed `Host` names of requests; empty means all."""
@@ -51,6 +54,11 @@ class FrontReach:
             *(("--tools", "search") if self.tools == "search" else ()),
             *(("--media", self.media) if self.media != "inline" else ()),
             *(() if self.handles else ("--no-handles",)),
+            *(
+                ("--drain-timeout", f"{self.drain_timeout:g}")
+                if self.drain_timeout != SHUTDOWN_TIMEOUT
+                else ()
+            ),
         ]
 
 
@@ -90,6 +98,14 @@ handles_option: Final = click.option(
     help="List lease_acquire and lease_release to MCP clients of 2026-07-28.",
 )
 
+drain_timeout_option: Final = click.option(
+    "--drain-timeout",
+    type=SECONDS,
+    default=SHUTDOWN_TIMEOUT,
+    show_default=True,
+    help="Seconds that requests in flight get after SIGTERM; a second signal skips the wait.",
+)
+
 _OPTIONS: Final = {
     "front_origins": click.option(
         "--allow-origin",
@@ -116,6 +132,7 @@ _OPTIONS: Final = {
     "tools": tools_option,
     "media": media_option,
     "handles": handles_option,
+    "drain_timeout": drain_timeout_option,
 }
 
 front_options = grouped_options("reach", FrontReach, _OPTIONS)

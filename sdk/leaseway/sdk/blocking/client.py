@@ -93,10 +93,7 @@ class Client(Calls):
         self.close()
 
     def close(self) -> None:
-        """Release the leases that this client acquired and close all connections.
-
-        Calls in flight fail with `Cancelled`. Closing twice is allowed.
-        """
+        """Release the leases of calls outside any session; see `AsyncClient.close`."""
         self._inner._closed = True
         LOOP_THREAD.run_exit(self._inner.close)
 

@@ -20,7 +20,8 @@ from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.leases.book import Lease, SessionLeaseKey
-from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
+from leaseway.sdk.leases.manager import LeaseManager
+from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
@@ -182,6 +183,8 @@ class CallRunner:
                 lease_id = state.lease.lease_id
             else:
                 state.acquirer = self._own_session
+                key = SessionLeaseKey(state.session, target.server_id)
+                state.expected_lease = self._leases.book.expected_lease(key)
         if state.span is not None:
             tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
         if state.events is not None:
@@ -212,7 +215,9 @@ class CallRunner:
             return self._pool.link(lease.worker)
         if state.span is not None:
             state.span.add_event("leaseway.place")
-        worker = await self._leases.place(key, state.deadline, state.avoid)
+        # No user of the client's own session could know an earlier lease of it.
+        named = state.session != self._own_session
+        worker = await self._leases.place(key, state.deadline, state.avoid, report_end=named)
         if state.span is not None:
             state.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
         return self._pool.link(worker)
@@ -316,6 +321,9 @@ def _optional_fields(state: CallState, lease_id: str) -> bytes:
         fields += _lease_field(lease_id)
     elif state.acquirer:
         fields += _acquirer_fields(state.acquirer, events.lease_ttl if events is not None else 0.0)
+        if state.expected_lease is not None:
+            call = execution_pb2.Call(report_end=True, expected_lease=state.expected_lease)
+            fields += call.SerializeToString()
     if events is not None:
         fields += _event_fields(
             events.wants_progress,

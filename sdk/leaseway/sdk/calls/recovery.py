@@ -16,7 +16,8 @@ from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import NameOrItem, Target
 from leaseway.sdk.leases.book import ClientLease, SessionLeaseKey
-from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
+from leaseway.sdk.leases.manager import LeaseManager
+from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_informative
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
@@ -54,6 +55,7 @@ class CallState:
     open_ended = False
     repeated = False
     acquirer = ""
+    expected_lease: str | None = None
     span: Span | None = None
     tries = 0
     avoid: frozenset[WorkerRun] = frozenset()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, Self, cast
 
 from leaseway.sdk.calls.media import Media, MediaReader, ModelContent, media_in, model_content
 from leaseway.sdk.errors import InternalError
 from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.plain_data import PlainData
 
 _decode: Final = json.JSONDecoder().decode
 """`json.loads` for strings, without its detection of encodings and its parameters."""
 
 
-class McpResult:
+class McpResult(PlainData):
     """The result of one request.
 
     Attributes:
@@ -52,6 +54,23 @@ class McpResult:
         if raw is None:
             raw = self._raw = _parse(self.payload)
         return raw
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the MCP `result` object, as `from_dict` accepts it."""
+        return dict(self.raw)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the result of an MCP `result` object; it has no lease and reads no artifacts."""
+        return cls(json.dumps(dict(data)).encode())
+
+    @classmethod
+    def _validate(cls, value: Any) -> Any:
+        return cls.from_dict(value) if isinstance(value, Mapping) else super()._validate(value)
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the constructor's arguments; LangGraph stores values of a graph by them."""
+        return {"payload": self.payload}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.payload, self.new_lease)  # without the client, to be pickled
@@ -133,6 +152,18 @@ class ToolResult(McpResult):
     def reminder(self) -> str | None:
         """A text that tells a model to release the new lease, or None without one."""
         return self.new_lease.reminder if self.new_lease is not None else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the MCP `result` object, with `isError` if the tool reported an error."""
+        return {**self.raw, "isError": True} if self.is_error else dict(self.raw)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the result of an MCP `result` object; it has no lease and reads no artifacts."""
+        return cls(json.dumps(dict(data)).encode(), data.get("isError") is True)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {"payload": self.payload, "is_error": self.is_error}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ToolResult, (self.payload, self.is_error, self.new_lease)

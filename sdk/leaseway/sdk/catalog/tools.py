@@ -3,49 +3,63 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar
 
+from leaseway.sdk.plain_data import plain_schema
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.names import qualified
 
 ItemT = TypeVar("ItemT")
 
 
-class CatalogList(Sequence[ItemT]):
-    """The items of the catalog at one registry version.
+class CatalogList(tuple[ItemT, ...]):  # noqa: SLOT001 - a tuple cannot have slots with content
+    """The items of the catalog at one registry version: a tuple.
 
     Attributes:
         registry_version: The version at which the items were read; it only increases.
         pending: Ids of servers that have not listed their items yet.
     """
 
-    __slots__ = ("_items", "pending", "registry_version")
+    registry_version: int
+    pending: tuple[str, ...]
 
-    def __init__(
-        self, items: Iterable[ItemT], registry_version: int, pending: Iterable[str]
-    ) -> None:
-        self._items = tuple(items)
-        self.registry_version = registry_version
-        self.pending = tuple(pending)
+    def __new__(
+        cls, items: Iterable[ItemT], registry_version: int, pending: Iterable[str], *_: Any
+    ) -> Self:
+        """Return the list of the items."""
+        made = super().__new__(cls, items)
+        made.registry_version = registry_version
+        made.pending = tuple(pending)
+        return made
 
-    @overload
-    def __getitem__(self, index: int) -> ItemT: ...
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self), self.registry_version, self.pending
 
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ItemT]: ...
-
-    def __getitem__(self, index: int | slice) -> ItemT | Sequence[ItemT]:
-        return self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
+    def _asdict(self) -> dict[str, Any]:
+        """Return the constructor's arguments; LangGraph stores values of a graph by them."""
+        version, pending = self.registry_version, self.pending
+        return {"items": tuple(self), "registry_version": version, "pending": pending}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} at version {self.registry_version})"
+
+    @classmethod
+    def _validate(cls, value: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        raise ValueError(f"The value must be a {cls.__name__}; it is {type(value).__name__}.")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+        return plain_schema(cls._validate, list)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return {"type": "array", "title": cls.__name__, "items": {"type": "object"}}
 
 
 def json_object(data: bytes) -> dict[str, Any]:
@@ -123,17 +137,25 @@ class ToolList(CatalogList[Tool]):
         config_loaded_at: When the current configuration was loaded, or None without one.
     """
 
-    __slots__ = ("config_loaded_at",)
+    config_loaded_at: datetime | None
 
-    def __init__(
-        self,
-        tools: Iterable[Tool],
+    def __new__(
+        cls,
+        items: Iterable[Tool],
         registry_version: int,
         pending: Iterable[str],
         config_loaded_at: datetime | None,
-    ) -> None:
-        super().__init__(tools, registry_version, pending)
-        self.config_loaded_at = config_loaded_at
+    ) -> Self:
+        """Return the list of the tools."""
+        made = super().__new__(cls, items, registry_version, pending)
+        made.config_loaded_at = config_loaded_at
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (*super().__getnewargs__(), self.config_loaded_at)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {**super()._asdict(), "config_loaded_at": self.config_loaded_at}
 
 
 def tool_from_proto(message: catalog_pb2.Tool) -> Tool:

@@ -108,9 +108,11 @@ class AsyncClient(AsyncListings, AsyncCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Release the leases that this client acquired and close all connections.
+        """Release the leases of calls outside any session and close all connections.
 
-        Calls in flight fail with `Cancelled`. Closing twice is allowed.
+        Sessions in an open `with` block end too. Leases of other sessions are kept until no call
+        has run on them for their idle limit, because other processes may use them. Calls in
+        flight fail with `Cancelled`. Closing twice is allowed.
         """
         self._closed = True
         if forked_after_use():
@@ -119,7 +121,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         if runtime is not None:
             self._finalizer.detach()
             if runtime.loop is asyncio.get_running_loop():
-                await runtime.close()
+                await runtime.close(
+                    [key for key, session in self._sessions.items() if session._entered]
+                )
             else:
                 runtime.abort()
 
@@ -130,10 +134,10 @@ class AsyncClient(AsyncListings, AsyncCalls):
 
         Args:
             key: The session's name.
-            idle: Seconds without a call after which the client releases a lease of the session;
-                `math.inf` for never. None keeps the current value, which is first 600, or never
-                inside a `with` block. Later calls raise `LeaseReleased` until `acquire` or
-                `release`.
+            idle: Seconds without a call after which a lease of the session is released, also
+                after this client was closed; `math.inf` for not before that, and then 600. None
+                keeps the current value, which is first 600, or never inside a `with` block. Later
+                calls raise `LeaseReleased` until `acquire` or `release`.
 
         Raises:
             InvalidRequest: The key is empty, has more than 256 characters or control characters,

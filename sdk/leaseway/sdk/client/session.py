@@ -25,9 +25,12 @@ class AsyncSession(AsyncCalls):
     until `acquire` or `release`.
 
     Used as `async with client.session(key) as session`, the session releases its leases at the end
-    of the block; call `client.session(key)` to use it again. Used without a block, it keeps a
-    lease until no call has run on it for 10 minutes (see `idle` of `AsyncClient.session`) or the
-    client is closed.
+    of the block, except those that another client of the session uses; call `client.session(key)`
+    to use it again. Used without a block, it keeps a lease until no call has run on it for 10
+    minutes, also if the client is closed before (see `idle` of `AsyncClient.session`).
+
+    If a lease of the session ended without its knowledge, the next call of any client raises that
+    `LeaseError` once, within 10 minutes, before a later call gets a new server.
 
     Attributes:
         key: The session's name, unique in the tenant.

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from leaseway.sdk.plain_data import PlainData
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, RESERVATION
@@ -87,6 +88,7 @@ class ClientLease:
 class _Placement(NamedTuple):
     worker: WorkerRun
     until: float
+    lease_id: str | None
 
 
 class LeaseBook:
@@ -96,6 +98,7 @@ class LeaseBook:
         self._held: dict[SessionLeaseKey, ClientLease] = {}
         self._ended: dict[SessionLeaseKey, Fault] = {}
         self._placements: dict[SessionLeaseKey, _Placement] = {}
+        self._told: dict[SessionLeaseKey, None] = {}
 
     def find(self, key: SessionLeaseKey, now: float) -> ClientLease | None:
         """Return the held lease of a key, or None if the key has had no lease.
@@ -139,12 +142,22 @@ class LeaseBook:
             return None
         return placement.worker
 
-    def add_placement(self, key: SessionLeaseKey, worker: WorkerRun, now: float) -> None:
+    def expected_lease(self, key: SessionLeaseKey) -> str | None:
+        """Return the lease of a placed key that the control plane believes to be held, or empty.
+
+        Returns None if the key's next call must not report how its last lease ended.
+        """
+        placement = self._placements.get(key)
+        return None if placement is None or key in self._told else placement.lease_id
+
+    def add_placement(
+        self, key: SessionLeaseKey, worker: WorkerRun, now: float, lease_id: str | None = None
+    ) -> None:
         """Record a placement; it is valid as long as the control plane's reservation."""
         self._placements.pop(key, None)  # keeps the dict ordered by expiry
         while self._placements and next(iter(self._placements.values())).until <= now:
             del self._placements[next(iter(self._placements))]
-        self._placements[key] = _Placement(worker, now + RESERVATION)
+        self._placements[key] = _Placement(worker, now + RESERVATION, lease_id)
 
     def remove_placement(self, key: SessionLeaseKey, worker: WorkerRun) -> None:
         """Remove a placement that its worker rejected."""
@@ -166,6 +179,7 @@ class LeaseBook:
     ) -> ClientLease:
         """Record a new or renewed lease; `at` is when the request for it was sent."""
         self._ended.pop(key, None)
+        self._told.pop(key, None)
         self._placements.pop(key, None)
         lease = self._held.get(key)
         if lease is None or lease.lease_id != lease_id:
@@ -189,7 +203,8 @@ class LeaseBook:
 
     def forget(self, key: SessionLeaseKey) -> ClientLease | None:
         """Remove everything about a key; return the lease that was held."""
-        self._ended.pop(key, None)
+        if self._ended.pop(key, None) is not None:
+            self.mark_told(key)
         self._placements.pop(key, None)
         return self._held.pop(key, None)
 
@@ -209,13 +224,26 @@ class LeaseBook:
         for key, fault in self._ended.items():
             if key.session == session and fault.metadata.get("lease") == lease_id:
                 del self._ended[key]
+                self.mark_told(key)
                 return
+
+    def mark_told(self, key: SessionLeaseKey) -> None:
+        """Record that a caller knows how the last lease of a key ended."""
+        self._told[key] = None
+        if len(self._told) > _MAX_ENDED:
+            del self._told[next(iter(self._told))]
+
+    def is_told(self, key: SessionLeaseKey) -> bool:
+        """Return whether a caller knows how the last lease of a key ended, if it did."""
+        return key in self._told
 
     def forget_session(self, session: str) -> None:
         """Forget the ended leases and the placements of a session."""
         for entries in (self._ended, self._placements):
             for key in [key for key in entries if key.session == session]:
                 del entries[key]
+                if entries is self._ended:
+                    self.mark_told(key)
 
     def held_leases(self, session: str | None = None) -> list[ClientLease]:
         """Return the held leases of one session, or of all."""
@@ -313,7 +341,7 @@ class PendingAcquisitions:
         return found
 
 
-class Lease:
+class Lease(PlainData):
     """A session's own MCP client for one server, kept alive by the SDK until it is released."""
 
     __slots__ = ("_lease",)
@@ -355,6 +383,18 @@ class Lease:
     def reminder(self) -> str:
         """A text that tells a model to release the lease."""
         return self._lease.reminder
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the lease's id, server, session, worker and times as a dict of JSON values."""
+        return {
+            "id": self.id,
+            "server_id": self.server_id,
+            "session": self.session,
+            "worker": self.worker,
+            "ttl": self.ttl,
+            "expires_at": self.expires_at.isoformat(),
+            "reminder": self.reminder,
+        }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lease) and other.id == self.id

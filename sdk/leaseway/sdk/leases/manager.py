@@ -19,33 +19,24 @@ from leaseway.sdk.leases.book import ClientLease, LeaseBook, PendingAcquisitions
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.placement import SharedPlacements
+from leaseway.sdk.leases.releases import LEASE_ENDED, RECONNECT, LeaseReleases, should_reconnect
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, decide, more_informative
-from leaseway.sdk.transport.control import ControlPlane, every_page
+from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
 from leaseway.v1 import leases_pb2
-from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, MAX_LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
 
-LEASE_ENDED: Final = frozenset(
-    {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
-)
 _ACQUIRE_TIMEOUT: Final = 600.0
 """Seconds for a lease's instance to start; the worker applies the server's own timeout."""
 _MAX_WAIT: Final = 24 * 3600.0
 """Longest wait for capacity in seconds; the control plane's limit."""
-_RELEASE_TIMEOUT: Final = 5.0
 _LOOKUP_TIMEOUT: Final = 2.0
 _IDLE_RETRY: Final = 10.0
 """Seconds until the release of an idle lease is tried again after the worker failed to answer."""
 _MAX_IDLE_LIMITS: Final = 16_384
 """Sessions whose idle limit is remembered; for the others new leases have the default."""
-
-_RECONNECT: Final = Backoff(0.1, 1.0)
-_RELEASE_RETRY: Final = Backoff(1.0, 15.0)
-_MAX_RECONNECTS: Final = 4
-"""Times that a request is sent again to a worker whose connection broke."""
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -75,6 +66,7 @@ class LeaseManager:
         self._keep_alive = KeepAliveTasks(self.book, pool, lambda lease: me._release_idle(lease))
         self._idle_limits: dict[str, float] = {}
         self._pending = PendingAcquisitions(acquirer)
+        self._releases = LeaseReleases(pool, control.identity.tenant, self._pending)
         self._placements = SharedPlacements()
         # Only a call in flight can acquire a lease for a closed session, and the call keeps the
         # session object alive. So the entry disappears when it is no longer needed.
@@ -83,21 +75,35 @@ class LeaseManager:
         self._cleanup_tasks: set[asyncio.Task[None]] = set()
 
     async def place(
-        self, key: SessionLeaseKey, deadline: float, exclude: Collection[WorkerRun] = ()
+        self,
+        key: SessionLeaseKey,
+        deadline: float,
+        exclude: Collection[WorkerRun] = (),
+        *,
+        report_end: bool = False,
     ) -> WorkerRun:
         """Return the worker that should hold the lease of a key.
 
         First calls of one key share one placement, as long as no worker is excluded.
 
+        Args:
+            key: The session and the server.
+            deadline: The caller's deadline, in the event loop's time.
+            exclude: Workers that rejected the lease.
+            report_end: Whether to fail, once, with the end of the session's previous lease, unless
+                a caller of this client knows it.
+
         Raises:
-            Fault: No worker has capacity, or the control plane cannot be reached.
+            Fault: No worker has capacity, the control plane cannot be reached, or how the
+                session's previous lease ended.
         """
+        report_end = report_end and not self.book.is_told(key)
         if exclude:
-            return await self._request_placement(key, deadline, exclude)
+            return await self._request_placement(key, deadline, exclude, report_end=report_end)
         worker = self.book.find_placement(key, self._loop.time())
         if worker is not None:
             return worker
-        place = partial(self._request_placement, key, deadline, ())
+        place = partial(self._request_placement, key, deadline, (), report_end=report_end)
         return await self._placements.share(key, deadline, place)
 
     def record_grant(
@@ -132,7 +138,7 @@ class LeaseManager:
         lease.used_at, lease.idle = now, self._idle_limits.get(key.session, LEASE_IDLE)
         self._keep_alive.wake(worker)
         if key.session in self._closed_sessions:
-            task = self._loop.create_task(self.release_owned(key.session))
+            task = self._loop.create_task(self._leave_session(key.session))
             self._release_tasks.add(task)
             task.add_done_callback(self._release_tasks.discard)
         return lease
@@ -143,6 +149,7 @@ class LeaseManager:
         """Record how a first call of a key failed; None means that it was cancelled."""
         if fault is not None:
             self.book.remove_placement(key, worker)
+            self.book.mark_told(key)  # a lease that the try acquired may have ended with it
             if fault.started == "no" and fault.reason is not Reason.DEADLINE_EXCEEDED:
                 self._pending.reject(key, worker)
                 return
@@ -222,9 +229,9 @@ class LeaseManager:
                     elsewhere=worker is not None,
                     slow=bool(slow),
                 )
-                if worker is not None and _should_reconnect(fault, reconnects):
+                if worker is not None and should_reconnect(fault, reconnects):
                     reconnects += 1
-                    await asyncio.sleep(_RECONNECT.delay(reconnects - 1))
+                    await asyncio.sleep(RECONNECT.delay(reconnects - 1))
                     continue
                 retry = decide(replace(fault, started="no") if reconnects else fault, failed_try)
                 known = more_informative(known, fault)
@@ -287,48 +294,94 @@ class LeaseManager:
         lease = self.book.forget(key)
         if lease is None:
             return False
-        return await self._release(lease.worker, lease.lease_id, key.session)
+        return await self._releases.release(lease.worker, lease.lease_id, key.session)
 
     async def close_session(self, session: str, holder: object) -> None:
-        """Release what this client acquired in a session, including leases granted later.
+        """Leave a session: its leases end unless another client uses them.
+
+        That includes leases granted later.
 
         Args:
             session: The session.
             holder: An object that lives as long as calls of the session are in flight.
         """
         self._closed_sessions[session] = holder
-        await self.release_owned(session)
+        await self._leave_session(session)
 
     def reopen_session(self, session: str) -> None:
         """Allow a closed session to hold leases again."""
         self._closed_sessions.pop(session, None)
 
-    async def release_owned(self, session: str | None = None) -> None:
-        """Release what this client acquired, in one session or in all, and forget the rest."""
-        unknown = asyncio.gather(
-            *(self._release_unknown(key, worker) for key, worker in self._pending.pop(session))
+    async def leave_all(self, ended: Collection[str]) -> None:
+        """Leave all sessions, because the client closes.
+
+        Args:
+            ended: The sessions that end with the client. Leases of the others are kept until no
+                call has run on them for their idle limit: other processes may use them.
+        """
+        await self._leave(self.book.held_leases(), self._pending.pop(), frozenset(ended))
+
+    async def leave_session(self, session: str, keep: float) -> None:
+        """Leave one session; its leases are kept until no call has run for `keep` seconds."""
+        for lease in self.book.held_leases(session):
+            lease.idle = keep
+        self._idle_limits[session] = keep
+        await self._leave(self.book.held_leases(session), self._pending.pop(session), ())
+        self._forget_session(session)
+
+    async def _leave_session(self, session: str) -> None:
+        held = self.book.held_leases(session)
+        await self._leave(held, self._pending.pop(session), (session,))
+        self._forget_session(session)
+
+    def _forget_session(self, session: str) -> None:
+        self.book.forget_session(session)
+        self._idle_limits.pop(session, None)
+
+    async def _leave(
+        self,
+        leases: Collection[ClientLease],
+        unknown: Collection[tuple[SessionLeaseKey, WorkerRun]],
+        ended: Collection[str],
+    ) -> None:
+        """Leave leases, and those that abandoned first calls may have acquired."""
+        held = {lease.key for lease in leases}
+        searches = asyncio.gather(
+            *(
+                # A second lease of a key is of no use to the session.
+                self._releases.leave_unknown(
+                    key, worker, 0.0 if key in held else self._keep_time(key.session, ended)
+                )
+                for key, worker in unknown
+            )
         )
-        leases = self.book.held_leases(session)
         for lease in leases:
             self.book.forget(lease.key)  # at once, so that the next call acquires a new lease
-        owned = [lease for lease in leases if lease.owned]
-        results = await asyncio.gather(
-            *(self._release(lease.worker, lease.lease_id, lease.session) for lease in owned),
-            return_exceptions=True,
+        requests = (
+            self._releases.leave(
+                lease.worker,
+                lease.lease_id,
+                lease.session,
+                0.0 if lease.session in ended else _kept(lease.idle),
+                owned=lease.owned,
+            )
+            for lease in leases
         )
-        for lease, result in zip(owned, results, strict=True):
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        for lease, result in zip(leases, results, strict=True):
             if isinstance(result, BaseException):
                 _log.warning(
-                    "Lease %s of server %s could not be released: %s It expires within %g s.",
+                    "Lease %s of server %s could not be left: %s Without another client it "
+                    "expires within %g s.",
                     lease.lease_id,
                     lease.server_id,
                     result,
                     lease.ttl,
                 )
-        await unknown
-        if session is not None:
-            self.book.forget_session(session)
-            self._idle_limits.pop(session, None)
+        await searches
+
+    def _keep_time(self, session: str, ended: Collection[str]) -> float:
+        return 0.0 if session in ended else _kept(self._idle_limits.get(session, LEASE_IDLE))
 
     def abort(self) -> None:
         """Stop renewing, without waiting."""
@@ -349,26 +402,10 @@ class LeaseManager:
             return_exceptions=True,
         )
 
-    async def _release(self, worker: WorkerRun, lease_id: str, session: str) -> bool:
-        reconnects = 0
-        while True:
-            try:
-                return (await self._request_release(worker, lease_id, session)).released
-            except Fault as fault:
-                if _should_reconnect(fault, reconnects):
-                    reconnects += 1
-                    await asyncio.sleep(_RECONNECT.delay(reconnects - 1))
-                    continue
-                if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
-                    # It has ended, perhaps by the request whose connection broke, or it ends with
-                    # its worker or its time to live.
-                    return bool(reconnects) and fault.reason is Reason.LEASE_RELEASED
-                raise
-
     async def _release_idle(self, lease: ClientLease) -> None:
         """Release a lease that reached its idle limit, unless another client has called on it."""
         try:
-            answer = await self._request_release(
+            answer = await self._releases.request(
                 lease.worker, lease.lease_id, lease.session, idle=lease.idle
             )
         except Fault as fault:
@@ -385,67 +422,9 @@ class LeaseManager:
         """Release leases that were reported as lost, in case their worker becomes reachable."""
         owned = [lease for lease in lost if lease.owned]
         if owned:
-            task = self._loop.create_task(self._retry_release(owned))
+            task = self._loop.create_task(self._releases.retry(owned))
             self._cleanup_tasks.add(task)
             task.add_done_callback(self._cleanup_tasks.discard)
-
-    async def _retry_release(self, lost: list[ClientLease]) -> None:
-        expiry = self._loop.time() + max(lease.ttl for lease in lost)
-        tries = 0
-        while self._loop.time() < expiry:
-            await asyncio.sleep(_RELEASE_RETRY.ceiling(tries))
-            tries += 1
-            try:
-                for lease in lost:
-                    try:
-                        await self._request_release(lease.worker, lease.lease_id, lease.session)
-                    except Fault as fault:
-                        if fault.reason not in LEASE_ENDED:
-                            raise
-                return
-            except Fault as fault:
-                _log.debug("Lost leases are not released yet: %s", fault)
-
-    async def _release_unknown(self, key: SessionLeaseKey, worker: WorkerRun) -> None:
-        """Release the lease that an abandoned first call acquired, if there is one."""
-        link = self._pool.link(worker)
-        tenant = self._control.identity.tenant
-
-        async def page(token: str) -> leases_pb2.ListLeasesResponse:
-            request = leases_pb2.ListLeasesRequest(tenant=tenant, page_token=token)
-            answer: leases_pb2.ListLeasesResponse = await link.request(
-                link.leases.ListLeases, request, _LOOKUP_TIMEOUT
-            )
-            return answer
-
-        try:
-            async for response in every_page(page):
-                for lease in response.leases:
-                    if self._pending.is_own(lease, key):
-                        await self._release(worker, lease.id, lease.session)
-        except Fault as fault:
-            _log.warning(
-                "A call of server %s was given up, and a lease that it may have acquired could "
-                "not be released: %s It expires by itself.",
-                key.server_id,
-                fault,
-            )
-
-    async def _request_release(
-        self, worker: WorkerRun, lease_id: str, session: str, idle: float | None = None
-    ) -> leases_pb2.ReleaseLeaseResponse:
-        """Send one release; `idle` makes it conditional on so many seconds without a call."""
-        link = self._pool.link(worker)
-        request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=lease_id,
-            tenant=self._control.identity.tenant,
-            session=session,
-            idle=None if idle is None else duration(idle),
-        )
-        answer: leases_pb2.ReleaseLeaseResponse = await link.request(
-            link.leases.ReleaseLease, request, _RELEASE_TIMEOUT
-        )
-        return answer
 
     def _find_holder(self, key: SessionLeaseKey) -> WorkerRun | None:
         try:
@@ -466,7 +445,13 @@ class LeaseManager:
         now = self._loop.time()
         wait = wait_until - now
         if wait <= 0:
-            return await self.place(key, deadline, avoid)
+            try:
+                return await self.place(key, deadline, avoid)
+            except Fault as fault:
+                if fault.reason not in LEASE_ENDED:
+                    raise
+                # A call that asked at the same time was told how the previous lease ended.
+                return await self._request_placement(key, deadline, avoid)
         worker = self.book.find_placement(key, now)
         if worker is not None and worker not in avoid:
             return worker
@@ -478,6 +463,8 @@ class LeaseManager:
         deadline: float,
         exclude: Collection[WorkerRun],
         wait: float = 0.0,
+        *,
+        report_end: bool = False,
     ) -> WorkerRun:
         request = leases_pb2.PlaceRequest(
             client=self._control.identity.client_info,
@@ -488,12 +475,15 @@ class LeaseManager:
             unreached_workers=self.losses.unreachable_workers(self._loop.time()),
             lost_lease=self.losses.lost_lease(key),
             wait=duration(wait) if wait > 0 else None,
+            report_end=report_end,
         )
         place = self._control.placement.Place
         answer = await self._control.request(place, request, deadline, wait=wait)
         worker = worker_from_proto(answer.worker)
         self.losses.forget(key)
-        self.book.add_placement(key, worker, self._loop.time())
+        self.book.add_placement(
+            key, worker, self._loop.time(), answer.lease_id if report_end else None
+        )
         self._pending.add(key, worker)
         return worker
 
@@ -519,16 +509,12 @@ class LeaseManager:
         return self.record_grant(key, answer.lease, worker, sent_at, owned=answer.created)
 
 
-def _should_reconnect(fault: Fault, reconnects: int) -> bool:
-    """Return whether to send a request again to a worker whose connection broke.
+def _kept(idle: float) -> float:
+    """Return for how many seconds without a call a lease outlives its client.
 
-    Args:
-        fault: How the last try failed.
-        reconnects: How often the request has been sent again.
+    A lease without a limit lives as long as its client, and then as long as any other.
     """
-    if fault.reason is not Reason.WORKER_LOST or reconnects >= _MAX_RECONNECTS:
-        return False
-    return reconnects > 0 or fault.started != "no"
+    return LEASE_IDLE if idle > MAX_LEASE_TTL else idle
 
 
 def _idle_limit_reached(lease: ClientLease) -> Fault:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -202,6 +202,24 @@ class ControlPlane:
         )
         answer: leases_pb2.FindLeaseResponse
         answer = await self.request(self.placement.FindLease, request, deadline)
+        return answer
+
+    async def share_session_ends(
+        self, ended: Iterable[str], asked: Iterable[str], deadline: float
+    ) -> leases_pb2.ShareSessionEndsResponse:
+        """Record which sessions have ended for good, and ask which of others have.
+
+        Raises:
+            Fault: The control plane rejected the request, or could not be reached.
+        """
+        request = leases_pb2.ShareSessionEndsRequest(
+            client=self.identity.client_info,
+            tenant=self.identity.tenant,
+            ended=ended,
+            asked=asked,
+        )
+        answer: leases_pb2.ShareSessionEndsResponse
+        answer = await self.request(self.placement.ShareSessionEnds, request, deadline)
         return answer
 
     async def close(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import Final
 
 DEFAULT_ADDRESS = "127.0.0.1:7600"
 """The default address of the control plane, for its listener and for clients (DESIGN §12)."""
@@ -43,11 +44,26 @@ class Endpoint:
             return False
 
 
+_HOST: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{0,5})?"
+)
+"""A host name or address with an optional port; an IPv6 address is in brackets."""
+
+
+def host_in(header: str) -> str | None:
+    """Return the host of `HOST[:PORT]` in lower case, without brackets; None for anything else.
+
+    Parsers of URLs accept far more, such as a fragment, in which a browser or proxy may see another
+    host.
+    """
+    match = _HOST.fullmatch(header)
+    return match["name"].strip("[]").lower() if match is not None else None
+
+
 def is_local_host(header: str) -> bool:
     """Return whether a `Host` header has a local name, which foreign DNS records cannot forge."""
-    try:
-        host = (urlsplit(f"//{header}").hostname or "").lower()
-    except ValueError:
+    host = host_in(header)
+    if host is None:
         return False
     try:
         return ipaddress.ip_address(host).is_loopback

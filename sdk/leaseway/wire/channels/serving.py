@@ -32,6 +32,9 @@ _MAX_PENDING: Final = 4_096
 SERVER_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", bounds.MAX_GRPC_RECEIVED),
     ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
+    # A token has up to 16 KiB; gRPC's own limits are 8 and 16 KiB for all metadata of a request.
+    ("grpc.max_metadata_size", 24 * bounds.KIB),
+    ("grpc.absolute_max_metadata_size", 32 * bounds.KIB),
     ("grpc.server.max_pending_requests", _MAX_PENDING),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
     ("grpc.max_concurrent_streams", bounds.MAX_RPCS),

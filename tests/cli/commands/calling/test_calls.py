@@ -88,11 +88,11 @@ def test_the_schema_is_not_fetched_if_all_values_are_strings(
     assert client.asked == [("call_tool", "t", {"zone": "UTC"}, None)]
 
 
-def test_a_call_in_a_session_keeps_its_lease(run: Run, client: MemoryClient) -> None:
+def test_a_call_in_a_session_names_the_session(run: Run, client: MemoryClient) -> None:
     done = run("call", "time_now", "--session", "dialog-42")
     assert done.exit_code == 0
     assert client.asked[0] == ("session", "dialog-42")
-    assert not client.closed
+    assert client.closed
 
 
 def test_the_raw_result_is_json_with_unknown_members(run: Run, client: MemoryClient) -> None:

@@ -142,10 +142,10 @@ def test_a_prompt_prints_each_message(run: Run, client: _Client) -> None:
     assert json.loads(run("prompt", "w_ask", "--json").stdout) == client.prompt
 
 
-def test_a_prompt_in_a_session_keeps_its_lease(run: Run, client: _Client) -> None:
+def test_a_prompt_in_a_session_names_the_session(run: Run, client: _Client) -> None:
     run("prompt", "w_ask", "--session", "dialog-42")
     assert client.asked[0] == ("session", "dialog-42")
-    assert not client.closed
+    assert client.closed
 
 
 def test_a_prompt_argument_without_a_key_is_a_usage_error(run: Run, client: _Client) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from leaseway.control_plane.core.placement.lease_ends import LeaseEnds, ReportedLeaseEnd
+from leaseway.control_plane.core.placement.lease_ends import (
+    EndNotices,
+    LeaseEnds,
+    ReportedLeaseEnd,
+    end_denial,
+)
+from leaseway.control_plane.core.placement.table import PlacementKey
+from leaseway.wire.errors import Reason
 
 
 def end(number: int, how: str = "released") -> ReportedLeaseEnd:
@@ -31,3 +38,47 @@ def test_the_oldest_ends_over_the_limit_are_dropped() -> None:
     recent = ends.recent(1.0)
     assert len(recent) == 4096
     assert recent[-1] == end(4999)
+
+
+def unasked(number: int, session: str = "s", *, unasked: bool = True) -> ReportedLeaseEnd:
+    return ReportedLeaseEnd(
+        f"run-{number}", "default", "expired", session, "desk", unasked, "It has expired."
+    )
+
+
+def key(session: str = "s") -> PlacementKey:
+    return PlacementKey("default", session, "desk")
+
+
+def test_a_session_is_told_once_that_its_lease_ended() -> None:
+    notices = EndNotices()
+    notices.record(unasked(1), 0.0)
+    assert notices.settle(key("other"), 1.0) is None
+    assert notices.settle(key(), 1.0) == unasked(1)
+    assert notices.settle(key(), 1.0) is None
+    notices.record(unasked(1), 2.0)  # its worker reports it again on a new stream
+    assert notices.settle(key(), 2.0) is None
+
+
+def test_an_end_that_its_session_asked_for_replaces_an_earlier_notice() -> None:
+    notices = EndNotices()
+    notices.record(unasked(1), 0.0)
+    notices.record(unasked(2, unasked=False), 1.0)
+    assert notices.settle(key(), 2.0) is None
+
+
+def test_an_end_is_told_for_ten_minutes_and_notices_are_bounded() -> None:
+    notices = EndNotices()
+    notices.record(unasked(1), 0.0)
+    assert notices.settle(key(), 600.0) is None
+    for number in range(20_000):
+        notices.record(unasked(number, f"s{number}"), 700.0)
+    assert notices.settle(key("s0"), 701.0) is None
+    assert notices.settle(key("s19999"), 701.0) is not None
+
+
+def test_a_denial_names_the_lease_and_its_end() -> None:
+    denied = end_denial(unasked(1))
+    assert denied.reason is Reason.LEASE_EXPIRED
+    assert denied.message.startswith("It has expired. The session 's' is told this once")
+    assert denied.metadata == {"lease": "run-1", "server": "desk"}

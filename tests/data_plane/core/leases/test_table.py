@@ -325,3 +325,59 @@ def test_any_sequence_of_events_keeps_the_table_true_to_its_model() -> None:
     run_state_machine_as_test(
         Leases, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )
+
+
+def test_a_lease_is_released_when_its_last_client_leaves() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0)
+    for client in ("one", "two"):
+        table.add_user(lease, client)
+    assert not table.leave(lease, "one", 1, keep=0, idle=0)
+    assert not table.leave(lease, "stranger", 1, keep=0, idle=0)
+    assert table.leave(lease, "two", 1, keep=0, idle=0)
+
+
+def test_a_lease_with_unknown_users_is_never_released_by_a_client_that_leaves() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0)
+    for number in range(65):
+        table.add_user(lease, f"client-{number}")
+    assert not any(
+        table.leave(lease, f"client-{number}", 1, keep=0, idle=0) for number in range(65)
+    )
+
+
+def test_a_left_lease_is_kept_without_renewals_until_it_is_idle() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0)
+    table.set_started(lease)
+    table.add_user(lease, "one")
+    assert not table.leave(lease, "one", 10, keep=600, idle=10)
+    table.start_call(lease, 500)
+    table.end_call(lease, 510)
+    assert run_to(table, 510, 1109) == []
+    assert run_to(table, 1109, 1111) == [(lease.id, "released")]
+    ended = table.find_ended(lease.id, 1111)
+    assert ended is not None
+    assert ended.unasked
+    assert ended.cause == "no call had run on it for 600 s, its idle limit"
+
+
+def test_a_lease_is_kept_for_a_day_at_most() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0)
+    assert not table.leave(lease, "one", 0, keep=1e9, idle=0)
+    assert lease.kept_until == bounds.MAX_LEASE_TTL
+
+
+def test_only_ends_of_started_leases_that_nobody_asked_for_are_unasked() -> None:
+    table = LeaseTable("inc")
+    for number, (outcome, cause, started) in enumerate(
+        [("released", "", True), ("lost", "it did not start", False), ("expired", "", True)]
+    ):
+        lease = take(table, 0, session=f"s{number}")
+        if started:
+            table.set_started(lease)
+        table.end(lease.id, outcome, 1, cause)  # type: ignore[arg-type]
+    records = [table.find_ended(f"inc-{number}", 1) for number in (1, 2, 3)]
+    assert [record is not None and record.unasked for record in records] == [False, False, True]

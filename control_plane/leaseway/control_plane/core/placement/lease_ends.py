@@ -1,4 +1,4 @@
-"""Recently ended leases, for clients that list leases. Pure."""
+"""Recently ended leases: for clients that list leases, and for sessions that do not know. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
+from leaseway.wire.bounds import LEASE_MEMORY
+from leaseway.wire.errors import Reason
 
 _RETENTION: Final = 60.0
 _MAX_ENDS: Final = 4096
@@ -19,6 +24,95 @@ class ReportedLeaseEnd:
     tenant: str
     how: str
     """`released`, `revoked`, `expired` or `lost`; newer workers may send other values."""
+    session: str = ""
+    """Empty if an older worker reported the end, as is the server."""
+    server_id: str = ""
+    unasked: bool = False
+    """Whether its session did not ask for the end."""
+    message: str = ""
+    """Why, in a sentence for its session; empty unless unasked."""
+
+    @property
+    def key(self) -> PlacementKey:
+        return PlacementKey(self.tenant, self.session, self.server_id)
+
+
+_REASONS: Final = {
+    "released": Reason.LEASE_RELEASED,
+    "revoked": Reason.LEASE_REVOKED,
+    "expired": Reason.LEASE_EXPIRED,
+}
+_MAX_NOTICES: Final = 16_384
+
+
+class EndNotices:
+    """Ends of leases of which their sessions have not been told (DESIGN §5).
+
+    The next caller of the session is told once, within 10 minutes, instead of getting a new server
+    without the state that it relies on. At most 16,384; the oldest are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._notices: OrderedDict[PlacementKey, tuple[ReportedLeaseEnd, float]] = OrderedDict()
+        # A worker reports recent ends again when its stream was broken.
+        self._settled: OrderedDict[str, float] = OrderedDict()
+
+    def record(self, end: ReportedLeaseEnd, now: float) -> None:
+        """Record an end, unless its session already knows; its last one counts."""
+        key = end.key
+        if end.lease_id in self._settled or not (end.session and end.server_id):
+            return
+        self._notices.pop(key, None)
+        if end.unasked:
+            self._notices[key] = (end, now)
+        self._forget_old(now)
+
+    def settle(self, key: PlacementKey, now: float) -> ReportedLeaseEnd | None:
+        """Return the end that the session of a key does not know, and count it as told."""
+        self._forget_old(now)
+        entry = self._notices.pop(key, None)
+        if entry is None:
+            return None
+        self._settled[entry[0].lease_id] = now
+        return entry[0]
+
+    def _forget_old(self, now: float) -> None:
+        oldest = now - LEASE_MEMORY
+        while self._notices:
+            _end, at = next(iter(self._notices.values()))
+            if len(self._notices) <= _MAX_NOTICES and at > oldest:
+                break
+            self._notices.popitem(last=False)
+        while self._settled:
+            at = next(iter(self._settled.values()))
+            if len(self._settled) <= _MAX_NOTICES and at > oldest:
+                break
+            self._settled.popitem(last=False)
+
+
+def end_denial(end: ReportedLeaseEnd) -> Denial:
+    """Return the answer for a session's first call after its lease ended."""
+    return Denial(
+        _REASONS.get(end.how, Reason.LEASE_LOST),
+        f"{end.message} The session '{end.session}' is told this once: its next call of server"
+        f" '{end.server_id}' gets a new lease.",
+        metadata={"lease": end.lease_id, "server": end.server_id},
+    )
+
+
+def lost_with_worker(lease: HeldLease) -> ReportedLeaseEnd:
+    """Return the end of a lease whose worker is lost."""
+    key = lease.key
+    return ReportedLeaseEnd(
+        lease.id,
+        key.tenant,
+        "lost",
+        key.session,
+        key.server_id,
+        unasked=True,
+        message=f"Lease {lease.id} was lost with worker '{lease.worker_id}', and the state that the"
+        " server kept for it.",
+    )
 
 
 class LeaseEnds:

@@ -156,6 +156,7 @@ class PlacementTable:
     _ending: dict[PlacementKey, list[HeldLease]] = field(
         default_factory=dict
     )  # fenced and reported
+    _lost: list[HeldLease] = field(default_factory=list)  # with their workers, for the owner
     _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
 
     def has_lease(self, key: PlacementKey) -> bool:
@@ -343,8 +344,7 @@ class PlacementTable:
 
     def remove_worker(self, worker_id: str) -> None:
         """Remove a lost worker with its leases and reservations."""
-        for lease_id in list(self._held.get(worker_id, ())):
-            self.remove_lease(lease_id)
+        self._lose(worker_id, list(self._held.get(worker_id, ())))
         for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
             self._cancel(key)
         self._available.remove(worker_id)
@@ -355,10 +355,25 @@ class PlacementTable:
     ) -> list[tuple[HeldLease, ...]]:
         """Record all leases of a worker; return the duplicates, as `add_lease` does."""
         reported = {lease.id: lease for lease in leases}
-        for lease_id in [known for known in self._held.get(worker_id, ()) if known not in reported]:
-            self.remove_lease(lease_id)
+        missing = [known for known in self._held.get(worker_id, ()) if known not in reported]
+        self._lose(worker_id, missing)
         found = [self.add_lease(lease) for lease in reported.values()]
         return [duplicates for duplicates in found if duplicates]
+
+    def pop_lost(self) -> list[HeldLease]:
+        """Return the leases lost with their workers since the last call.
+
+        Without those of which the holder was told that they are lost.
+        """
+        lost, self._lost = self._lost, []
+        return lost
+
+    def _lose(self, worker_id: str, lease_ids: Iterable[str]) -> None:
+        for lease_id in lease_ids:
+            lease = self._held[worker_id][lease_id]
+            if not self.is_fenced(lease):
+                self._lost.append(lease)
+            self.remove_lease(lease_id)
 
     def expire(self, now: float) -> None:
         """Drop unused reservations that have expired."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
+from leaseway.data_plane.core.leases.table import (
+    EndedLease,
+    LeaseLimitReached,
+    WorkerLeaseKey,
+)
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import limit_metadata
 from leaseway.wire.states import LeaseOutcome
@@ -28,6 +33,16 @@ def lease_ended(lease_id: str, ended: EndedLease | None) -> Fault:
         f"Lease {lease_id[:64]} {verb} {ended.outcome}{cause}. Acquire a new lease; the state that "
         "the server kept for the old one is lost.",
         metadata={"lease": lease_id[:64]},
+    )
+
+
+def told_once(fault: Fault, key: WorkerLeaseKey) -> Fault:
+    """Return the fault for a first call of a session that did not know that its lease ended."""
+    return replace(
+        fault,
+        message=f"{fault.message} The session '{key.session}' is told this once: its next call of "
+        f"server '{key.server_id}' gets a new lease.",
+        metadata={**fault.metadata, "server": key.server_id},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from leaseway.spec.model import VariantKey
@@ -16,6 +16,8 @@ from leaseway.wire import bounds
 from leaseway.wire.states import LeaseOutcome
 
 _MAX_ENDED: Final = 10_000
+_MAX_USERS: Final = 64
+"""Clients of one lease whose names are kept; with more, no client's leaving ends the lease."""
 _STALL: Final = 1.0
 """Seconds; a tick that is later than this means that the whole process stood still."""
 _MAX_TICK_INTERVAL: Final = 0.5
@@ -49,6 +51,12 @@ class WorkerLease:
         ends_by: When it is revoked, or later once no call is in flight; None if not scheduled.
         end_cause: Why it is scheduled to end, in a sentence.
         renewed_by_session: Whether a renewal has named its session; then all renewals must.
+        users: The names of the clients that acquired or joined it and have not left; an empty name
+            is one or more unknown clients, which never leave.
+        idle_limit: Seconds without a call for which it is kept, also without renewals, because a
+            client that used it has left; 0 if none has.
+        kept_until: When that time ends.
+        has_started: Whether its instance has started.
     """
 
     id: str
@@ -64,20 +72,44 @@ class WorkerLease:
     ends_by: float | None = None
     end_cause: str = ""
     renewed_by_session: bool = False
+    users: set[str] = field(default_factory=set)
+    idle_limit: float = 0.0
+    kept_until: float = 0.0
+    has_started: bool = False
+
+    @property
+    def lapses_at(self) -> float:
+        """When it ends unless it is renewed, called or has a call in flight."""
+        return max(self.expires_at, self.kept_until)
 
     def is_due(self, now: float) -> bool:
         """Return whether only a call in flight keeps it from ending."""
-        return now >= self.expires_at or (self.ends_by is not None and now >= self.ends_by)
+        return now >= self.lapses_at or (self.ends_by is not None and now >= self.ends_by)
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """Record of an ended lease; `cause` is a sentence, or empty if the outcome says it all."""
+    """Record of an ended lease.
+
+    Attributes:
+        outcome: How it ended.
+        cause: Why, in a sentence, or empty if the outcome says it all.
+        at: When.
+        tenant: Its tenant.
+        unasked: Whether it had started and its session did not ask for the end, and so does not
+            know of it.
+    """
 
     outcome: LeaseOutcome
     cause: str
     at: float
     tenant: str = ""
+    unasked: bool = False
+
+
+def idle_cause(limit: float) -> str:
+    """Return why a lease was released after `limit` seconds without a call."""
+    return f"no call had run on it for {limit:g} s, its idle limit"
 
 
 class LeaseLimitReached(Exception):
@@ -167,6 +199,7 @@ class LeaseTable:
         if lease is not None:
             lease.ttl = max(lease.ttl, ttl)
             lease.expires_at = now + lease.ttl
+            self.add_user(lease, acquirer)
             return lease, False
         self._check_limits(key, server_limit, tenant_limit)
         self._counter += 1
@@ -181,6 +214,7 @@ class LeaseTable:
             granted_at=now,
             expires_at=now + ttl,
         )
+        self.add_user(lease, acquirer)
         self._leases[lease.id] = self._by_key[key] = lease
         self._per_server[key.server_id] += 1
         self._per_tenant[key.tenant] += 1
@@ -220,6 +254,34 @@ class LeaseTable:
             lease.renewed_by_session = lease.renewed_by_session or by_session
         return lease
 
+    def add_user(self, lease: WorkerLease, client: str) -> None:
+        """Record that a client uses a lease; an empty name is an unknown client."""
+        if client and client not in lease.users:
+            lease.users.add(client if len(lease.users) < _MAX_USERS else "")
+
+    def leave(
+        self, lease: WorkerLease, client: str, now: float, *, keep: float, idle: float
+    ) -> bool:
+        """Record that a client no longer uses a lease; return whether to release it.
+
+        Args:
+            lease: The lease.
+            client: The client's name.
+            now: The time.
+            keep: Seconds without a call for which to keep the lease; 0 if the client needs none.
+            idle: Seconds since the last call.
+        """
+        is_known = bool(client) and client in lease.users
+        lease.users.discard(client)
+        if keep:
+            lease.idle_limit = max(lease.idle_limit, min(keep, bounds.MAX_LEASE_TTL))
+            lease.kept_until = max(lease.kept_until, now - idle + lease.idle_limit)
+        return is_known and not lease.users and now >= lease.kept_until
+
+    def set_started(self, lease: WorkerLease) -> None:
+        """Record that the lease's instance has started."""
+        lease.has_started = True
+
     def start_call(self, lease: WorkerLease, now: float) -> None:
         """Count a call in flight; the lease does not expire before the call ends."""
         lease.calls += 1
@@ -229,6 +291,8 @@ class LeaseTable:
         """Count an ended call; return whether the lease is due and has no other call."""
         lease.calls -= 1
         lease.expires_at = now + lease.ttl
+        if lease.idle_limit:
+            lease.kept_until = now + lease.idle_limit
         return lease.calls == 0 and lease.id in self._leases and lease.is_due(now)
 
     def schedule_end(self, lease: WorkerLease, at: float, cause: str) -> None:
@@ -260,7 +324,8 @@ class LeaseTable:
             if not counts[name]:
                 del counts[name]
         self._drop_old_records(now)
-        self._ended[lease_id] = EndedLease(outcome, cause, now, lease.key.tenant)
+        unasked = lease.has_started and (outcome != "released" or bool(cause))
+        self._ended[lease_id] = EndedLease(outcome, cause, now, lease.key.tenant, unasked)
         return lease
 
     def _drop_old_records(self, now: float) -> None:
@@ -287,7 +352,7 @@ class LeaseTable:
         """Return when to run `tick` next, or None if no lease is held."""
         self._forgive_stall(now)
         deadlines = [
-            lease.expires_at if lease.ends_by is None else min(lease.expires_at, lease.ends_by)
+            lease.lapses_at if lease.ends_by is None else min(lease.lapses_at, lease.ends_by)
             for lease in self._leases.values()
             if not lease.calls
         ]
@@ -307,8 +372,11 @@ class LeaseTable:
         for lease in tuple(self._leases.values()):
             if lease.calls or not lease.is_due(now):
                 continue
-            if now >= lease.expires_at:
-                self.end(lease.id, "expired", now)
+            if now >= lease.lapses_at:
+                if lease.kept_until > lease.expires_at:
+                    self.end(lease.id, "released", now, idle_cause(lease.idle_limit))
+                else:
+                    self.end(lease.id, "expired", now)
             else:
                 self.end(lease.id, "revoked", now, lease.end_cause)
             ended.append((lease, self._ended[lease.id]))

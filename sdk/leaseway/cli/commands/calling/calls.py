@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.calling.session_leases import print_new_lease
+from leaseway.cli.commands.calling.session_leases import print_new_lease, with_lease
 from leaseway.cli.commands.server_checks import check_servers, print_pending
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
@@ -119,12 +119,15 @@ def call(
     async def request(client: AsyncClient) -> ToolResult:
         caller = client if session is None else client.session(session)
         # Without --session the call's session ends with this command, and its artifacts with it.
-        result: ToolResult = await caller.call_tool(
-            tool,
-            await _keep_texts(client, tool, arguments, values),
-            timeout=timeout,
-            inline_media=session is None,
-            **callbacks,
+        values_to_send = await _keep_texts(client, tool, arguments, values)
+        result: ToolResult = await with_lease(
+            lambda: caller.call_tool(
+                tool,
+                values_to_send,
+                timeout=timeout,
+                inline_media=session is None,
+                **callbacks,
+            )
         )
         await print_new_lease(client, session, result)
         if as_json:
@@ -135,7 +138,7 @@ def call(
             await _save(output, result, caller, tool)
         return result
 
-    result = with_client(connection, request, agent=agent, keep_leases=session is not None)
+    result = with_client(connection, request, agent=agent)
     return FAILED if result.is_error else 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leaseway.cli.commands.calling.calls import first_line
-from leaseway.cli.commands.calling.session_leases import print_new_lease
+from leaseway.cli.commands.calling.session_leases import print_new_lease, with_lease
 from leaseway.cli.commands.server_checks import check_servers, print_pending
 from leaseway.cli.errors import CliFailure
 from leaseway.cli.options.common import (
@@ -94,11 +94,13 @@ def prompt(
 
     async def request(client: AsyncClient) -> PromptResult:
         caller = client if session is None else client.session(session)
-        result = await caller.get_prompt(name, values, server=server, timeout=timeout)
+        result = await with_lease(
+            lambda: caller.get_prompt(name, values, server=server, timeout=timeout)
+        )
         await print_new_lease(client, session, result)
         return result
 
-    result = with_client(connection, request, keep_leases=session is not None)
+    result = with_client(connection, request)
     if as_json:
         print_json(result.raw)
         return
@@ -163,11 +165,11 @@ def resource(
 
     async def request(client: AsyncClient) -> ResourceResult:
         caller = client if session is None else client.session(session)
-        result = await caller.read_resource(uri, server=server, timeout=timeout)
+        result = await with_lease(lambda: caller.read_resource(uri, server=server, timeout=timeout))
         await print_new_lease(client, session, result)
         return result
 
-    result = with_client(connection, request, keep_leases=session is not None)
+    result = with_client(connection, request)
     if as_json:
         print_json(result.raw)
     if output is not None:

@@ -6,7 +6,8 @@ freshly started server, without the state of the commands before it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from leaseway.cli.output.tables import one_line, say
 from leaseway.wire.states import LEASE_OUTCOMES
@@ -14,6 +15,7 @@ from leaseway.wire.states import LEASE_OUTCOMES
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Lease
 
+T = TypeVar("T")
 _MAX_EVENTS: Final = 200
 """Events searched for the end of the previous lease."""
 
@@ -24,6 +26,22 @@ class HasNewLease(Protocol):
     @property
     def new_lease(self) -> Lease | None:
         """The lease that the request acquired, or None."""
+
+
+async def with_lease(request: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of a request; repeat it if the session's earlier lease has ended.
+
+    The SDK reports that end once instead of starting a new server. A command has no state that it
+    could rely on, and `print_new_lease` tells the user.
+    """
+    from leaseway.sdk import LeaseError
+
+    try:
+        return await request()
+    except LeaseError as error:
+        if error.started != "no":
+            raise
+        return await request()
 
 
 async def print_new_lease(client: AsyncClient, session: str | None, result: HasNewLease) -> None:

@@ -38,6 +38,7 @@ from leaseway.cli.options.common import (
 from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
 from leaseway.cli.options.front import (
     FrontReach,
+    drain_timeout_option,
     front_options,
     handles_option,
     media_option,
@@ -136,6 +137,7 @@ def mcp_front(
         handles=reach.handles,
         public_url=reach.public_url,
         authenticator=authenticator,
+        drain_timeout=reach.drain_timeout,
     )
     checker = authenticator or (authenticator_for(key) if key is not None else None)
     try:
@@ -175,6 +177,7 @@ def mcp_front(
 @tools_option
 @media_option
 @handles_option
+@drain_timeout_option
 @vault_arguments_option
 @client_options
 def mcp(
@@ -184,6 +187,7 @@ def mcp(
     tools: str,
     media: MediaMode,
     handles: bool,
+    drain_timeout: float,
     vault: list[str],
     connection: ConnectionOptions,
 ) -> int:
@@ -229,6 +233,7 @@ def mcp(
                 media=media,
                 handles=handles,
                 shows_problems=planes is not None,
+                drain_timeout=drain_timeout,
             )
             return await run_stdio(options, server, handshake)
 

@@ -21,6 +21,7 @@ import click
 from leaseway.cli.commands.operating.status import print_servers_down, wait_until_ready
 from leaseway.cli.commands.running.child_processes import (
     CONTROL_PLANE_ONLY,
+    STOP_TIMEOUT,
     WORKER_ONLY,
     Child,
 )
@@ -366,7 +367,8 @@ class _Up:
 
     async def _stop(self) -> None:
         # Fronts first, then workers, which still need the control plane to finish their calls.
-        await asyncio.gather(*(front.stop() for front in self._fronts))
+        fronts_timeout = STOP_TIMEOUT - bounds.SHUTDOWN_TIMEOUT + self._options.reach.drain_timeout
+        await asyncio.gather(*(front.stop(fronts_timeout) for front in self._fronts))
         await asyncio.gather(*(worker.stop() for worker in self._workers))
         await self._control_plane.stop()
 

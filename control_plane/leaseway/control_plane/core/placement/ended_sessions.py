@@ -1,0 +1,58 @@
+"""Sessions that ended for good, for the fronts, which would open them again by their ids. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+MAX_ENDED: Final = 100_000
+"""Ended sessions that are remembered."""
+RETENTION: Final = 7 * 24 * 3600.0
+"""Seconds for which one is remembered: as long as the id of a session is valid."""
+
+
+class EndedSessions:
+    """The ended sessions of all tenants.
+
+    Beyond the limit the tenant with the most loses its oldest one, so that no tenant can make the
+    control plane forget the sessions of another.
+
+    Args:
+        limit: The maximum number of sessions.
+    """
+
+    def __init__(self, limit: int = MAX_ENDED) -> None:
+        self._limit = limit
+        self._count = 0
+        self._tenants: dict[str, OrderedDict[str, float]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, tenant: str, session: str, now: float) -> None:
+        """Record that a session has ended."""
+        ended = self._tenants.setdefault(tenant, OrderedDict())
+        self._count += session not in ended
+        ended[session] = now
+        ended.move_to_end(session)
+        self._forget_old(tenant, now)
+        if self._count > self._limit:
+            self._forget_oldest(max(self._tenants, key=lambda each: len(self._tenants[each])))
+
+    def has(self, tenant: str, session: str, now: float) -> bool:
+        """Return whether a session has ended within the last 7 days."""
+        ended = self._tenants.get(tenant)
+        at = None if ended is None else ended.get(session)
+        return at is not None and now - at < RETENTION
+
+    def _forget_old(self, tenant: str, now: float) -> None:
+        ended = self._tenants[tenant]
+        while ended and now - next(iter(ended.values())) >= RETENTION:
+            self._forget_oldest(tenant)
+
+    def _forget_oldest(self, tenant: str) -> None:
+        ended = self._tenants[tenant]
+        ended.popitem(last=False)
+        self._count -= 1
+        if not ended:
+            del self._tenants[tenant]

@@ -1,0 +1,102 @@
+"""Sessions that have ended for good, which all fronts refuse to open again.
+
+A session id is valid for days, and any front with the key opens it. So a front tells the control
+plane which sessions have ended, and asks it before it opens one. A control plane that has restarted
+is told again. While it is unreachable, each front knows only what it has learned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Final
+
+from leaseway.sdk import AsyncClient
+from leaseway.wire.errors import Fault
+
+_MAX_ENDED: Final = 100_000
+_MAX_SENT: Final = 1_000
+"""Sessions of each kind in one request."""
+_TIMEOUT: Final = 2.0
+_PAUSE: Final = 5.0
+"""Seconds for which a control plane that does not answer is not asked again."""
+
+
+class EndedSessions:
+    """The keys of the newest 100,000 ended sessions, whose ids are rejected."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        self._keys[key] = None
+        while len(self._keys) > _MAX_ENDED:
+            self._keys.popitem(last=False)
+
+
+class SharedEnds:
+    """The ended sessions of one tenant, shared with other fronts through the control plane.
+
+    Args:
+        client: The tenant's client.
+        known: The ended sessions that this front knows, of all tenants.
+    """
+
+    def __init__(self, client: AsyncClient, known: EndedSessions) -> None:
+        self._client = client
+        self._known = known
+        self._own: OrderedDict[str, None] = OrderedDict()  # of this tenant, the oldest first
+        self._unsent: OrderedDict[str, None] = OrderedDict()
+        self._run = ""
+        self._paused_until = 0.0
+
+    async def end(self, key: str) -> None:
+        """Record that a session has ended, also at the control plane if it answers."""
+        self._known.add(key)
+        for keys in (self._own, self._unsent):
+            keys[key] = None
+            if len(keys) > _MAX_ENDED:
+                keys.popitem(last=False)
+        await self.exchange(())
+
+    async def has_ended(self, key: str) -> bool:
+        """Return whether a session has ended on any front."""
+        if key not in self._known:
+            await self.exchange((key,))
+        return key in self._known
+
+    async def exchange(self, asked: Collection[str]) -> None:
+        """Send the ends that the control plane does not know, and ask about sessions.
+
+        While it does not answer, this does nothing: its outage must not stop sessions.
+        """
+        runtime, _ = self._client._scope()
+        now = asyncio.get_running_loop().time
+        rest = list(asked)
+        while now() >= self._paused_until:
+            ended = list(self._unsent)[:_MAX_SENT]
+            batch, rest = rest[:_MAX_SENT], rest[_MAX_SENT:]
+            try:
+                answer = await runtime.control.share_session_ends(ended, batch, now() + _TIMEOUT)
+            except Fault:
+                self._paused_until = now() + _PAUSE
+                return  # what is unsent is sent with a later exchange
+            for key in ended:
+                self._unsent.pop(key, None)
+            for key in answer.ended:
+                self._known.add(key)
+            if answer.run != self._run:
+                if self._run:
+                    self._unsent = self._own.copy()
+                self._run = answer.run
+            if not self._unsent and not rest:
+                return
+
+    @property
+    def has_own(self) -> bool:
+        """Whether sessions have ended here, of which a new control plane must be told."""
+        return bool(self._own)

@@ -1,0 +1,178 @@
+"""The releases of one client's leases, also of leases whose ids it does not know (DESIGN §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from leaseway.sdk.leases.book import ClientLease, PendingAcquisitions, SessionLeaseKey
+from leaseway.sdk.transport.control import every_page
+from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
+from leaseway.v1 import leases_pb2
+from leaseway.wire.bounds import MAX_LEASE_TTL
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.durations import duration
+
+LEASE_ENDED: Final = frozenset(
+    {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
+)
+_RELEASE_TIMEOUT: Final = 5.0
+_LOOKUP_TIMEOUT: Final = 2.0
+_RELEASE_RETRY: Final = Backoff(1.0, 15.0)
+RECONNECT: Final = Backoff(0.1, 1.0)
+_MAX_RECONNECTS: Final = 4
+"""Times that a request is sent again to a worker whose connection broke."""
+
+_log = logging.getLogger("leaseway.sdk")
+
+
+class LeaseReleases:
+    """Sends the releases of one client.
+
+    Args:
+        pool: Connections to the workers.
+        tenant: The client's tenant.
+        pending: The client's name, and the acquisitions whose leases it does not know yet.
+    """
+
+    def __init__(self, pool: WorkerPool, tenant: str, pending: PendingAcquisitions) -> None:
+        self._pool = pool
+        self._tenant = tenant
+        self._pending = pending
+
+    async def release(
+        self,
+        worker: WorkerRun,
+        lease_id: str,
+        session: str,
+        leave: leases_pb2.ReleaseLeaseRequest | None = None,
+    ) -> bool:
+        """Release a lease, or leave it; return whether this ended it.
+
+        Args:
+            worker: The worker of the lease.
+            lease_id: The lease.
+            session: Its session.
+            leave: The fields of a release for this client only.
+
+        Raises:
+            Fault: The worker did not answer; the lease expires after its time to live.
+        """
+        reconnects = 0
+        while True:
+            try:
+                answer = await self.request(worker, lease_id, session, leave=leave)
+                return answer.released
+            except Fault as fault:
+                if should_reconnect(fault, reconnects):
+                    reconnects += 1
+                    await asyncio.sleep(RECONNECT.delay(reconnects - 1))
+                    continue
+                if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
+                    # It has ended, perhaps by the request whose connection broke, or it ends with
+                    # its worker or its time to live.
+                    return bool(reconnects) and fault.reason is Reason.LEASE_RELEASED
+                raise
+
+    async def retry(self, lost: list[ClientLease]) -> None:
+        """Release leases that were reported as lost, once their worker becomes reachable."""
+        expiry = asyncio.get_running_loop().time() + max(lease.ttl for lease in lost)
+        tries = 0
+        while asyncio.get_running_loop().time() < expiry:
+            await asyncio.sleep(_RELEASE_RETRY.ceiling(tries))
+            tries += 1
+            try:
+                for lease in lost:
+                    try:
+                        await self.request(lease.worker, lease.lease_id, lease.session)
+                    except Fault as fault:
+                        if fault.reason not in LEASE_ENDED:
+                            raise
+                return
+            except Fault as fault:
+                _log.debug("Lost leases are not released yet: %s", fault)
+
+    async def leave(
+        self, worker: WorkerRun, lease_id: str, session: str, keep: float, *, owned: bool
+    ) -> None:
+        """Tell a worker that this client no longer uses a lease.
+
+        An older worker reads only `idle`: it releases leases that this client acquired, and of the
+        others those that nobody has called for long.
+        """
+        idle = keep or (0.0 if owned else MAX_LEASE_TTL)
+        leave = leases_pb2.ReleaseLeaseRequest(
+            leaving_client=self._pending.acquirer,
+            keep=duration(keep) if keep else None,
+            idle=duration(idle) if idle else None,
+        )
+        await self.release(worker, lease_id, session, leave)
+
+    async def leave_unknown(self, key: SessionLeaseKey, worker: WorkerRun, keep: float) -> None:
+        """Leave the lease that an abandoned first call acquired, if there is one."""
+        link = self._pool.link(worker)
+
+        async def page(token: str) -> leases_pb2.ListLeasesResponse:
+            request = leases_pb2.ListLeasesRequest(tenant=self._tenant, page_token=token)
+            answer: leases_pb2.ListLeasesResponse = await link.request(
+                link.leases.ListLeases, request, _LOOKUP_TIMEOUT
+            )
+            return answer
+
+        try:
+            async for response in every_page(page):
+                for lease in response.leases:
+                    if self._pending.is_own(lease, key):
+                        await self.leave(worker, lease.id, lease.session, keep, owned=True)
+        except Fault as fault:
+            _log.warning(
+                "A call of server %s was given up, and a lease that it may have acquired could "
+                "not be released: %s It expires by itself.",
+                key.server_id,
+                fault,
+            )
+
+    async def request(
+        self,
+        worker: WorkerRun,
+        lease_id: str,
+        session: str,
+        idle: float | None = None,
+        leave: leases_pb2.ReleaseLeaseRequest | None = None,
+    ) -> leases_pb2.ReleaseLeaseResponse:
+        """Send one release.
+
+        Args:
+            worker: The worker of the lease.
+            lease_id: The lease.
+            session: Its session.
+            idle: Releases it only if no call has run on it for so many seconds.
+            leave: The fields of a release for this client only.
+        """
+        link = self._pool.link(worker)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=lease_id,
+            tenant=self._tenant,
+            session=session,
+            idle=None if idle is None else duration(idle),
+        )
+        if leave is not None:
+            request.MergeFrom(leave)
+        answer: leases_pb2.ReleaseLeaseResponse = await link.request(
+            link.leases.ReleaseLease, request, _RELEASE_TIMEOUT
+        )
+        return answer
+
+
+def should_reconnect(fault: Fault, reconnects: int) -> bool:
+    """Return whether to send a request again to a worker whose connection broke.
+
+    Args:
+        fault: How the last try failed.
+        reconnects: How often the request has been sent again.
+    """
+    if fault.reason is not Reason.WORKER_LOST or reconnects >= _MAX_RECONNECTS:
+        return False
+    return reconnects > 0 or fault.started != "no"

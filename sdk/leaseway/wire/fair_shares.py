@@ -1,0 +1,69 @@
+"""Fair shares of something that has a limit: who has to give way. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Holder(NamedTuple):
+    """Who holds something: a principal of a tenant.
+
+    A caller without a proven identity has no tenant, and its address as principal.
+    """
+
+    tenant: str
+    principal: str
+
+
+class GivesWay(NamedTuple):
+    """Whose entry a newcomer's takes the place of.
+
+    Attributes:
+        holder: The holder.
+        at_once: Whether also an entry in use gives way, because its holder has more than the
+            newcomer will have.
+    """
+
+    holder: Holder
+    at_once: bool
+
+
+def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | None:
+    """Return whose oldest entry a newcomer's takes the place of, when a limit is reached.
+
+    The tenant that holds most gives way if it would still hold at least as much as the newcomer's;
+    otherwise the newcomer's own tenant does. Within it, the principal that holds most gives way. So
+    nobody can take another's share, however often he asks.
+
+    Args:
+        counts: How many entries each holder has.
+        newcomer: Who asks for one more.
+
+    Returns:
+        None if the newcomer is to be refused: its tenant holds nothing, and no other holds more
+        than one.
+    """
+    tenants: Counter[str] = Counter()
+    for holder, count in counts.items():
+        tenants[_group(holder)] += count
+    own = _group(newcomer)
+    if not tenants:
+        return None
+    tenant, most = tenants.most_common(1)[0]
+    is_heavier = tenant != own and most > tenants[own] + 1
+    of_tenant = {
+        each: count
+        for each, count in counts.items()
+        if _group(each) == (tenant if is_heavier else own)
+    }
+    if not of_tenant:
+        return None
+    heaviest = max(of_tenant, key=lambda each: (of_tenant[each], each == newcomer))
+    return GivesWay(heaviest, is_heavier or of_tenant[heaviest] > counts.get(newcomer, 0) + 1)
+
+
+def _group(holder: Holder) -> str:
+    """Return what shares are divided by first; each address is a group of its own."""
+    return f"tenant {holder.tenant}" if holder.tenant else f"address {holder.principal}"

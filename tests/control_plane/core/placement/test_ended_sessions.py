@@ -1,0 +1,34 @@
+"""Sessions that ended for good."""
+
+from __future__ import annotations
+
+from leaseway.control_plane.core.placement.ended_sessions import RETENTION, EndedSessions
+
+
+def test_an_ended_session_is_known_in_its_tenant_for_seven_days() -> None:
+    ended = EndedSessions()
+    ended.add("acme", "s", 0.0)
+    assert ended.has("acme", "s", RETENTION - 1)
+    assert not ended.has("acme", "s", RETENTION)
+    assert not ended.has("acme", "other", 1.0)
+    assert not ended.has("beta", "s", 1.0)
+    ended.add("acme", "late", RETENTION)
+    assert len(ended) == 1
+
+
+def test_the_tenant_with_the_most_makes_room() -> None:
+    ended = EndedSessions(limit=10)
+    ended.add("beta", "kept", 0.0)
+    for number in range(50):
+        ended.add("acme", f"s{number}", float(number))
+    assert ended.has("beta", "kept", 50.0)
+    assert ended.has("acme", "s49", 50.0)
+    assert not ended.has("acme", "s0", 50.0)
+    assert len(ended) == 10
+
+
+def test_a_session_that_ends_twice_counts_once() -> None:
+    ended = EndedSessions()
+    for at in (0.0, 1.0):
+        ended.add("acme", "s", at)
+    assert len(ended) == 1

@@ -1,0 +1,84 @@
+"""A session that ended on one front has ended on all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
+from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sessions import SessionTable
+from leaseway.sdk import AsyncClient
+from leaseway.sdk.testing import FakeLeaseway
+
+
+@asynccontextmanager
+async def front(fake: FakeLeaseway, tenant: str = "default") -> AsyncIterator[SessionTable]:
+    async with fake.async_client(tenant=tenant) as client:
+        ended = EndedSessions()
+        table = SessionTable(
+            client,
+            Sealer("key", "mcp session"),
+            tenant,
+            idle=1.0,
+            ended=ended,
+            ends=SharedEnds(client, ended),
+        )
+        yield table
+
+
+async def test_an_ended_session_is_refused_by_another_front_and_after_a_restart() -> None:
+    with FakeLeaseway() as fake:
+        async with front(fake) as first:
+            live, kept = (first.create("", "2025-11-25", {}) for _ in range(2))
+            await first.end(live)
+            assert await first.open(live.id, "") is None
+        async with front(fake) as other:
+            assert await other.open(live.id, "") is None
+            assert await other.open(kept.id, "") is not None
+
+
+async def test_a_session_that_both_fronts_serve_ends_on_both() -> None:
+    with FakeLeaseway() as fake:
+        async with front(fake) as first, front(fake) as other:
+            live = first.create("", "2025-11-25", {})
+            here = await other.open(live.id, "")
+            assert here is not None
+            await first.end(live)
+            assert other._ends is not None
+            await other._ends.exchange([here.sealed.key])
+            assert await other.open(live.id, "") is None
+
+
+async def test_a_restarted_control_plane_is_told_again_by_the_fronts() -> None:
+    with FakeLeaseway() as fake:
+        async with front(fake) as first, front(fake) as other:
+            live = first.create("", "2025-11-25", {})
+            await first.end(live)
+            plane = fake._running().plane
+            plane.ended_sessions = type(plane.ended_sessions)()  # what a new one knows
+            assert first._ends is not None
+            first._ends._run = "the run before"
+            await first._ends.exchange(())
+            assert await other.open(live.id, "") is None
+
+
+async def test_an_unreachable_control_plane_ends_no_session() -> None:
+    with FakeLeaseway() as fake:
+        async with front(fake) as first:
+            live = first.create("", "2025-11-25", {})
+    async with fake_client_of_nobody() as table:
+        assert await table.open(live.id, "") is not None
+
+
+@asynccontextmanager
+async def fake_client_of_nobody() -> AsyncIterator[SessionTable]:
+    async with AsyncClient("127.0.0.1:1") as client:
+        ended = EndedSessions()
+        yield SessionTable(
+            client,
+            Sealer("key", "mcp session"),
+            "default",
+            ended=ended,
+            ends=SharedEnds(client, ended),
+        )
