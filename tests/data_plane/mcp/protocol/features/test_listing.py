@@ -148,14 +148,14 @@ async def test_a_definition_that_others_cannot_read_costs_only_itself(
     page = b'{"%b":[%b,%b,%b]}' % (kind.key.encode(), one, bad, one.replace(b"good", b"also"))
     found = await read(kind, first=page)
     assert list(found.definitions) == ["a:good", "a:also"]
-    assert found.skipped == (f"These {kind.noun} are skipped: 'a:bad' ({cause}).",)
+    assert found.skipped == (f"These {kind.noun} are skipped: 'a:bad' (it {cause}).",)
 
 
 async def test_a_resource_without_a_scheme_is_skipped() -> None:
     found = await read(RESOURCES, first={"resources": [{"uri": "notes.txt"}, {"uri": "a:b"}]})
     assert list(found.definitions) == ["a:b"]
     (sentence,) = found.skipped
-    assert "'notes.txt' (is no URI" in sentence
+    assert "'notes.txt' (it is no URI" in sentence
 
 
 async def test_changed_definitions_are_named_with_what_was_changed() -> None:

@@ -102,13 +102,13 @@ class ListedItems:
         try:
             admitted = admit(definition, kind.name, kind.correct, modern=self._modern)
         except NotPortable as error:
-            self._unusable[_name(definition, kind) or "one without a name"] = str(error)
+            self._unusable[_name(definition, kind) or "one without a name"] = f"it {error}"
             return
         name = admitted.name
         if name is None:
             self._nameless += 1
         elif kind is RESOURCES and not _is_url(name):
-            self._unusable[name] = "is no URI with a scheme, which official clients require"
+            self._unusable[name] = "it is no URI with a scheme, which official clients require"
         elif self.definitions.setdefault(name, admitted.definition) is not admitted.definition:
             self._duplicates[name] = None
         elif admitted.changes:
