@@ -215,7 +215,7 @@ class Peer(Dispatcher[TransportContext]):
             self._has_repaired = True
             _logger.warning(
                 "The server %s sends messages that are not JSON in UTF-8. What other languages "
-                "write, such as NaN, halves of characters and endless nesting, is replaced. Ask its "
+                "write, such as NaN, halves of characters and deep nesting, is replaced. Ask its "
                 "maintainer to fix it.",
                 self.server,
             )
