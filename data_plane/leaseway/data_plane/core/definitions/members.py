@@ -187,6 +187,10 @@ def _read_object(
         changes.dropped(name, members.pop(name))
 
 
+def _is_named(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
 def _read_list(
     members: Members, name: str, readers: Mapping[str, Reader], key: str, changes: Changes
 ) -> None:
@@ -196,7 +200,7 @@ def _read_list(
     if not isinstance(items, list):
         changes.dropped(name, members.pop(name))
         return
-    kept = [item for item in items if isinstance(item, dict) and isinstance(item.get(key), str)]
+    kept = [item for item in items if isinstance(item, dict) and _is_named(item.get(key))]
     if len(kept) < len(items):
         changes.add(f"one of its {name} has no '{key}'")
         members[name] = kept

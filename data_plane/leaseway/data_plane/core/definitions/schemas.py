@@ -53,7 +53,7 @@ def output_schema(schema: Any, changes: Changes, *, modern: bool) -> dict[str, A
     if fault:
         changes.add(f"outputSchema cannot be used ({fault})")
         return None
-    if isinstance(schema.get("$id"), str):
+    if "$id" in schema:
         # Clients keep compiled schemas by their ids: that of another tool or server would be used.
         del schema["$id"]
         changes.any = True
@@ -186,6 +186,7 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "minProperties": _is_number,
     "maxProperties": _is_number,
     "uniqueItems": _is_flag,
+    "nullable": _is_flag,
     "$ref": _is_text,
     "$dynamicRef": _is_text,
     "$anchor": _is_text,
