@@ -29,6 +29,7 @@ from leaseway.data_plane.mcp.protocol.features import listing
 from leaseway.data_plane.mcp.protocol.features.listing import ListedItems, ListKind
 from leaseway.data_plane.mcp.protocol.messages.reading import read_repaired
 from leaseway.front.definitions import (
+    PagedListing,
     prompt_listing,
     resource_listing,
     template_listing,
@@ -145,7 +146,7 @@ def lists(odd: Mapping[str, Any], *, modern: bool) -> list[dict[str, dict[str, A
     good, _problems = build_good(spec("s"), listing_from_proto(result))
     served = good.without_clashes
     readable = served.readable
-    pages = {
+    pages: dict[str, PagedListing[Any]] = {
         "tools/list": tool_listing(
             tool_from_proto(messages.tool(each.name, NamedTarget(served, each, TOOL_KIND)))
             for each in served.exposed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from leaseway.front.eras.to_2025_11_25 import is_wrapped, tool, tool_result
@@ -45,7 +45,7 @@ def test_references_still_find_what_they_name() -> None:
         "$defs": {"leaf": {"const": "leaf"}, "$ref": {"type": "null"}},
     }
     converted = wrapped(schema)
-    validator = jsonschema.Draft202012Validator(converted)
+    validator = jsonschema_rs.Draft202012Validator(converted)
     assert converted["$schema"] == schema["$schema"]
     assert converted["properties"]["result"]["default"] == [{"$ref": "#/data"}]
     assert validator.is_valid({"result": ["leaf", ["leaf", []]]})

@@ -103,8 +103,8 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
     except (ValueError, OverflowError, RecursionError, json_format.Error, DecodeError) as error:
         raise Fault(
             Reason.SERVER_ERROR,
-            "The server's result is nested too deeply for typed content, or has a number beyond the "
-            "range of a double; call the tool over an exchange.",
+            "The server's result is nested too deeply for typed content, or has a number beyond "
+            "the range of a double; call the tool over an exchange.",
             "yes",
         ) from error
     return response

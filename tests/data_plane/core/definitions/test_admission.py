@@ -93,7 +93,18 @@ ARRAY = {"type": "array", "items": {"type": "string"}}
         (True, {"type": "strng"}, "absent"),
         (True, {**OBJECT, "properties": {"a": {"$ref": "#/$defs/none"}}}, "absent"),
         (True, {"$ref": "https://elsewhere/schema"}, "absent"),
+        (True, {"$ref": "#"}, "absent"),
+        (
+            True,
+            {
+                "$ref": "#/$defs/a",
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "absent",
+        ),
         (True, {"items": {"$id": "inner"}}, "absent"),
+        (True, {"items": {"$anchor": "é"}}, "absent"),
+        (True, {"$anchor": "a", "items": {"$anchor": "a"}}, "absent"),
         (True, {"items": {"pattern": "("}}, "absent"),
         (True, {"minimum": "5"}, "absent"),
         (True, {"enum": []}, "absent"),
@@ -115,6 +126,7 @@ def test_a_schema_of_results_is_corrected_or_dropped(
     [
         ARRAY,
         {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a~1b"}], "$defs": {"a/b": {"$ref": "#"}}},
+        {"items": {"$ref": "#"}, "type": "array"},
         {"$ref": "#here", "$defs": {"a": {"$anchor": "here"}}},
         {"properties": {"nullable": {}, "id": {}, "$id": {}, "enum": {}}, **OBJECT},
         {"const": {"$ref": 7, "type": 8}, "examples": [{"type": "x"}]},

@@ -191,8 +191,8 @@ def usable(
             problems.add(kind.malformed, item.name, text)
         else:
             found.append(item)
-    for cause, count in nameless.items():
-        text = f"{pluralize(count, kind.noun)} skipped: {cause}. {_ADVICE}"
+    for cause, number in nameless.items():
+        text = f"{pluralize(number, kind.noun)} skipped: {cause}. {_ADVICE}"
         problems.add(kind.malformed, "", text)
     if len(recorded) > MAX_LISTED:
         count = pluralize(len(recorded) - MAX_LISTED, kind.noun)

@@ -52,7 +52,9 @@ def _describe(value: Any) -> str:
         return "a boolean"
     if isinstance(value, str):
         return "a text that MCP does not have there"
-    return {dict: "an object", list: "a list"}.get(type(value), "a number")
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else "a number"
 
 
 def text(value: Any) -> Any:

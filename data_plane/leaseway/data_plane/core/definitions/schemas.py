@@ -6,6 +6,7 @@ results before they list anything. A keyword that says nothing there is dropped 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
@@ -18,13 +19,17 @@ _TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "n
 _FROM_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
 _MAX_PATTERN: Final = 10_000
 _MAX_SUBSCHEMAS: Final = 20_000
+_anchor: Final = re.compile(r"[a-zA-Z_][-a-zA-Z0-9._]*").fullmatch
+_MAX_HOPS: Final = 32
+"""References from one to the next, without anything between them."""
 
 
-def input_schema(schema: Any, changes: Changes) -> dict[str, Any]:
+def input_schema(given: Any, changes: Changes) -> dict[str, Any]:
     """Return the schema of a tool's arguments, which are always an object."""
-    if not isinstance(schema, dict):
+    if not isinstance(given, dict):
         changes.add("inputSchema is no object")
-        return {"type": "object", "not": {}} if schema is False else {"type": "object"}
+        return {"type": "object", "not": {}} if given is False else {"type": "object"}
+    schema: dict[str, Any] = given
     if schema.get("type") != "object":
         changes.add("inputSchema has not the type object")
         schema = {"type": "object", **schema}
@@ -33,18 +38,19 @@ def input_schema(schema: Any, changes: Changes) -> dict[str, Any]:
     return schema
 
 
-def output_schema(schema: Any, changes: Changes, *, modern: bool) -> dict[str, Any] | None:
+def output_schema(given: Any, changes: Changes, *, modern: bool) -> dict[str, Any] | None:
     """Return the schema of a tool's structured results; None for one that clients cannot use.
 
     Until 2025-11-25 results are objects, so that a schema of such a server without a type is
     understood like that.
     """
-    if not isinstance(schema, dict):
+    if not isinstance(given, dict):
         changes.add("outputSchema is no object")
         return None
-    given = schema.get("type")
-    means_object = given is None and (not modern or not _FROM_OBJECTS.isdisjoint(schema))
-    if means_object or (not modern and isinstance(given, list) and "object" in given):
+    schema: dict[str, Any] = given
+    kind = schema.get("type")
+    means_object = kind is None and (not modern or not _FROM_OBJECTS.isdisjoint(schema))
+    if means_object or (not modern and isinstance(kind, list) and "object" in kind):
         changes.add("outputSchema has not the type object")
         schema = {"type": "object", **schema}
         schema["type"] = "object"
@@ -130,6 +136,10 @@ def _is_pattern(value: Any) -> bool:
     return True
 
 
+def _is_anchor(value: Any) -> bool:
+    return isinstance(value, str) and _anchor(value) is not None
+
+
 def _are_items(value: Any) -> bool:
     return _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value)))
 
@@ -189,8 +199,8 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "nullable": _is_flag,
     "$ref": _is_text,
     "$dynamicRef": _is_text,
-    "$anchor": _is_text,
-    "$dynamicAnchor": _is_text,
+    "$anchor": _is_anchor,
+    "$dynamicAnchor": _is_anchor,
 }
 _MAPS: Final = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
@@ -205,17 +215,17 @@ class _Usable:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._anchors: set[str] = set()
-        self._references: list[str] = []
-        self._count = 0
+        self._anchors: dict[str, dict[str, Any]] = {}
+        self._referring: list[dict[str, Any]] = []
 
     def fault(self) -> str:
         """Return why the schema cannot be compiled, or an empty text."""
+        count = 0
         remaining: list[Any] = [self._root]
         while remaining:
             schema = remaining.pop()
-            self._count += 1
-            if self._count > _MAX_SUBSCHEMAS:
+            count += 1
+            if count > _MAX_SUBSCHEMAS:
                 return "it is too long"
             if not isinstance(schema, dict):
                 continue
@@ -223,20 +233,11 @@ class _Usable:
             if fault:
                 return fault
             for name, value in schema.items():
-                if name in _DATA:
-                    continue
-                if isinstance(value, dict):
+                if isinstance(value, dict) and name not in _DATA:
                     remaining += value.values() if name in _MAPS else (value,)
-                elif isinstance(value, list):
+                elif isinstance(value, list) and name not in _DATA:
                     remaining += value
-        return next(
-            (
-                f"there is no {one[:80]!a} in it"
-                for one in self._references
-                if not self._resolves(one)
-            ),
-            "",
-        )
+        return next(filter(None, map(self._reference_fault, self._referring)), "")
 
     def _keyword_fault(self, schema: dict[str, Any]) -> str:
         if schema is not self._root and "$id" in schema:
@@ -247,27 +248,42 @@ class _Usable:
             is_valid = _KEYWORDS.get(name)
             if is_valid is not None and not is_valid(value):
                 return f"{name} has a wrong value"
-        for name in ("$ref", "$dynamicRef"):
-            if name in schema:
-                self._references.append(schema[name])
+        if "$ref" in schema or "$dynamicRef" in schema:
+            self._referring.append(schema)
         for name in ("$anchor", "$dynamicAnchor"):
-            if name in schema:
-                self._anchors.add(schema[name])
+            if name in schema and self._anchors.setdefault(schema[name], schema) is not schema:
+                return f"two parts of it have the anchor {schema[name][:80]}"
         return ""
 
-    def _resolves(self, reference: str) -> bool:
+    def _reference_fault(self, schema: dict[str, Any]) -> str:
+        """Follow the references of a schema, and those of what they refer to."""
+        for name in ("$ref", "$dynamicRef"):
+            target: Any = schema
+            for _ in range(_MAX_HOPS):
+                if not isinstance(target, dict) or name not in target:
+                    break
+                reference = target[name]
+                target = self._resolve(reference)
+                if not isinstance(target, dict | bool):
+                    return f"there is no {reference[:80]!a} in it"
+            else:
+                return "a reference leads back to itself"
+        return ""
+
+    def _resolve(self, reference: str) -> Any:
+        """Return what a reference within the schema refers to, or None."""
         if not reference.startswith("#"):
-            return False
+            return None
         pointer = unquote(reference[1:])
         if not pointer.startswith("/"):
-            return not pointer or pointer in self._anchors
+            return self._anchors.get(pointer) if pointer else self._root
         value: Any = self._root
-        for part in pointer[1:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
+        for step in pointer[1:].split("/"):
+            part = step.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and part in value:
                 value = value[part]
             elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
                 value = value[int(part)]
             else:
-                return False
-        return _is_schema(value)
+                return None
+        return value

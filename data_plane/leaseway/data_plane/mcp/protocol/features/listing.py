@@ -225,7 +225,8 @@ def _read_page(page: bytes, kind: ListKind, found: ListedItems, max_bytes: int) 
             return None
         found.add(definition)
     try:
-        return _decode_text(members.get("nextCursor", _NULL))
+        cursor: str | None = _decode_text(members.get("nextCursor", _NULL))
+        return cursor
     except msgspec.DecodeError:
         found.end_early("the cursor of the next page is no text")
         return None
