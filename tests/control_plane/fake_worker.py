@@ -104,6 +104,7 @@ class FakeWorker:
         prompts: Iterable[bytes] = (),
         resources: Iterable[bytes] = (),
         templates: Iterable[bytes] = (),
+        more_tools: Iterable[bytes] = (),
     ) -> str:
         """Answer the next probe with these tools and definitions; return the server's id."""
         probe = (await self.receive("probe")).probe
@@ -112,7 +113,10 @@ class FakeWorker:
                 id=probe.id,
                 key=probe.spec.key,
                 launch_hash=probe.launch_hash,
-                tools=recorded(*tools),
+                tools=[
+                    *recorded(*tools),
+                    *(sync_pb2.RecordedTool(definition=each) for each in more_tools),
+                ],
                 protocol_version="2025-11-25",
                 prompts=prompts,
                 resources=resources,

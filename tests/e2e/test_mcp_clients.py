@@ -17,8 +17,9 @@ CLIENTS = Path(__file__).resolve().parents[1] / "clients"
 
 @pytest.fixture(scope="module")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    """Run one system with one front and a leased server."""
-    servers = {"echo": python_server("echo_raw.py")}
+    """Run one system with one front, a leased server, and one whose lists break every rule."""
+    odd = {**python_server("odd_lists.py"), "transform": [{"prefix": "odd_"}]}
+    servers = {"echo": python_server("echo_raw.py"), "odd": odd | {"truely-stateless": True}}
     async with (
         running(tmp_path_factory.mktemp("system"), servers) as (system, sdk),
         front(system) as url,
@@ -68,6 +69,7 @@ async def test_the_client_of_another_project_lists_and_calls(
     output = await output_of(*command, *target(place, transport))
     names, text = output.splitlines()[-2:]
     assert {"echo", "slow", "progress"} <= set(names.split())
+    assert {f"odd_t{number}" for number in range(18)} <= set(names.split())
     assert text == "hello"
     await eventually(lambda: no_leases(place.sdk))
 
@@ -84,3 +86,21 @@ async def test_the_command_of_the_inspector_lists_and_calls(
     call = ["--method", "tools/call", "--tool-name", "echo", "--tool-arg", "text=hello"]
     result = json.loads(await output_of(*base, *call))
     assert result["content"][0]["text"] == "hello"
+
+
+async def test_what_a_server_lists_and_answers_is_passed_on_as_far_as_it_can_be_read(
+    place: Place,
+) -> None:
+    tools = {tool.name: tool for tool in await place.sdk.list_tools(["odd"])}
+    assert tools.keys() == {f"odd_t{number}" for number in range(18)}
+    assert tools["odd_t16"].description == "cut \ufffd"
+    assert tools["odd_t17"].description == "caf\ufffd"
+    result = await place.sdk.call_tool("odd_t0", {})
+    assert (result.text, result.structured) == ("half \ufffd, caf\ufffd", [None, 2**70])
+    assert [prompt.name for prompt in await place.sdk.list_prompts()] == ["odd_p0", "odd_p1"]
+    assert [resource.uri for resource in await place.sdk.list_resources()] == ["a:b"]
+    texts = {problem.reason: problem.message for problem in await place.sdk.problems()}
+    for name in ("'long'", "'deep300'", "'deep995'", "'deep20000'", "circular", "'notes.txt'"):
+        assert name in texts["DEFINITIONS_LEFT_OUT"]
+    for name in ("'t1'", "'t17'", "'p0'", "'a:b'", "'a:{b}'"):
+        assert name in texts["DEFINITIONS_CORRECTED"]

@@ -71,7 +71,10 @@ class Faults:
         answer(key, "x" * arguments["size"])
 
     def invalid_utf8(self, key, arguments):
-        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"x":"\xff\xfe"}}\n' % key)
+        raw(
+            b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"caf\xe9"}]}}\n'
+            % key
+        )
 
     def closes_stdout(self, key, arguments):
         os.close(1)

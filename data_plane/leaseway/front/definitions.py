@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import CACHE_HINTS
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.results import strip_meta
@@ -37,22 +39,32 @@ class PagedListing(Generic[ItemT]):
         items: The listed objects by key, in sorted order.
         keys: The keys of `items`.
         encoded: The definitions as JSON, in the order of `keys`.
+        older: Definitions that differ for clients of older versions, by key.
     """
 
     member: str
     items: dict[ListingKey, ItemT]
     keys: tuple[ListingKey, ...]
     encoded: tuple[bytes, ...]
+    older: Mapping[ListingKey, bytes] = field(default_factory=dict)
+
+    @cached_property
+    def _encoded_for_older(self) -> tuple[bytes, ...]:
+        if not self.older:
+            return self.encoded
+        pairs = zip(self.keys, self.encoded, strict=True)
+        return tuple(self.older.get(key, definition) for key, definition in pairs)
 
     def page(self, cursor: str | None, *, modern: bool) -> bytes:
         """Return one page as an MCP result; raises `JsonRpcError` for an invalid cursor."""
         begin = bisect_right(self.keys, _decode_cursor(cursor)) if cursor is not None else 0
+        encoded = self.encoded if modern else self._encoded_for_older
         end, size = begin, 0
-        while end < len(self.encoded) and (end == begin or size + len(self.encoded[end]) <= PAGE):
-            size += len(self.encoded[end])
+        while end < len(encoded) and (end == begin or size + len(encoded[end]) <= PAGE):
+            size += len(encoded[end])
             end += 1
-        parts = [b'{"%b":[%b]' % (self.member.encode(), b",".join(self.encoded[begin:end]))]
-        if end < len(self.encoded):
+        parts = [b'{"%b":[%b]' % (self.member.encode(), b",".join(encoded[begin:end]))]
+        if end < len(encoded):
             parts.append(b',"nextCursor":%b' % encode(_encode_cursor(self.keys[end - 1])))
         if modern:
             parts.append(b',"resultType":"complete",%b' % encode(CACHE_HINTS)[1:-1])
@@ -60,7 +72,7 @@ class PagedListing(Generic[ItemT]):
 
 
 def tool_listing(tools: Iterable[Tool]) -> PagedListing[Tool]:
-    return _listing("tools", tools, lambda tool: (tool.name,), tool_definition)
+    return _listing("tools", tools, lambda tool: (tool.name,), tool_definition, to_2025_11_25.tool)
 
 
 def prompt_listing(prompts: Iterable[Prompt]) -> PagedListing[Prompt]:
@@ -152,13 +164,22 @@ def _listing(
     items: Iterable[ItemT],
     key_of: Callable[[ItemT], ListingKey],
     define: Callable[[ItemT], dict[str, Any]],
+    for_older: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> PagedListing[ItemT]:
     by_key: dict[ListingKey, ItemT] = {}
     for item in items:
         by_key.setdefault(key_of(item), item)
     keys = tuple(sorted(by_key))
-    encoded = tuple(encode(define(by_key[key])) for key in keys)
-    return PagedListing(member, {key: by_key[key] for key in keys}, keys, encoded)
+    encoded: list[bytes] = []
+    older: dict[ListingKey, bytes] = {}
+    for key in keys:
+        definition = define(by_key[key])
+        encoded.append(encode(definition))
+        converted = definition if for_older is None else for_older(definition)
+        if converted is not definition:
+            older[key] = encode(converted)
+    items_by_key = {key: by_key[key] for key in keys}
+    return PagedListing(member, items_by_key, keys, tuple(encoded), older)
 
 
 def _encode_cursor(key: ListingKey) -> str:

@@ -41,6 +41,7 @@ from leaseway.front.calling.relay import Listener, call_tool, send_request
 from leaseway.front.calling.sessions import LiveSession, ResourceSubscription
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache
+from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result, no_instructions
 from leaseway.front.messages import (
     CallParams,
@@ -284,7 +285,11 @@ class Methods:
             if correctable is None:
                 raise
             return adapt_result(correctable, modern=request.modern)
-        return adapt_result(_payload_of(result, request), modern=request.modern)
+        payload = _payload_of(result, request)
+        if not request.modern:
+            is_wrapped = tool is not None and to_2025_11_25.is_wrapped(tool.output_schema)
+            payload = to_2025_11_25.tool_result(payload, wrapped=is_wrapped)
+        return adapt_result(payload, modern=request.modern)
 
     def _choose_media(self, request: Request, is_lasting: bool) -> None:
         """Keep images and audio as artifacts if the client wants links and can read them later."""

@@ -177,7 +177,7 @@ class ServerError(LeasewayError, reason=Reason.SERVER_ERROR):
             return None
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
 
 

@@ -73,6 +73,8 @@ MAX_LISTED: Final = 10_000
 """Prompts that one server may list; also the limit for resources and for templates."""
 MAX_DEFINITION: Final = 1 * MIB
 """The definition of one of them, as JSON."""
+MAX_NESTING: Final = 128
+"""Levels of objects and lists in a definition; official clients read 200 in a whole message."""
 MAX_URI: Final = 8192
 """Characters of a resource's URI."""
 MAX_SUBSCRIPTIONS: Final = 256

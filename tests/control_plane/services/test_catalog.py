@@ -304,15 +304,16 @@ async def test_a_stream_without_a_valid_hello_is_rejected(
     assert running.plane.state.workers == {}
 
 
-async def test_a_malformed_listing_ends_only_the_stream(running: Running) -> None:
+async def test_a_malformed_tool_costs_only_itself(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
-        probe = (await w1.receive("probe")).probe
-        garbled = [sync_pb2.RecordedTool(definition=b"{")]
-        await w1.send(probe_result=sync_pb2.ProbeResult(id=probe.id, tools=garbled))
-        assert await w1.ended() is grpc.StatusCode.INVALID_ARGUMENT
-    status = await running.admin.GetStatus(admin_pb2.GetStatusRequest())
-    assert list(status.pending) == ["a"]
+        await w1.serve("x", more_tools=[b"{"])
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        assert list(w1.held["a"].toolset.recorded) == recorded("x")
+    (problem,) = (await running.admin.ListProblems(admin_pb2.ListProblemsRequest())).problems
+    assert problem.reason == "INVALID_TOOL"
+    assert "a definition is not JSON" in problem.message
 
 
 async def test_the_status_shows_the_progress_of_a_start(running: Running) -> None:

@@ -300,17 +300,33 @@ async def test_a_malformed_prompt_does_not_affect_others(
     assert [p.problem.reason for p in running.plane.state.problems.open()] == ["INVALID_PROMPT"]
 
 
-async def test_half_a_surrogate_pair_in_a_description_can_be_listed(running: Running) -> None:
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (b'"\\ud800!"', "contains half of a surrogate pair"),
+        (b'"caf\xe9"', "is not JSON in UTF-8"),
+        (b"1" * 5000, "contains a number beyond the range of a double"),
+        (b"[" * 995 + b"]" * 995, "is nested more than 128 levels deep"),
+    ],
+)
+async def test_a_definition_that_cannot_be_read_costs_neither_its_list_nor_the_stream(
+    running: Running, value: bytes, cause: str
+) -> None:
     running.load(spec("a"))
-    odd = b'{"uri": "x:y", "name": "n", "description": "\\ud800!", "more": "\\udc00"}'
+    odd = b'{"uri": "x:odd", "name": "odd", "description": %b}' % value
+    good = b'{"uri": "x:y", "name": "n"}'
     async with worker(running.address) as w1:
-        await w1.serve("x", resources=[odd])
+        await w1.serve("x", resources=[odd, good], more_tools=[odd])
         await w1.apply_until("a")
         await running.until(lambda state: state.ready)
         found = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
-    (resource,) = found.resources
-    assert resource.description == "?!"
-    assert json.loads(resource.extra) == {"more": "?"}
+        tools = await running.catalog.ListTools(catalog_pb2.ListToolsRequest())
+        problems = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert [resource.uri for resource in found.resources] == ["x:y"]
+    assert [tool.name for tool in tools.tools] == ["a_x"]
+    texts = {problem.reason: problem.message for problem in problems.problems}
+    assert f"1 resource skipped: a definition {cause}." in texts["INVALID_RESOURCE"]
+    assert f"1 tool skipped: a definition {cause}." in texts["INVALID_TOOL"]
 
 
 async def test_lists_of_a_server_that_does_not_exist_are_refused(running: Running) -> None:

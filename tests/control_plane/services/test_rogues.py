@@ -16,6 +16,7 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, recorded, worker
 from tests.hostile import TEXTS, calling, hostile, methods_of
 
+from leaseway.control_plane.sync import service
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor
@@ -263,3 +264,22 @@ async def test_invalid_caller_names_are_rejected_everywhere(running: Running, na
         fault = fault_from_rpc_error(caught.value)
         assert fault is not None
         assert fault.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_listing_on_which_the_control_plane_fails_is_a_problem_of_its_server(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_result: sync_pb2.ProbeResult) -> None:
+        raise RuntimeError("What is this?")
+
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        monkeypatch.setattr(service, "listing_from_proto", fail)
+        await w1.serve("x")
+        await running.until(lambda state: state.problems.open())
+        (problem,) = (await running.admin.ListProblems(admin_pb2.ListProblemsRequest())).problems
+        assert (problem.reason, problem.server_id) == ("LIST_FAILED", "a")
+        monkeypatch.undo()
+        running.load(spec("b"))
+        await w1.serve("x")  # on the same stream
+        await w1.apply_until("b")

@@ -276,3 +276,28 @@ async def test_an_unknown_log_level_is_refused_before_the_call_is_sent(bench: Be
     assert (fault.reason, fault.started) == (Reason.INVALID_REQUEST, "no")
     assert "warning" in fault.message
     assert not bench.servers.opened[0].calls
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"structuredContent":{"n":%b}}' % (b"9" * 400),
+        b'{"content":[{"type":"x","n":%b}]}' % (b"9" * 5000),
+        b'{"structuredContent":%b}' % (b"[" * 200 + b"]" * 200),
+        b'{"structuredContent":%b1%b}' % (b'{"a":' * 40, b"}" * 40),
+        b'{"content":[{"type":"x","a":%b1%b}]}' % (b'{"a":' * 40, b"}" * 40),
+        b'{"more":%b}' % (b"[" * 60 + b"]" * 60),
+        b'{"more":%b}' % (b"[" * 980 + b"]" * 980),
+    ],
+)
+def test_a_result_that_does_not_fit_typed_content_is_a_fault(payload: bytes) -> None:
+    with pytest.raises(Fault) as caught:
+        typed_result(payload, False)
+    assert (caught.value.reason, caught.value.started) == (Reason.SERVER_ERROR, "yes")
+
+
+def test_a_nested_result_that_fits_is_typed() -> None:
+    payload = b'{"structuredContent":%b1%b}' % (b'{"a":' * 25, b"}" * 25)
+    response = typed_result(payload, False)
+    read = execution_pb2.CallToolResponse.FromString(response.SerializeToString())
+    assert MessageToDict(read.structured) == msgspec.json.decode(payload)["structuredContent"]

@@ -299,7 +299,6 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         return record is not None and record.subscription.was_sent(key, result.launch_hash)
 
     def _handle_probe_result(self, worker_id: str, result: sync_pb2.ProbeResult) -> None:
-        outcome: ServerListing | Problem
         if not self._may_list(worker_id, result):
             _logger.warning(
                 "Worker %s sent a listing of server %s, which it was not asked to probe and does "
@@ -309,9 +308,17 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             )
             return
         if result.HasField("problem"):
-            outcome = problem_from_proto(result.problem)
-        else:
-            outcome = listing_from_proto(result)
+            self._handle_outcome(worker_id, result, problem_from_proto(result.problem))
+            return
+        try:
+            self._handle_outcome(worker_id, result, listing_from_proto(result))
+        except Exception:  # what one server lists must not end the stream of all others
+            _logger.exception("The listing of server %s failed.", key_from_proto(result.key))
+            self._handle_outcome(worker_id, result, _unusable_listing(result))
+
+    def _handle_outcome(
+        self, worker_id: str, result: sync_pb2.ProbeResult, outcome: ServerListing | Problem
+    ) -> None:
         if result.id:
             self._plane.traces.end_probe(result.id, outcome)
             if self._plane.meters is not None:
@@ -324,6 +331,17 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                     worker_id, key, result.launch_hash, outcome, now
                 )
             )
+
+
+def _unusable_listing(result: sync_pb2.ProbeResult) -> Problem:
+    key = key_from_proto(result.key)
+    return Problem(
+        "server",
+        "LIST_FAILED",
+        f"The control plane could not use what server {key} lists; see its log, and report this.",
+        server_id=key.server_id,
+        tenant=key.tenant,
+    )
 
 
 async def _join_parts(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from leaseway.control_plane.core.catalog.kinds import (
     PROMPTS,
@@ -22,6 +21,7 @@ from leaseway.spec.protobuf import (
     spec_to_proto,
 )
 from leaseway.v1 import sync_pb2
+from leaseway.wire.messages.portable_json import NotPortable, parse
 
 
 class MalformedMessage(Exception):
@@ -31,14 +31,11 @@ class MalformedMessage(Exception):
 def listing_from_proto(message: sync_pb2.ProbeResult) -> ServerListing:
     """Convert the listing of a probe.
 
-    Workers reject listings with a nameless tool, so such a tool is an error. Malformed prompts and
-    resources get an empty name; they are skipped when the listing is exposed.
-
-    Raises:
-        MalformedMessage: A tool is not a JSON object with a name.
+    What a server lists costs at most itself: definitions that cannot be read get an empty name and
+    are skipped, with a warning, when the listing is exposed.
     """
     return ServerListing(
-        tuple(_tool_from_proto(tool) for tool in message.tools),
+        _recorded_from_proto((tool.definition for tool in message.tools), TOOLS),
         message.protocol_version,
         _recorded_from_proto(message.prompts, PROMPTS),
         _recorded_from_proto(message.resources, RESOURCES),
@@ -47,24 +44,21 @@ def listing_from_proto(message: sync_pb2.ProbeResult) -> ServerListing:
 
 
 def served_from_proto(message: sync_pb2.Upsert) -> Served:
-    """Convert a variant that a worker holds.
-
-    Raises:
-        MalformedMessage: A recorded tool is not a JSON object with a name.
-    """
+    """Convert a variant that a worker holds, without what cannot be read."""
     toolset = message.toolset
+    listing = ServerListing(
+        _recorded_from_proto((tool.definition for tool in toolset.recorded), TOOLS),
+        toolset.protocol_version,
+        _recorded_from_proto(toolset.recorded_prompts, PROMPTS),
+        _recorded_from_proto(toolset.recorded_resources, RESOURCES),
+        _recorded_from_proto(toolset.recorded_templates, RESOURCE_TEMPLATES),
+    )
     return Served(
         spec=spec_from_proto(message.spec),
         hashes=hashes_from_proto(message.hashes),
-        listing=ServerListing(
-            tuple(_tool_from_proto(tool) for tool in toolset.recorded),
-            toolset.protocol_version,
-            _recorded_from_proto(toolset.recorded_prompts, PROMPTS),
-            _recorded_from_proto(toolset.recorded_resources, RESOURCES),
-            _recorded_from_proto(toolset.recorded_templates, RESOURCE_TEMPLATES),
-        ),
-        exposed=_exposed_from_proto(toolset.exposed),
-        prompts=_exposed_from_proto(toolset.prompts),
+        listing=listing,
+        exposed=_exposed_from_proto(toolset.exposed, listing.by_name),
+        prompts=_exposed_from_proto(toolset.prompts, listing.prompts_by_name),
         resource_filter=filter_from_proto(toolset.resource_filter),
     )
 
@@ -81,7 +75,7 @@ def served_to_proto(served: Served) -> sync_pb2.Upsert:
             toolset_hash=served.hashes.toolset,
         ),
         toolset=sync_pb2.Toolset(
-            recorded=[sync_pb2.RecordedTool(definition=t.definition) for t in listing.tools],
+            recorded=[sync_pb2.RecordedTool(definition=one) for one in _definitions(listing.tools)],
             exposed=_exposed_to_proto(served.exposed),
             protocol_version=listing.protocol_version,
             recorded_prompts=_definitions(listing.prompts),
@@ -104,19 +98,18 @@ def _exposed_to_proto(exposed: Iterable[ExposedName]) -> list[sync_pb2.ExposedTo
     ]
 
 
-def _exposed_from_proto(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[ExposedName, ...]:
-    return tuple(ExposedName(one.original_name, one.name, one.skipped) for one in messages)
+def _exposed_from_proto(
+    messages: Iterable[sync_pb2.ExposedTool], recorded: Container[str]
+) -> tuple[ExposedName, ...]:
+    return tuple(
+        ExposedName(one.original_name, one.name, one.skipped)
+        for one in messages
+        if one.original_name in recorded
+    )
 
 
 def _definitions(offers: Iterable[ListedItem]) -> list[bytes]:
     return [one.definition for one in offers if one.name]
-
-
-def _tool_from_proto(tool: sync_pb2.RecordedTool) -> ListedItem:
-    name = _member(tool.definition, TOOLS)
-    if name is None:
-        raise MalformedMessage("A recorded tool is not a JSON object with a name.")
-    return ListedItem(name, tool.definition)
 
 
 def _recorded_from_proto(definitions: Iterable[bytes], kind: ItemKind) -> tuple[ListedItem, ...]:
@@ -126,8 +119,8 @@ def _recorded_from_proto(definitions: Iterable[bytes], kind: ItemKind) -> tuple[
 def _member(definition: bytes, kind: ItemKind) -> str | None:
     """Return the name or URI in a definition, or None if it has none."""
     try:
-        name = json.loads(definition)[kind.member]
-        name.encode()  # JSON may contain half of a surrogate pair, which cannot be encoded
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        value = parse(definition)
+    except NotPortable:
         return None
+    name = value.get(kind.member) if isinstance(value, dict) else None
     return name if isinstance(name, str) else None

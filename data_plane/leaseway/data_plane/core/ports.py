@@ -26,7 +26,8 @@ class ListedPromptsResources:
         templates: Resource templates, unique.
         gaps: A sentence for each list that could not be read; such a list is the previous one, or
             empty.
-        skipped: A sentence for each definition that was skipped, also in the list of tools.
+        skipped: Sentences about definitions that were skipped, also in the list of tools.
+        changed: Sentences about definitions that were corrected, likewise.
     """
 
     prompts: tuple[bytes, ...] = ()
@@ -34,6 +35,7 @@ class ListedPromptsResources:
     templates: tuple[bytes, ...] = ()
     gaps: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 NO_PROMPTS_RESOURCES: Final = ListedPromptsResources()

@@ -68,6 +68,7 @@ class McpSession:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
         protocol_version: As negotiated; empty before.
         skipped: Sentences about listed tools that can't be used.
+        changed: Sentences about listed tools that were corrected.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class McpSession:
         self.warnings = warnings
         self.protocol_version = ""
         self.skipped: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
         self._spec = spec
         self._phase: StartPhase = "connect"
         self._capabilities: ServerCapabilities | None = None
@@ -169,7 +171,7 @@ class McpSession:
             Exception: See `opened`.
         """
         listed = await list_all(self.peer, TOOLS, may_be_missing=not self._has_tools)
-        self.skipped = listed.skipped
+        self.skipped, self.changed = listed.skipped, listed.changed
         return self.peer.accept(listed.definitions)
 
     async def list_prompts_resources(
@@ -177,7 +179,11 @@ class McpSession:
     ) -> ListedPromptsResources:
         """List prompts and resources (see `Instance.list_prompts_resources`)."""
         found = await list_prompts_resources(self.peer, self._capabilities, timeout, recorded)
-        return replace(found, skipped=(*self.skipped, *found.skipped))
+        return replace(
+            found,
+            skipped=(*self.skipped, *found.skipped),
+            changed=(*self.changed, *found.changed),
+        )
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
         """Notify of changes of a resource (see `Subscriptions.follow`)."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from leaseway.data_plane.calls.call import ActiveCall
@@ -20,6 +21,9 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 
+_SURELY_SHALLOW = 30
+"""Objects and lists of a result that fits, however they are nested: each level of an object takes
+three of the 100 levels that a protobuf parser reads."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 _MAX_EXACT = 2.0**53  # beyond it a double no longer holds every integer
@@ -77,8 +81,8 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
     """Return an MCP `result` object as a typed response.
 
     Raises:
-        Fault: SERVER_ERROR: the server's result is not a JSON object; RESULT_TOO_LARGE: it has
-            too many values.
+        Fault: SERVER_ERROR: the server's result is not a JSON object, or does not fit a Struct;
+            RESULT_TOO_LARGE: it has too many values.
     """
     if has_many_values(payload):
         raise Fault(
@@ -95,6 +99,21 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
             "The server's result is not a JSON object; report it to the server's maintainer.",
             "yes",
         ) from error
+    try:
+        response = _typed(result, is_error)
+        if payload.count(b"{") + payload.count(b"[") > _SURELY_SHALLOW:
+            execution_pb2.CallToolResponse.FromString(response.SerializeToString())
+    except (ValueError, OverflowError, RecursionError, json_format.Error, DecodeError) as error:
+        raise Fault(
+            Reason.SERVER_ERROR,
+            "The server's result is nested too deeply for typed content, or has a number beyond "
+            "the range of a double; call the tool over an exchange.",
+            "yes",
+        ) from error
+    return response
+
+
+def _typed(result: dict[str, Any], is_error: bool) -> execution_pb2.CallToolResponse:
     response = execution_pb2.CallToolResponse(is_error=is_error)
     content = result.get("content")
     for item in content if isinstance(content, list) else ():

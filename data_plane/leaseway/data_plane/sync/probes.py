@@ -196,6 +196,18 @@ class Prober:
             ),
             bool(listed.skipped),
         )
+        self._context.reports.set_problem(
+            WorkerProblem(
+                "server",
+                "DEFINITIONS_CORRECTED",
+                f"Some definitions that server {key} lists on worker {worker} do not conform to "
+                f"MCP. Official clients would reject whole lists for them, so they are corrected. "
+                f"{' '.join(listed.changed)} Fix the server.",
+                key,
+                "warning",
+            ),
+            bool(listed.changed),
+        )
 
     def _recorded_prompts_resources(self, spec: ServerSpec) -> ListedPromptsResources:
         generation = self._pool.find(spec.key)

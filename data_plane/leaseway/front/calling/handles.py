@@ -136,7 +136,8 @@ def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
     for name, definition in _DEFINITIONS.items():
         encoded.setdefault((name,), encode(definition))
     keys = tuple(sorted(encoded))
-    return PagedListing("tools", listing.items, keys, tuple(encoded[key] for key in keys))
+    definitions = tuple(encoded[key] for key in keys)
+    return PagedListing("tools", listing.items, keys, definitions, listing.older)
 
 
 async def acquire(

@@ -13,6 +13,7 @@ from yarl import URL
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.protocol.features.listing import list_prompts_resources
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest
 
 ERRORS = [
@@ -47,6 +48,8 @@ def test_the_systems_error_text_is_kept() -> None:
 
 
 class FailingPeer:
+    era = LEGACY
+
     async def request(self, *_: Any) -> bytes:
         raise InvalidResponse(errors.status_fault("s", 500, {}))
 

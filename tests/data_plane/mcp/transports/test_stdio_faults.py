@@ -69,7 +69,14 @@ async def test_an_id_returned_as_a_string_finds_its_call(bench: Bench) -> None:
     assert await bench.text(instance, "call") == "by a string"
 
 
-@pytest.mark.parametrize("mode", ["invalid_utf8", "no_object"])
+async def test_bytes_that_are_not_utf8_become_replacement_characters(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "invalid_utf8"))
+    for _ in range(2):
+        outcome = await bench.call(instance, "call")
+        assert outcome.payload.decode() == '{"content":[],"x":"\ufffd\ufffd"}'
+
+
+@pytest.mark.parametrize("mode", ["no_object", "endless_integer", "endless_nesting"])
 async def test_an_invalid_result_fails_only_its_call(bench: Bench, mode: str) -> None:
     instance = await bench.start(bench.stdio("faulty", mode))
     for _ in range(2):

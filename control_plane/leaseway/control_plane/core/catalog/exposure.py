@@ -22,6 +22,7 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.portable_json import NotPortable, parse
 from leaseway.wire.names import is_valid_name, nearest
 
 _LISTED: Final = 20
@@ -179,18 +180,20 @@ def usable(
     Items without a name or URI, items larger than a page (1 MiB) and items after the first 10,000
     are skipped with a warning.
     """
-    found, nameless = [], 0
+    found: list[ListedItem] = []
+    nameless: dict[str, int] = {}
     for item in recorded[:MAX_LISTED]:
         if not item.name:
-            nameless += 1
+            cause = _unreadable(item, kind)
+            nameless[cause] = nameless.get(cause, 0) + 1
         elif fault := _fault(item, kind):
             text = f"{kind.noun} {shown(item.name)} is skipped: {fault}. {_ADVICE}"
             problems.add(kind.malformed, item.name, text)
         else:
             found.append(item)
-    if nameless:
-        text = f"{pluralize(nameless, kind.noun)} skipped: no object with a text '{kind.member}'."
-        problems.add(kind.malformed, "", f"{text} {_ADVICE}")
+    for cause, number in nameless.items():
+        text = f"{pluralize(number, kind.noun)} skipped: {cause}. {_ADVICE}"
+        problems.add(kind.malformed, "", text)
     if len(recorded) > MAX_LISTED:
         count = pluralize(len(recorded) - MAX_LISTED, kind.noun)
         text = f"{count} skipped: the limit is {MAX_LISTED} per server."
@@ -266,6 +269,15 @@ def _name_fault(
         )
         return kind.duplicate_name, text
     return None
+
+
+def _unreadable(item: ListedItem, kind: ItemKind) -> str:
+    """Return why a definition has no name."""
+    try:
+        parse(item.definition)
+    except NotPortable as error:
+        return f"a definition {error}"
+    return f"no object with a text '{kind.member}'"
 
 
 def _fault(item: ListedItem, kind: ItemKind) -> str:

@@ -32,7 +32,7 @@ class ListedItem:
 class ServerListing:
     """Everything that a server listed, in its order, and the negotiated MCP version.
 
-    Each tool has a name; prompts, resources and templates may lack one.
+    The name of what cannot be read is empty; it is not exposed.
     """
 
     tools: tuple[ListedItem, ...] = ()

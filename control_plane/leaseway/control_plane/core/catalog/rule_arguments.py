@@ -40,7 +40,7 @@ def rule_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ..
         lacking: dict[str, list[str]] = {}
         known: set[str] = set()
         for tool in listing.tools:
-            if not rule.applies_to(tool.name) or not spec.tools.passes(tool.name):
+            if not tool.name or not rule.applies_to(tool.name) or not spec.tools.passes(tool.name):
                 continue
             taken = _properties(tool.definition)
             if taken is not None:

@@ -118,7 +118,7 @@ class HttpConnection(Peer):
         self._inbox.send_answers_by(self._send_answer)
         self._params = ParamHeaders(server)
         handlers = (self._handle_message, self._is_pending)
-        self._events = EventReader(server, self._endpoint, *handlers)
+        self._events = EventReader(server, self._endpoint, *handlers, self.log_repair)
         self._responses = ResponseReader(server, self._endpoint, self._events, *handlers)
         self._get_stream: asyncio.Task[None] | None = None
         self._unreachable = False
@@ -453,7 +453,7 @@ class HttpConnection(Peer):
                 raise ErrorAnswer(message, 200)
             entry: Pending | None = self._calls.pop(key, None) or self._requests.pop(key, None)
             if entry is not None:
-                entry.resolve(message)
+                self._resolve(entry, message)
             else:
                 self._count_dropped_response(key)
             if key != self._initializing:
@@ -480,7 +480,7 @@ class HttpConnection(Peer):
             self.server,
             self._endpoint,
             headers,
-            lambda event: self._events.handle_event(None, event),
+            partial(self._events.handle_event, None),
             lambda: self._stream_expired(session),
             self.refusals.suspect,
         )

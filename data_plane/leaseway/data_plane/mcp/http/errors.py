@@ -13,7 +13,8 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
-from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, decode
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
+from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
@@ -68,17 +69,6 @@ async def read_body(server: str, response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def decode_body(body: bytes) -> list[JsonRpcMessage]:
-    """Return the messages of a JSON body: one message or a batch.
-
-    Raises:
-        msgspec.DecodeError: It is neither.
-    """
-    if body.lstrip()[:1] == b"[":
-        return msgspec.json.decode(body, type=list[JsonRpcMessage])
-    return [decode(body)]
-
-
 class _ErrorObject(msgspec.Struct):
     """Distinguishes a JSON-RPC error from others, such as OAuth's, which is a string."""
 
@@ -92,11 +82,11 @@ _decode_error_object: Final = msgspec.json.Decoder(_ErrorObject).decode
 def rpc_error(body: bytes) -> JsonRpcMessage | None:
     """Return the JSON-RPC error in an error response's body, or None."""
     try:
-        message = decode(body)
+        message = read(body)
         if not message.is_response or not memoryview(message.error):
             return None
         _decode_error_object(message.error)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # an HTML page, say
     return message
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 import aiohttp
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -18,9 +18,16 @@ from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.http.endpoint import SESSION_ID, HttpEndpoint, SessionForgotten
 from leaseway.data_plane.mcp.http.refusals import ErrorAnswer
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
-from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, decode
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import read_error
+from leaseway.data_plane.mcp.protocol.messages.reading import (
+    SMALL,
+    read,
+    read_body,
+    read_repaired,
+    read_repaired_body,
+)
 from leaseway.wire.errors import Fault
 from leaseway.wire.timing.backoff import Backoff
 
@@ -36,11 +43,14 @@ _RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
 _MIN_LIFETIME: Final = 30.0
 """A GET stream that lived for so many seconds does not count as a failure."""
 
+_ReadT = TypeVar("_ReadT")
+
 
 class EventReader:
     """Reads response streams of one connection, and resumes them.
 
-    `on_message` handles a message for a pending request, given its key.
+    `on_message` handles a message for a pending request, given its key. `on_repaired` is called
+    when a message had to be repaired.
     """
 
     def __init__(
@@ -49,11 +59,13 @@ class EventReader:
         endpoint: HttpEndpoint,
         on_message: Callable[[object, JsonRpcMessage], None],
         is_pending: Callable[[object], bool],
+        on_repaired: Callable[[], None],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
         self._on_message = on_message
         self._is_pending = is_pending
+        self._on_repaired = on_repaired
 
     async def read(
         self,
@@ -94,7 +106,7 @@ class EventReader:
         try:
             async for data in response.content.iter_any():
                 for event in parser.feed(data):
-                    self.handle_event(key, event)
+                    await self.handle_event(key, event)
                 if not self._is_pending(key):
                     return
         except SseTooLarge:
@@ -103,7 +115,7 @@ class EventReader:
             if parser.last_id is None or not resumable:
                 raise
 
-    def handle_event(self, key: object, event: SseEvent) -> None:
+    async def handle_event(self, key: object, event: SseEvent) -> None:
         """Handle the message of an event.
 
         Raises:
@@ -112,9 +124,26 @@ class EventReader:
         if event.event != "message" or not event.data.strip():
             return
         try:
-            self._on_message(key, decode(event.data))
-        except ValueError:
-            raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
+            message = read(event.data)
+        except (ValueError, RecursionError):
+            try:
+                message = await self.repair(read_repaired, event.data)
+            except ValueError:
+                raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
+        self._on_message(key, message)
+
+    async def repair(self, read_repaired: Callable[[bytes], _ReadT], data: bytes) -> _ReadT:
+        """Repair and read a message; a large one in a thread, so that no other server waits.
+
+        Raises:
+            ValueError: It is not JSON-RPC.
+        """
+        if len(data) <= SMALL:
+            message = read_repaired(data)
+        else:
+            message = await asyncio.to_thread(read_repaired, data)
+        self._on_repaired()
+        return message
 
 
 class PostedRequest(NamedTuple):
@@ -168,7 +197,7 @@ class ResponseReader:
         if posted.opens_session and SESSION_ID in response.headers:
             self._endpoint.open_session(response.headers[SESSION_ID])
         if response.content_type == "application/json" and response.status != 202:
-            self._read_json(posted.key, await errors.read_body(self._server, response))
+            await self._read_json(posted.key, await errors.read_body(self._server, response))
         elif response.content_type == "text/event-stream":
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)
@@ -196,11 +225,14 @@ class ResponseReader:
             self._server, response.status, response.headers, response.url, body
         )
 
-    def _read_json(self, key: object, body: bytes) -> None:
+    async def _read_json(self, key: object, body: bytes) -> None:
         try:
-            messages = errors.decode_body(body)
-        except ValueError:
-            raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
+            messages = read_body(body)
+        except (ValueError, RecursionError):
+            try:
+                messages = await self._events.repair(read_repaired_body, body)
+            except ValueError:
+                raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
         for message in messages:
             self._on_message(key, message)
 
@@ -227,7 +259,7 @@ class GetStream:
         server: str,
         endpoint: HttpEndpoint,
         headers: Mapping[str, str],
-        on_event: Callable[[SseEvent], None],
+        on_event: Callable[[SseEvent], Awaitable[None]],
         on_expired: Callable[[], None],
         on_refused: Callable[[], None],
     ) -> None:
@@ -271,5 +303,5 @@ class GetStream:
             parser.restart()
             async for data in response.content.iter_any():
                 for event in parser.feed(data):
-                    self._on_event(event)
+                    await self._on_event(event)
         return True

@@ -38,6 +38,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     Pending,
     RawRequest,
     ToolCall,
+    invalid_result,
 )
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
@@ -144,6 +145,7 @@ class Peer(Dispatcher[TransportContext]):
         self.on_warning: Callable[[str, str], None] = lambda _reason, _text: None
         self.on_warning_cleared: Callable[[str], None] = lambda _reason: None
         self._warned = False
+        self._has_repaired = False
         self._on_reopened: Callable[[], None] = lambda: None
         self._inbox = Inbox(
             server,
@@ -217,6 +219,17 @@ class Peer(Dispatcher[TransportContext]):
                 f"{self.era.version} does not have, and failed. Set protocol: legacy in its entry.",
             )
 
+    def log_repair(self) -> None:
+        """Log, once, that messages of the server had to be repaired to be read."""
+        if not self._has_repaired:
+            self._has_repaired = True
+            _logger.warning(
+                "The server %s sends messages that are not JSON in UTF-8. What other languages "
+                "write, such as NaN, halves of characters and deep nesting, is replaced. Ask its "
+                "maintainer to fix it.",
+                self.server,
+            )
+
     # Requests of the worker and of the official session; tool calls bypass these.
 
     async def ping(self) -> None:
@@ -273,7 +286,7 @@ class Peer(Dispatcher[TransportContext]):
         payload = await self._round_trip(method, params, opts or {}, None)
         try:
             result = msgspec.json.decode(payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             result = None
         if not isinstance(result, dict):
             raise MCPError(code=INTERNAL_ERROR, message=f"The result of {method} is not an object")
@@ -448,8 +461,14 @@ class Peer(Dispatcher[TransportContext]):
         if entry is None:
             self._count_dropped_response(key)
             return False
-        entry.resolve(answer)
+        self._resolve(entry, answer)
         return True
+
+    def _resolve(self, entry: Pending, answer: JsonRpcMessage) -> None:
+        try:
+            entry.resolve(answer)
+        except RecursionError:  # it has nearly as many levels as can be read
+            entry.fail(invalid_result(self.server))
 
     def _count_dropped_response(self, key: object) -> None:
         """Count a response without a pending request."""

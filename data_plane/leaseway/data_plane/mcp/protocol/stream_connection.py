@@ -5,6 +5,7 @@ Adds to `Peer` a limit on queued bytes, and the handling of unreadable messages.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -13,7 +14,6 @@ from leaseway.data_plane.core.calls.call import too_large
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
-    decode,
     encode_notification,
     request_key,
 )
@@ -24,6 +24,12 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     ToolCall,
     invalid_result,
 )
+from leaseway.data_plane.mcp.protocol.messages.reading import (
+    BYTE_ORDER_MARK,
+    SMALL,
+    read,
+    read_repaired,
+)
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Transport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -33,6 +39,8 @@ MAX_QUEUED: Final = 2 * bounds.MAX_ARGUMENTS
 """Maximum bytes in the send queue; beyond it calls are rejected."""
 
 _HEAD: Final = 1024
+_MAX_REPAIRS: Final = 4
+"""Large messages that are repaired at once, each in a thread."""
 
 
 class StreamPeer(Peer):
@@ -49,6 +57,7 @@ class StreamPeer(Peer):
         self.transport = transport
         self._ending = False
         self._dropped = 0
+        self._repairs: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Connect the transport.
@@ -68,6 +77,8 @@ class StreamPeer(Peer):
         """Disconnect the transport. Idempotent."""
         hurry = hurry or self.fault is not None
         self.end(self.fault)
+        for task in self._repairs:
+            task.cancel()
         await self.transport.disconnect(hurry=hurry)
 
     # Sending.
@@ -132,17 +143,51 @@ class StreamPeer(Peer):
     def _handle_message(self, line: bytes) -> None:
         if not line.startswith(b"{"):
             # A server may log here: do not try to decode lines that can't be messages.
-            line = line.lstrip()
+            line = line.removeprefix(BYTE_ORDER_MARK).lstrip()
             if not line.startswith(b"{"):
                 if line:
                     self._count_garbage()
                 return
         try:
-            message = decode(line)
+            message = read(line)
         except (ValueError, RecursionError):
-            # Fail the request that the message answers, if its id can be found.
-            self._fail_response(response_key(line[:_HEAD], line[-_HEAD:]))
-            return
+            self._start_repair(line)
+        else:
+            self._dispatch(message)
+
+    def _start_repair(self, line: bytes) -> None:
+        """Repair a message; a large one in a thread, so that no other server waits."""
+        if len(line) <= SMALL:
+            try:
+                message = read_repaired(line)
+            except ValueError:
+                self._handle_unreadable(line)
+            else:
+                self._dispatch_repaired(message)
+        elif len(self._repairs) < _MAX_REPAIRS:
+            task = asyncio.get_running_loop().create_task(self._repair(line))
+            self._repairs.add(task)
+            task.add_done_callback(self._repairs.discard)
+        else:
+            self._handle_unreadable(line)
+
+    async def _repair(self, line: bytes) -> None:
+        try:
+            message = await asyncio.to_thread(read_repaired, line)
+        except ValueError:
+            self._handle_unreadable(line)
+        else:
+            self._dispatch_repaired(message)
+
+    def _dispatch_repaired(self, message: JsonRpcMessage) -> None:
+        self.log_repair()
+        self._dispatch(message)
+
+    def _handle_unreadable(self, line: bytes) -> None:
+        """Fail the request that a message answers, if its id can be found."""
+        self._fail_response(response_key(line[:_HEAD], line[-_HEAD:]))
+
+    def _dispatch(self, message: JsonRpcMessage) -> None:
         if message.method is not None:
             self._inbox.handle(message, self._only_call())
         elif not message.is_response:

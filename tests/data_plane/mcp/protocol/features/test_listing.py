@@ -34,6 +34,8 @@ KINDS = pytest.mark.parametrize("kind", [TOOLS, PROMPTS, RESOURCES, TEMPLATES])
 class Pages:
     """A connection to a server with these pages, by cursor."""
 
+    era = Era()
+
     def __init__(self, pages: Mapping[str, Any]) -> None:
         self.pages = pages
 
@@ -41,7 +43,13 @@ class Pages:
         page = self.pages[(params or {}).get("cursor", "")]
         if isinstance(page, Exception):
             raise page
-        return msgspec.json.encode(page)
+        return page if isinstance(page, bytes) else msgspec.json.encode(page)
+
+
+def item(kind: ListKind, name: str, **members: Any) -> dict[str, Any]:
+    """Return a definition that needs no correction."""
+    schema = {"inputSchema": {"type": "object"}} if kind is TOOLS else {}
+    return {kind.name: name, **schema, **members}
 
 
 async def read(kind: ListKind, *, may_be_missing: bool = False, **pages: Any) -> ListedItems:
@@ -52,20 +60,21 @@ async def read(kind: ListKind, *, may_be_missing: bool = False, **pages: Any) ->
 
 @KINDS
 async def test_every_page_is_read_and_the_first_item_of_a_name_counts(kind: ListKind) -> None:
-    one, again, two = ({kind.name: name, "extra": n} for n, name in enumerate("xxy"))
+    one, again, two = (item(kind, name, extra=n) for n, name in enumerate(("a:x", "a:x", "a:y")))
     found = await read(
         kind, first={kind.key: [one], "nextCursor": "next"}, next={kind.key: [again, two]}
     )
     definitions = found.definitions
     assert [msgspec.json.decode(each) for each in definitions.values()] == [one, two]
-    assert list(definitions) == ["x", "y"]
-    assert found.skipped == (f"It lists {kind.noun} more than once, the first counts: 'x'.",)
+    assert list(definitions) == ["a:x", "a:y"]
+    assert found.skipped == (f"It lists {kind.noun} more than once, the first counts: 'a:x'.",)
+    assert not found.changed
 
 
 @KINDS
 async def test_items_without_a_name_are_skipped_and_counted(kind: ListKind) -> None:
-    found = await read(kind, first={kind.key: [5, {}, {kind.name: 7}, {kind.name: "a"}]})
-    assert list(found.definitions) == ["a"]
+    found = await read(kind, first={kind.key: [5, {}, {kind.name: 7}, {kind.name: "a:a"}]})
+    assert list(found.definitions) == ["a:a"]
     (sentence,) = found.skipped
     assert sentence.startswith(f"3 of its {kind.noun} are skipped")
     assert f"'{kind.name}'" in sentence
@@ -73,10 +82,10 @@ async def test_items_without_a_name_are_skipped_and_counted(kind: ListKind) -> N
 
 @KINDS
 async def test_members_of_other_lists_may_have_any_type(kind: ListKind) -> None:
-    other = {"uri": 5, "name": 5, "uriTemplate": 5, kind.name: "x"}
+    other = {"uri": 5, "name": 5, "uriTemplate": 5, kind.name: "a:x"}
     page = {"tools": 5, "prompts": 5, "resources": 5, "resourceTemplates": 5, kind.key: [other]}
     found = await read(kind, first=page)
-    assert list(found.definitions) == ["x"]
+    assert list(found.definitions) == ["a:x"]
     assert not found.skipped
 
 
@@ -86,21 +95,74 @@ async def test_members_of_other_lists_may_have_any_type(kind: ListKind) -> None:
     [
         ({}, "it has no KEY"),
         ({"KEY": {}}, "malformed"),
-        ({"KEY": [{"NAME": "a"}, {"NAME": "b"}, {"NAME": "c"}]}, "it lists more than 2 NOUN"),
-        ({"KEY": [{"NAME": "a", "text": "x" * 100}]}, "more than 64 bytes"),
-        ({"KEY": [], "nextCursor": "again"}, "a cursor was repeated"),
     ],
 )
 async def test_an_unusable_list_fails_with_the_reason(
-    kind: ListKind, page: Any, words: str, monkeypatch: pytest.MonkeyPatch
+    kind: ListKind, page: Any, words: str
 ) -> None:
-    monkeypatch.setattr(listing, "MAX_LISTED", 2)
-    monkeypatch.setattr(listing, "_MAX_BYTES", 64)
     for mark, text in (("KEY", kind.key), ("NAME", kind.name), ("NOUN", kind.noun)):
         words = words.replace(mark, text)
         page = msgspec.json.decode(msgspec.json.encode(page).replace(mark.encode(), text.encode()))
     with pytest.raises(ListingFailed, match=words):
         await read(kind, first=page, again=page)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("page", "end"),
+    [
+        ({"more": [{"NAME": "a:b"}, {"NAME": "a:c"}]}, "it has more than 2 NOUN"),
+        ({"more": [{"NAME": "a:b", "text": "x" * 1000}]}, "it has more than 800 bytes"),
+        ({"more": [], "nextCursor": "again"}, "a cursor was repeated, so its pages are circular"),
+        ({"more": [], "nextCursor": 2}, "the cursor of the next page is no text"),
+    ],
+)
+async def test_a_list_without_a_usable_end_keeps_what_was_read(
+    kind: ListKind, page: Any, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MAX_LISTED", 2)
+    monkeypatch.setattr(listing, "_MAX_BYTES", 800)
+    page = msgspec.json.decode(msgspec.json.encode(page).replace(b"NAME", kind.name.encode()))
+    page[kind.key] = [item(kind, "a:a"), *page.pop("more")]
+    found = await read(kind, first=page, again={kind.key: [], "nextCursor": "again"})
+    assert "a:a" in found.definitions
+    end = end.replace("NOUN", kind.noun)
+    assert found.skipped == (f"The rest of its {kind.noun} was not read: {end}.",)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (b"1" * 4301, "contains a number beyond the range of a double"),
+        (b"1e999", "contains a number beyond the range of a double"),
+        (b"[" * 995 + b"]" * 995, "is nested more than 128 levels deep"),
+        (b"[" * 128 + b"]" * 128, "is nested more than 128 levels deep"),
+    ],
+)
+async def test_a_definition_that_others_cannot_read_costs_only_itself(
+    kind: ListKind, value: bytes, cause: str
+) -> None:
+    one = msgspec.json.encode(item(kind, "a:good"))
+    bad = b'{"%b":"a:bad","extra":%b}' % (kind.name.encode(), value)
+    page = b'{"%b":[%b,%b,%b]}' % (kind.key.encode(), one, bad, one.replace(b"good", b"also"))
+    found = await read(kind, first=page)
+    assert list(found.definitions) == ["a:good", "a:also"]
+    assert found.skipped == (f"These {kind.noun} are skipped: 'a:bad' (it {cause}).",)
+
+
+async def test_a_resource_without_a_scheme_is_skipped() -> None:
+    found = await read(RESOURCES, first={"resources": [{"uri": "notes.txt"}, {"uri": "a:b"}]})
+    assert list(found.definitions) == ["a:b"]
+    (sentence,) = found.skipped
+    assert "'notes.txt' (it is no URI" in sentence
+
+
+async def test_changed_definitions_are_named_with_what_was_changed() -> None:
+    tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}, "title": None} for n in range(22)]
+    (sentence,) = (await read(TOOLS, first={"tools": tools})).changed
+    assert sentence.startswith("Of its tools: 't0' (title is null); 't1' (title is null);")
+    assert sentence.endswith("'t19' (title is null); and 2 more.")
 
 
 @KINDS

@@ -10,7 +10,6 @@ import pytest
 from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import (
-    decode,
     encode_call,
     encode_request,
     read_flags,
@@ -18,6 +17,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
 from leaseway.data_plane.mcp.protocol.messages.pending import _mcp_error
+from leaseway.data_plane.mcp.protocol.messages.reading import read
 
 
 def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:
@@ -62,7 +62,7 @@ def test_a_request_without_params_has_none() -> None:
 
 def test_a_result_is_a_slice_of_its_line() -> None:
     result = b'{ "content":[],"n":1.0 , "isError" : true}'
-    message = decode(b'{"id":1,"jsonrpc":"2.0","result":' + result + b' ,"extra":0}')
+    message = read(b'{"id":1,"jsonrpc":"2.0","result":' + result + b' ,"extra":0}')
     assert message.is_response
     assert bytes(message.result) == result
     assert read_flags(message.result).isError
@@ -84,7 +84,7 @@ def test_an_invalid_result_raises(raw: bytes) -> None:
 @pytest.mark.parametrize("line", [b"hello", b"[]", b'{"id":{}}', b'{"method":1}', b'{"a":'])
 def test_an_invalid_message_raises(line: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        decode(line)
+        read(line)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from leaseway.data_plane.core.calls.call import ToolRequest
-from leaseway.data_plane.mcp.protocol.messages.codec import decode
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.wire.errors import Fault
@@ -57,14 +57,14 @@ class Recorder:
     def notify(self, name: str, **params: Any) -> None:
         """Handle a notification."""
         message = {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
-        self.inbox.handle(decode(json.dumps(message).encode()), self.call)
+        self.inbox.handle(read(json.dumps(message).encode()), self.call)
 
 
 def test_roots_requests_are_answered_from_permissions() -> None:
     recorder = Recorder()
     recorder.inbox.roots = roots_result(["/srv/files", "/a b"])
     request = {"jsonrpc": "2.0", "id": 7, "method": "roots/list"}
-    recorder.inbox.handle(decode(json.dumps(request).encode()), None)
+    recorder.inbox.handle(read(json.dumps(request).encode()), None)
     assert json.loads(recorder.answers[0]) == {
         "jsonrpc": "2.0",
         "id": 7,

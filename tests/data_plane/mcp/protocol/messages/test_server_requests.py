@@ -13,13 +13,14 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest, answerable
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
-from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_call
+from leaseway.data_plane.mcp.protocol.messages.codec import encode_call
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
 from leaseway.data_plane.mcp.protocol.messages.incoming import (
     LegacyServerRequests,
     find_asked_call,
 )
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
@@ -147,7 +148,7 @@ class Legacy:
     def ask(self, key: Any, params: Any = None, method: str = ELICIT) -> None:
         """Handle a request of the server."""
         message = {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
-        self.requests.handle(decode(json.dumps(message).encode()), self.call)
+        self.requests.handle(read(json.dumps(message).encode()), self.call)
 
 
 @pytest.mark.parametrize("key", [7, "seven", "7", 0, 7.5])

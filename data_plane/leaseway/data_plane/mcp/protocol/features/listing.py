@@ -11,18 +11,30 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec
 from mcp.client.session import ClientSession
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
+from pydantic import AnyUrl, TypeAdapter, UrlConstraints, ValidationError
 
+from leaseway.data_plane.core.definitions.admission import (
+    Correct,
+    admit,
+    correct_prompt,
+    correct_resource,
+    correct_template,
+    correct_tool,
+)
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, ListedPromptsResources
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
+from leaseway.data_plane.mcp.protocol.messages.reading import SMALL, repair
 from leaseway.wire.bounds import MAX_LISTED, MIB
+from leaseway.wire.messages.portable_json import NotPortable
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.backoff import Backoff
 
@@ -49,38 +61,62 @@ class ListKind:
         key: The member of a page with its items.
         name: The member that identifies an item.
         noun: The items, for messages.
+        correct: Corrects definitions that do not conform to MCP.
     """
 
     method: str
     key: str
     name: str
     noun: str
+    correct: Correct
 
 
-TOOLS: Final = ListKind("tools/list", "tools", "name", "tools")
-PROMPTS: Final = ListKind("prompts/list", "prompts", "name", "prompts")
-RESOURCES: Final = ListKind("resources/list", "resources", "uri", "resources")
+TOOLS: Final = ListKind("tools/list", "tools", "name", "tools", correct_tool)
+PROMPTS: Final = ListKind("prompts/list", "prompts", "name", "prompts", correct_prompt)
+RESOURCES: Final = ListKind("resources/list", "resources", "uri", "resources", correct_resource)
 TEMPLATES: Final = ListKind(
-    "resources/templates/list", "resourceTemplates", "uriTemplate", "templates of resources"
+    "resources/templates/list",
+    "resourceTemplates",
+    "uriTemplate",
+    "templates of resources",
+    correct_template,
 )
 
 
 class ListedItems:
-    """A server's whole list: the definitions as received, by name, in the server's order."""
+    """A server's whole list: its admitted definitions by name, in the server's order."""
 
-    def __init__(self, kind: ListKind) -> None:
+    def __init__(self, kind: ListKind, *, modern: bool) -> None:
         self.definitions: dict[str, bytes] = {}
         self._kind = kind
+        self._modern = modern
         self._nameless = 0
         self._duplicates: dict[str, None] = {}
+        self._unusable: dict[str, str] = {}
+        self._changed: dict[str, str] = {}
+        self._ends: list[str] = []
 
     def add(self, definition: bytes) -> None:
         """Add a definition; skip one without a name, or with the name of an earlier one."""
-        name = _name(definition, self._kind)
+        kind = self._kind
+        try:
+            admitted = admit(definition, kind.name, kind.correct, modern=self._modern)
+        except NotPortable as error:
+            self._unusable[_name(definition, kind) or "one without a name"] = f"it {error}"
+            return
+        name = admitted.name
         if name is None:
             self._nameless += 1
-        elif self.definitions.setdefault(name, definition) is not definition:
+        elif kind is RESOURCES and not _is_url(name):
+            self._unusable[name] = "it is no URI with a scheme, which official clients require"
+        elif self.definitions.setdefault(name, admitted.definition) is not admitted.definition:
             self._duplicates[name] = None
+        elif admitted.changes:
+            self._changed[name] = admitted.changes
+
+    def end_early(self, reason: str) -> None:
+        """Record why the rest of the list was not read; the end of a sentence."""
+        self._ends.append(reason)
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -91,10 +127,37 @@ class ListedItems:
                 f"{self._nameless} of its {kind.noun} are skipped: they have no text as"
                 f" '{kind.name}' to request them by."
             )
+        if self._unusable:
+            sentences.append(f"These {kind.noun} are skipped: {_describe_each(self._unusable)}.")
         if self._duplicates:
             names = ", ".join(ascii(name[:80]) for name in [*self._duplicates][:_MAX_NAMES])
             sentences.append(f"It lists {kind.noun} more than once, the first counts: {names}.")
+        sentences += [f"The rest of its {kind.noun} was not read: {end}." for end in self._ends]
         return tuple(sentences)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """A sentence about definitions that do not conform to MCP and were corrected, if any."""
+        if not self._changed:
+            return ()
+        return (f"Of its {self._kind.noun}: {_describe_each(self._changed)}.",)
+
+
+def _describe_each(causes: Mapping[str, str]) -> str:
+    shown = [f"{name[:80]!a} ({causes[name]})" for name in [*causes][:_MAX_NAMES]]
+    more = len(causes) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+_url: Final[TypeAdapter[Any]] = TypeAdapter(Annotated[AnyUrl, UrlConstraints(host_required=False)])
+
+
+def _is_url(uri: str) -> bool:
+    try:
+        _url.validate_python(uri)
+    except ValidationError:
+        return False
+    return True
 
 
 _Members = dict[str, msgspec.Raw]
@@ -108,62 +171,84 @@ _NULL: Final = msgspec.Raw(b"null")
 async def list_all(peer: Peer, kind: ListKind, *, may_be_missing: bool) -> ListedItems:
     """Read a list to its end, over a negotiated connection.
 
-    With `may_be_missing`, METHOD_NOT_FOUND means an empty list.
+    With `may_be_missing`, METHOD_NOT_FOUND means an empty list. A cursor that was used before, or
+    is no text, ends the list, and so do 10,000 items or 16 MiB.
 
     Raises:
-        ListingFailed: A page is malformed, or there are more than 10,000 items or 16 MiB.
+        ListingFailed: A page is malformed.
         MCPError: The server answered with an error, or the connection ended.
     """
-    found = ListedItems(kind)
+    found = ListedItems(kind, modern=peer.era.modern)
     cursors: set[str] = set()
     cursor: str | None = None
     size = 0
     while True:
-        items, cursor = await _page(peer, kind, cursor, may_be_missing)
-        for raw in items:
-            definition = bytes(raw)
-            size += len(definition)
-            found.add(definition)
-        _check_bounds(len(found.definitions), size, kind)
+        page = await _request_page(peer, kind, cursor, may_be_missing)
+        read = partial(_read_page, page, kind, found, _MAX_BYTES - size)
+        # Definitions are parsed and checked one by one, which takes longer than decoding.
+        cursor = read() if len(page) <= SMALL else await asyncio.to_thread(read)
+        size += len(page)
         if not cursor:
             return found
         if cursor in cursors:
-            raise ListingFailed("its pages are circular: a cursor was repeated")
+            found.end_early("a cursor was repeated, so its pages are circular")
+            return found
         cursors.add(cursor)
 
 
-async def _page(
+async def _request_page(
     peer: Peer, kind: ListKind, cursor: str | None, may_be_missing: bool
-) -> tuple[list[msgspec.Raw], str | None]:
-    """Return a page's items and the cursor of the next page."""
+) -> bytes:
     params: Mapping[str, Any] | None = {"cursor": cursor} if cursor else None
     try:
-        page = _decode_members(await peer.request(kind.method, params))
-        if kind.key not in page:
-            raise ListingFailed(f"its list is malformed (it has no {kind.key})")
-        return _decode_items(page[kind.key]), _decode_text(page.get("nextCursor", _NULL))
+        return await peer.request(kind.method, params)
     except MCPError as error:
         if error.error.code == METHOD_NOT_FOUND and may_be_missing:
-            return [], None
+            return b'{"%b":[]}' % kind.key.encode()
         raise
+
+
+def _read_page(page: bytes, kind: ListKind, found: ListedItems, max_bytes: int) -> str | None:
+    """Add a page's items to what was found; return the cursor of the next page."""
+    try:
+        members, items = _split_page(page, kind)
+    except RecursionError:  # with a few levels less than the message itself may have
+        members, items = _split_page(repair(page).data, kind)
+    for raw in items:
+        definition = bytes(raw)
+        max_bytes -= len(definition)
+        if max_bytes < 0:
+            found.end_early(f"it has more than {_MAX_BYTES} bytes")
+            return None
+        if len(found.definitions) >= MAX_LISTED:
+            found.end_early(f"it has more than {MAX_LISTED} {kind.noun}")
+            return None
+        found.add(definition)
+    try:
+        cursor: str | None = _decode_text(members.get("nextCursor", _NULL))
+        return cursor
+    except msgspec.DecodeError:
+        found.end_early("the cursor of the next page is no text")
+        return None
+
+
+def _split_page(page: bytes, kind: ListKind) -> tuple[_Members, list[msgspec.Raw]]:
+    try:
+        members = _decode_members(page)
+        if kind.key not in members:
+            raise ListingFailed(f"its list is malformed (it has no {kind.key})")
+        return members, _decode_items(members[kind.key])
     except msgspec.DecodeError as error:
         raise ListingFailed(f"its list is malformed ({error})") from None
 
 
 def _name(definition: bytes, kind: ListKind) -> str | None:
-    """Return a definition's name; the registry rejects an empty one."""
+    """Return the name of a definition that was not admitted."""
     try:
         name: str | None = _decode_text(_decode_members(definition).get(kind.name, _NULL))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return name
-
-
-def _check_bounds(count: int, size: int, kind: ListKind) -> None:
-    if count > MAX_LISTED:
-        raise ListingFailed(f"it lists more than {MAX_LISTED} {kind.noun}")
-    if size > _MAX_BYTES:
-        raise ListingFailed(f"its list has more than {_MAX_BYTES} bytes")
 
 
 async def list_prompts_resources(
@@ -184,6 +269,7 @@ async def list_prompts_resources(
     lists: dict[str, tuple[bytes, ...]] = {}
     gaps: list[str] = []
     skipped: list[str] = []
+    changed: list[str] = []
     until = asyncio.get_running_loop().time() + timeout
     for into, kind in wanted:
         try:
@@ -192,10 +278,13 @@ async def list_prompts_resources(
                 listed = await list_all(peer, kind, may_be_missing=True)
             lists[into] = tuple(listed.definitions.values())
             skipped += listed.skipped
+            changed += listed.changed
         except (ListingFailed, MCPError, TimeoutError) as error:
             gaps.append(f"{kind.method} failed: {_describe(error, timeout)}.")
             lists[into] = getattr(before, into)
-    return ListedPromptsResources(**lists, gaps=tuple(gaps), skipped=tuple(skipped))
+    return ListedPromptsResources(
+        **lists, gaps=tuple(gaps), skipped=tuple(skipped), changed=tuple(changed)
+    )
 
 
 def _describe(error: Exception, timeout: float) -> str:

@@ -6,7 +6,7 @@ A result is a slice of its line; only its flags are decoded from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -21,8 +21,13 @@ _encode: Final = msgspec.json.encode
 
 
 class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
-    """A JSON-RPC message with undecoded contents."""
+    """A JSON-RPC message with undecoded contents.
 
+    Attributes:
+        was_cut: Whether values that were nested too deeply to be read became null.
+    """
+
+    was_cut: ClassVar[bool] = False
     id: int | str | float | None = None
     method: str | None = None
     params: msgspec.Raw = _ABSENT
@@ -33,6 +38,12 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
     def is_response(self) -> bool:
         """Whether it is a response: it has no method, but a result or an error."""
         return self.method is None and bool(memoryview(self.result) or memoryview(self.error))
+
+
+class CutMessage(JsonRpcMessage, gc=False, frozen=True):
+    """A message that was nested too deeply to be read whole."""
+
+    was_cut: ClassVar[bool] = True
 
 
 class ResponseError(msgspec.Struct, frozen=True):
@@ -49,9 +60,6 @@ class Flags(msgspec.Struct, gc=False, frozen=True):
     isError: bool | None = None  # noqa: N815 - MCP's name
     resultType: Any = None  # noqa: N815 - MCP's name
 
-
-decode: Final = msgspec.json.Decoder(JsonRpcMessage).decode
-"""Decode a message. Raises `msgspec.DecodeError` if it is not JSON-RPC."""
 
 read_flags: Final = msgspec.json.Decoder(Flags).decode
 """Decode the flags of a result. Raises `msgspec.DecodeError` if it is not an object, or its

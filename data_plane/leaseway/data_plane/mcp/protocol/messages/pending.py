@@ -19,6 +19,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     read_flags,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.data_plane.mcp.protocol.messages.reading import has_endless_integer
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
@@ -137,6 +138,8 @@ class ToolCall:
 
     def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
         """Return the outcome, or None if the caller is asked for input first."""
+        if answer.was_cut:
+            return Outcome(b"", fault=invalid_result(self._server))
         if memoryview(answer.error):
             return self._outcome_of_error(read_error(answer.error))
         payload = bytes(answer.result)
@@ -144,9 +147,9 @@ class ToolCall:
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         try:
             flags = read_flags(answer.result)
-            if not payload.isascii():
-                payload.decode()
-        except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
+        except ValueError:
+            return Outcome(b"", fault=invalid_result(self._server))
+        if has_endless_integer(payload):
             return Outcome(b"", fault=invalid_result(self._server))
         self._connection.refusals.in_row = 0
         if flags.isError is True and _NO_BACK_CHANNEL in payload and self._connection.era.modern:
@@ -233,8 +236,9 @@ def read_error(error: msgspec.Raw) -> ResponseError:
     """Return a response's error; one that is not JSON-RPC's says so."""
     try:
         return _decode_error(error)
-    except ValueError:
-        return ResponseError(message="an error that does not conform to JSON-RPC")
+    except (ValueError, RecursionError):
+        text = bytes(error)[:_MAX_TEXT].decode(errors="replace")
+        return ResponseError(message=f"an error that does not conform to JSON-RPC: {text}")
 
 
 def _mcp_error(error: msgspec.Raw) -> MCPError:
@@ -245,7 +249,7 @@ def _mcp_error(error: msgspec.Raw) -> MCPError:
 def _data_of(error: ResponseError) -> Any:
     try:
         return msgspec.json.decode(error.data) if memoryview(error.data) else None
-    except ValueError:  # an integer with thousands of digits, say
+    except (ValueError, RecursionError):  # an integer with thousands of digits, say
         return None
 
 
@@ -265,8 +269,8 @@ def invalid_result(server: str) -> Fault:
     return Fault(
         Reason.SERVER_ERROR,
         f"The server {server} answered a request with something that is not an MCP result: it must "
-        "be a JSON object in UTF-8, without unpaired surrogates, whose isError, if present, is "
-        "true or false.",
+        "be a JSON object whose isError, if present, is true or false, with less than 1,000 levels "
+        "and without integers of more than 4,300 digits.",
         started="yes",
         metadata={"server": server, "code": str(INTERNAL_ERROR)},
     )

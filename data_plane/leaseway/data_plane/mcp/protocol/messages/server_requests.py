@@ -89,7 +89,7 @@ def missing_method(code: int, data: msgspec.Raw, answers: Answers) -> str | None
         return None
     try:
         required = _decode_required(data).requiredCapabilities
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     for method, (capability, _) in _CAPABILITIES.items():
         if capability in required and method not in answers:
@@ -104,7 +104,7 @@ def url_elicitations(data: msgspec.Raw, answers: Answers) -> bytes | None:
     """
     try:
         elicitations = _decode_required(data).elicitations
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not elicitations or ELICIT not in answers:
         return None
@@ -203,7 +203,7 @@ class InputRounds:
         self.waiting = True
         try:
             parsed = _decode(result)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._fail_call(self._invalid(f"an unreadable request for input ({error})"))
             return
         requests = parsed.inputRequests or {}
@@ -327,5 +327,5 @@ _decode_action: Final = msgspec.json.Decoder(_Action).decode
 def _accepts(answer: bytes) -> bool:
     try:
         return _decode_action(answer).action == "accept"
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -1,0 +1,289 @@
+"""The schemas of tools, as official clients accept them, with the same meaning. Pure.
+
+They require that arguments are an object of described properties, and some compile every schema of
+results before they list anything. A keyword that says nothing there is dropped or spelled out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+import jsonschema_rs
+
+from leaseway.data_plane.core.definitions.members import Changes
+
+_TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+_FROM_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
+_MAX_PATTERN: Final = 10_000
+_MAX_SUBSCHEMAS: Final = 20_000
+_anchor: Final = re.compile(r"[a-zA-Z_][-a-zA-Z0-9._]*").fullmatch
+_MAX_HOPS: Final = 32
+"""References from one to the next, without anything between them."""
+
+
+def input_schema(given: Any, changes: Changes) -> dict[str, Any]:
+    """Return the schema of a tool's arguments, which are always an object."""
+    if not isinstance(given, dict):
+        changes.add("inputSchema is no object")
+        return {"type": "object", "not": {}} if given is False else {"type": "object"}
+    schema: dict[str, Any] = given
+    if schema.get("type") != "object":
+        changes.add("inputSchema has not the type object")
+        schema = {"type": "object", **schema}
+        schema["type"] = "object"
+    _read_keywords(schema, "inputSchema", changes)
+    return schema
+
+
+def output_schema(given: Any, changes: Changes, *, modern: bool) -> dict[str, Any] | None:
+    """Return the schema of a tool's structured results; None for one that clients cannot use.
+
+    Until 2025-11-25 results are objects, so that a schema of such a server without a type is
+    understood like that.
+    """
+    if not isinstance(given, dict):
+        changes.add("outputSchema is no object")
+        return None
+    schema: dict[str, Any] = given
+    kind = schema.get("type")
+    means_object = kind is None and (not modern or not _FROM_OBJECTS.isdisjoint(schema))
+    if means_object or (not modern and isinstance(kind, list) and "object" in kind):
+        changes.add("outputSchema has not the type object")
+        schema = {"type": "object", **schema}
+        schema["type"] = "object"
+    _read_keywords(schema, "outputSchema", changes)
+    fault = _Usable(schema).fault()
+    if fault:
+        changes.add(f"outputSchema cannot be used ({fault})")
+        return None
+    if "$id" in schema:
+        # Clients keep compiled schemas by their ids: that of another tool or server would be used.
+        del schema["$id"]
+        changes.any = True
+    return schema
+
+
+def _read_keywords(schema: dict[str, Any], path: str, changes: Changes) -> None:
+    """Correct the keywords of a root that clients check themselves, in place."""
+    if not isinstance(schema.get("$schema", ""), str):
+        changes.dropped(f"{path}.$schema", schema.pop("$schema"))
+    if "properties" in schema:
+        properties = schema["properties"]
+        if isinstance(properties, dict):
+            for name, each in properties.items():
+                if not isinstance(each, dict):
+                    changes.add(f"a property of {path} is no object")
+                    properties[name] = {"not": {}} if each is False else {}
+        else:
+            changes.dropped(f"{path}.properties", schema.pop("properties"))
+    if "required" in schema:
+        required = schema["required"]
+        if not isinstance(required, list):
+            changes.dropped(f"{path}.required", schema.pop("required"))
+        elif not all(isinstance(name, str) for name in required):
+            changes.add(f"{path}.required names something that is no text")
+            schema["required"] = [name for name in required if isinstance(name, str)]
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _are_schemas(value: Any) -> bool:
+    return _is_choice(value) and all(map(_is_schema, value))
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_schema, value.values()))
+
+
+def _is_type(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, str) and each in _TYPES for each in value)
+    return isinstance(value, str) and value in _TYPES
+
+
+def _is_pattern(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > _MAX_PATTERN:
+        return False
+    try:
+        jsonschema_rs.validator_for({"pattern": value})
+    except ValueError:
+        return False
+    return True
+
+
+def _is_anchor(value: Any) -> bool:
+    return isinstance(value, str) and _anchor(value) is not None
+
+
+def _are_items(value: Any) -> bool:
+    return _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value)))
+
+
+def _is_pattern_map(value: Any) -> bool:
+    return _is_map(value) and all(map(_is_pattern, value))
+
+
+def _are_dependencies(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _are_items(each) or _is_list(each) for each in value.values()
+    )
+
+
+_KEYWORDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "type": _is_type,
+    "enum": _is_choice,
+    "properties": _is_map,
+    "patternProperties": _is_pattern_map,
+    "additionalProperties": _is_schema,
+    "propertyNames": _is_schema,
+    "required": _is_list,
+    "dependencies": _are_dependencies,
+    "dependentRequired": _are_dependencies,
+    "dependentSchemas": _is_map,
+    "items": _are_items,
+    "prefixItems": _are_schemas,
+    "additionalItems": _is_schema,
+    "unevaluatedItems": _is_schema,
+    "unevaluatedProperties": _is_schema,
+    "contains": _is_schema,
+    "allOf": _are_schemas,
+    "anyOf": _are_schemas,
+    "oneOf": _are_schemas,
+    "not": _is_schema,
+    "if": _is_schema,
+    "then": _is_schema,
+    "else": _is_schema,
+    "$defs": _is_map,
+    "definitions": _is_map,
+    "pattern": _is_pattern,
+    "format": _is_text,
+    "minimum": _is_number,
+    "maximum": _is_number,
+    "exclusiveMinimum": _is_number,
+    "exclusiveMaximum": _is_number,
+    "multipleOf": _is_number,
+    "minLength": _is_number,
+    "maxLength": _is_number,
+    "minItems": _is_number,
+    "maxItems": _is_number,
+    "minContains": _is_number,
+    "maxContains": _is_number,
+    "minProperties": _is_number,
+    "maxProperties": _is_number,
+    "uniqueItems": _is_flag,
+    "nullable": _is_flag,
+    "$ref": _is_text,
+    "$dynamicRef": _is_text,
+    "$anchor": _is_anchor,
+    "$dynamicAnchor": _is_anchor,
+}
+_MAPS: Final = frozenset(
+    {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
+)
+_DATA: Final = frozenset({"const", "enum", "default", "examples"})
+_NOT_SUPPORTED: Final = frozenset({"id", "$async"})
+"""Keywords on which clients that compile schemas stop."""
+
+
+class _Usable:
+    """Finds out whether clients can compile a schema; does not compile it, which may take long."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._anchors: dict[str, dict[str, Any]] = {}
+        self._referring: list[dict[str, Any]] = []
+
+    def fault(self) -> str:
+        """Return why the schema cannot be compiled, or an empty text."""
+        count = 0
+        remaining: list[Any] = [self._root]
+        while remaining:
+            schema = remaining.pop()
+            count += 1
+            if count > _MAX_SUBSCHEMAS:
+                return "it is too long"
+            if not isinstance(schema, dict):
+                continue
+            fault = self._keyword_fault(schema)
+            if fault:
+                return fault
+            for name, value in schema.items():
+                if isinstance(value, dict) and name not in _DATA:
+                    remaining += value.values() if name in _MAPS else (value,)
+                elif isinstance(value, list) and name not in _DATA:
+                    remaining += value
+        return next(filter(None, map(self._reference_fault, self._referring)), "")
+
+    def _keyword_fault(self, schema: dict[str, Any]) -> str:
+        if schema is not self._root and "$id" in schema:
+            return "a part of it has its own $id"
+        for name, value in schema.items():
+            if name in _NOT_SUPPORTED or (name == "nullable" and "type" not in schema):
+                return f"{name} is not supported there"
+            is_valid = _KEYWORDS.get(name)
+            if is_valid is not None and not is_valid(value):
+                return f"{name} has a wrong value"
+        if "$ref" in schema or "$dynamicRef" in schema:
+            self._referring.append(schema)
+        for name in ("$anchor", "$dynamicAnchor"):
+            if name in schema and self._anchors.setdefault(schema[name], schema) is not schema:
+                return f"two parts of it have the anchor {schema[name][:80]}"
+        return ""
+
+    def _reference_fault(self, schema: dict[str, Any]) -> str:
+        """Follow the references of a schema, and those of what they refer to."""
+        for name in ("$ref", "$dynamicRef"):
+            target: Any = schema
+            for _ in range(_MAX_HOPS):
+                if not isinstance(target, dict) or name not in target:
+                    break
+                reference = target[name]
+                target = self._resolve(reference)
+                if not isinstance(target, dict | bool):
+                    return f"there is no {reference[:80]!a} in it"
+            else:
+                return "a reference leads back to itself"
+        return ""
+
+    def _resolve(self, reference: str) -> Any:
+        """Return what a reference within the schema refers to, or None."""
+        if not reference.startswith("#"):
+            return None
+        pointer = unquote(reference[1:])
+        if not pointer.startswith("/"):
+            return self._anchors.get(pointer) if pointer else self._root
+        value: Any = self._root
+        for step in pointer[1:].split("/"):
+            part = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                return None
+        return value

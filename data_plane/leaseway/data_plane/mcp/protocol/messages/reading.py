@@ -1,0 +1,215 @@
+"""Reads a server's bytes where they come in: what is JSON is decided here, once. Pure.
+
+Nearly every message is read as it is, after one scan in C. Servers also send what their language
+takes for JSON: Latin-1, texts cut in the middle of an emoji, `NaN`, line breaks in strings, a byte
+order mark. That is repaired, so that it costs neither the answer nor its neighbours, and everything
+behind this module reads the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from leaseway.data_plane.mcp.protocol.messages.codec import CutMessage, JsonRpcMessage
+
+SMALL: Final = 32 << 10
+"""Bytes of a message that may be repaired on the event loop; larger ones need a thread."""
+
+MAX_DEPTH: Final = 200
+"""Levels that are kept of a message that is nested too deeply to be read."""
+
+_MAX_DIGITS: Final = 4300
+"""Digits of an integer that Python's parsers read."""
+
+_STEP: Final = _MAX_DIGITS // 2
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_ESCAPE: Final = len(rb"\ud83d")
+
+# A half that is certainly or perhaps alone. In a run of backslashes each second one is escaped.
+_HALF: Final = (
+    rb"(?<!\\)(?:\\\\)*+\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<![^\\]\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+_find_half: Final = re.compile(_HALF).search
+_surrogates: Final = re.compile(rb"(?<!\\)(\\++)u([dD][89a-fA-F][0-9a-fA-F]{2})").finditer
+
+# Possessive, and a string may end with the text: linear for every input.
+_strings: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))', re.DOTALL)
+_controls: Final = re.compile(rb"[\x00-\x1f]")
+_find_control: Final = _controls.search
+_constants: Final = re.compile(rb"-?\b(?:NaN|Infinity)\b")
+_brackets: Final = re.compile(rb"[\[\]{}]").finditer
+_decode: Final = msgspec.json.Decoder(JsonRpcMessage).decode
+_decode_cut: Final = msgspec.json.Decoder(CutMessage).decode
+_decode_batch: Final = msgspec.json.Decoder(list[JsonRpcMessage]).decode
+_decode_cut_batch: Final = msgspec.json.Decoder(list[CutMessage]).decode
+_find_endless: Final = re.compile(rb"(?<![\d.+eE])\d{%d}" % (_MAX_DIGITS + 1)).search
+
+
+class Repaired(NamedTuple):
+    """A repaired message.
+
+    Attributes:
+        data: The message; it may still not be JSON.
+        was_cut: Whether values that were nested too deeply became null.
+    """
+
+    data: bytes
+    was_cut: bool
+
+
+def read(data: bytes) -> JsonRpcMessage:
+    """Decode a message; bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        ValueError: It is not JSON-RPC. `read_repaired` may help.
+        RecursionError: It is nested too deeply; likewise.
+    """
+    return _decode(data if data.isascii() else _as_text(data))
+
+
+def read_repaired(data: bytes) -> JsonRpcMessage:
+    """Decode a message after `repair`.
+
+    Raises:
+        ValueError: It is not JSON-RPC.
+    """
+    repaired = repair(data)
+    return (_decode_cut if repaired.was_cut else _decode)(repaired.data)
+
+
+def read_body(data: bytes) -> Sequence[JsonRpcMessage]:
+    """Decode a message or a batch; see `read`."""
+    data = data if data.isascii() else _as_text(data)
+    return _decode_batch(data) if _is_batch(data) else (_decode(data),)
+
+
+def read_repaired_body(data: bytes) -> Sequence[JsonRpcMessage]:
+    """Decode a message or a batch after `repair`; see `read_repaired`."""
+    data, was_cut = repair(data)
+    if not _is_batch(data):
+        return ((_decode_cut if was_cut else _decode)(data),)
+    return (_decode_cut_batch if was_cut else _decode_batch)(data)
+
+
+def _is_batch(data: bytes) -> bool:
+    return data.startswith(b"[") or data[:64].lstrip().startswith(b"[")
+
+
+def _as_text(data: bytes) -> bytes:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode(errors="replace").encode()
+    return data
+
+
+def repair(data: bytes) -> Repaired:
+    """Return a message with what other languages write in JSON as JSON has it.
+
+    Halves of surrogate pairs become U+FFFD, `NaN` and infinities null, and control characters in
+    strings are escaped. What is nested more than `MAX_DEPTH` levels deep becomes null. This takes
+    longer than decoding, but linear time.
+    """
+    data = _as_text(data.removeprefix(BYTE_ORDER_MARK))
+    if _find_half(data) is not None:
+        data = _without_halves(data)
+    has_constants = b"NaN" in data or b"Infinity" in data
+    has_controls = _find_control(data) is not None
+    may_be_deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH
+    if not (has_constants or has_controls or may_be_deep):
+        return Repaired(data, False)
+    parts = _strings.split(data)  # the strings have odd indices
+    if has_constants:
+        parts[::2] = [_constants.sub(b"null", part) for part in parts[::2]]
+    if has_controls:
+        parts[1::2] = [_controls.sub(_escape, part) for part in parts[1::2]]
+    if not (may_be_deep and _depth(parts) > MAX_DEPTH):
+        return Repaired(b"".join(parts), False)
+    return Repaired(_cut(parts), True)
+
+
+def _without_halves(data: bytes) -> bytes:
+    parts: list[bytes] = []
+    end = 0
+    first: re.Match[bytes] | None = None  # the first half of a pair, whose second must follow
+    for match in _surrogates(data):
+        if len(match[1]) % 2 == 0:
+            continue  # an escaped backslash, and text
+        is_second = match[2][1:2] in b"cdefCDEF"
+        if first is not None:
+            if is_second and match.end() - first.end() == _ESCAPE:
+                first = None
+                continue
+            end = _replace(data, first, parts, end)
+            first = None
+        if is_second:
+            end = _replace(data, match, parts, end)
+        else:
+            first = match
+    if first is not None:
+        end = _replace(data, first, parts, end)
+    return b"".join((*parts, data[end:]))
+
+
+def _replace(data: bytes, half: re.Match[bytes], parts: list[bytes], end: int) -> int:
+    parts += (data[end : half.end() - _ESCAPE], rb"\ufffd")
+    return half.end()
+
+
+def _depth(parts: list[bytes]) -> int:
+    depth = deepest = 0
+    for part in parts[::2]:
+        for bracket in _brackets(part):
+            if bracket[0] in b"[{":
+                depth += 1
+                deepest = max(deepest, depth)
+            else:
+                depth -= 1
+    return deepest
+
+
+def _escape(control: re.Match[bytes]) -> bytes:
+    return b"\\u%04x" % control[0][0]
+
+
+def _cut(parts: list[bytes]) -> bytes:
+    """Join the parts of a message, with null for what is nested too deeply."""
+    kept: list[bytes] = []
+    depth = 0
+    for index, part in enumerate(parts):
+        if index % 2:
+            if depth <= MAX_DEPTH:
+                kept.append(part)
+            continue
+        start = 0
+        for bracket in _brackets(part):
+            if bracket[0] in b"[{":
+                depth += 1
+                if depth == MAX_DEPTH + 1:
+                    kept += (part[start : bracket.start()], b"null")
+            else:
+                depth -= 1
+                if depth == MAX_DEPTH:
+                    start = bracket.end()
+        if depth <= MAX_DEPTH:
+            kept.append(part[start:])
+    return b"".join(kept)
+
+
+def has_endless_integer(data: bytes) -> bool:
+    """Return whether JSON has an integer of more than 4,300 digits, which few parsers read.
+
+    Looks at one byte in 2,150: a longer number contains one of them, with as many digits before or
+    after it.
+    """
+    for at in range(_STEP, len(data), _STEP):
+        if data[at : at + 1].isdigit() and (
+            data[at - _STEP : at].isdigit() or data[at : at + _STEP].isdigit()
+        ):
+            return any(map(_find_endless, _strings.split(data)[::2]))
+    return False

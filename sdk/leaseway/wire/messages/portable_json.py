@@ -1,0 +1,104 @@
+"""JSON that both planes and the MCP clients of other makers read alike. Pure.
+
+Parsers differ in what they accept: how deep values may be nested, how long numbers may be, whether
+`NaN` or half of a surrogate pair is allowed. All of them read a document that `parse` accepts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final
+
+from leaseway.wire.bounds import MAX_NESTING
+
+_MAX_NUMBER: Final = 10**308
+"""Larger numbers are infinite in clients that read every number as a double."""
+
+_half_pair: Final = re.compile("[\ud800-\udfff]").sub
+
+
+class NotPortable(ValueError):
+    """A document that not every part reads; the text follows "it" or its name."""
+
+
+def parse(document: bytes) -> Any:
+    """Return the value of a JSON document.
+
+    Raises:
+        NotPortable: Some other parser would reject it, or read another value.
+    """
+    try:
+        value = _decode(document.decode())
+    except NotPortable:
+        raise
+    except RecursionError:
+        raise NotPortable(_TOO_DEEP) from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise NotPortable(_TOO_LARGE) from None
+        raise NotPortable("is not JSON in UTF-8") from None
+    _check(value)
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON; halves of surrogate pairs become U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _half_pair("\ufffd", text).encode()
+
+
+_TOO_DEEP: Final = f"is nested more than {MAX_NESTING} levels deep"
+_TOO_LARGE: Final = "contains a number beyond the range of a double"
+
+
+def _refuse_constant(name: str) -> Any:
+    raise NotPortable(f"contains {name}, which JSON does not have")
+
+
+_decode: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def _check(value: Any) -> None:
+    level: list[Any] = [value]
+    depth = 0
+    while level:
+        inner: list[Any] = []
+        deeper = 0
+        for each in level:
+            if isinstance(each, dict):
+                deeper = 1
+                inner += each.values()
+                _check_texts(each)
+            elif isinstance(each, list):
+                deeper = 1
+                inner += each
+            elif isinstance(each, str):
+                if not each.isascii():
+                    _check_text(each)
+            elif isinstance(each, float):
+                if not math.isfinite(each):
+                    raise NotPortable(_TOO_LARGE)
+            elif isinstance(each, int) and not -_MAX_NUMBER <= each <= _MAX_NUMBER:
+                raise NotPortable(_TOO_LARGE)
+        depth += deeper
+        if depth > MAX_NESTING:
+            raise NotPortable(_TOO_DEEP)
+        level = inner
+
+
+def _check_texts(names: dict[str, Any]) -> None:
+    for name in names:
+        if not name.isascii():
+            _check_text(name)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotPortable("contains half of a surrogate pair") from None
