@@ -469,6 +469,10 @@ class LeaseEnd(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     HOW_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    UNASKED_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     tenant: _builtins.str
@@ -477,16 +481,30 @@ class LeaseEnd(_message.Message):
     """`released` by its holder, `revoked` by an operator, the configuration or a draining worker,
     `expired`, or `lost` with its instance.
     """
+    session: _builtins.str
+    """Its session. Set only by workers."""
+    server_id: _builtins.str
+    """Its server. Set only by workers."""
+    unasked: _builtins.bool
+    """Whether it ended without a request of its session, so that the session does not know yet. Set
+    only by workers.
+    """
+    message: _builtins.str
+    """Why it ended, in a sentence for its session. Set only by workers."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         tenant: _builtins.str = ...,
         how: _builtins.str = ...,
+        session: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        unasked: _builtins.bool = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["how", b"how", "lease_id", b"lease_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["how", b"how", "lease_id", b"lease_id", "message", b"message", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unasked", b"unasked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

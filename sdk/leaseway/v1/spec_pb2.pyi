@@ -579,6 +579,27 @@ class ServerSpec(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
+    class ProxyEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Value: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Value | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class ConfinedFilesEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -632,6 +653,7 @@ class ServerSpec(_message.Message):
     ENV_FILE_FIELD_NUMBER: _builtins.int
     WORKER_LABELS_FIELD_NUMBER: _builtins.int
     MAX_CALLS_FIELD_NUMBER: _builtins.int
+    PROXY_FIELD_NUMBER: _builtins.int
     CONFINED_FILES_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`, `python`, `builtin`."""
@@ -744,6 +766,12 @@ class ServerSpec(_message.Message):
         """
 
     @_builtins.property
+    def proxy(self) -> _containers.MessageMap[_builtins.str, Global___Value]:
+        """The proxy of a server with an address: `url`, which may be the literal `none` for no proxy,
+        `username` and `password`. Empty means the proxies of the worker's environment.
+        """
+
+    @_builtins.property
     def confined_files(self) -> _containers.MessageMap[_builtins.str, Global___Patterns]:
         """The file references that the tenant's own layer added, by path, with the patterns of paths that
         are granted to it. The file that the worker opens must match one.
@@ -785,11 +813,12 @@ class ServerSpec(_message.Message):
         env_file: _builtins.str = ...,
         worker_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         max_calls: _builtins.int = ...,
+        proxy: _abc.Mapping[_builtins.str, Global___Value] | None = ...,
         confined_files: _abc.Mapping[_builtins.str, Global___Patterns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "confined_files", b"confined_files", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "confined_files", b"confined_files", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "proxy", b"proxy", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
