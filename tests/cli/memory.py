@@ -20,7 +20,7 @@ from leaseway.sdk import (
     ToolResult,
     WorkerInfo,
 )
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TOOL = Tool("time_now", "time", "now", "", "Tells the time.\nIn zones.", {}, None, {}, {}, True)

@@ -19,7 +19,7 @@ from leaseway.sdk import (
     InstanceLog,
     Unauthenticated,
 )
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 Run = Callable[..., Result]
 

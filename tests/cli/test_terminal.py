@@ -28,7 +28,7 @@ from leaseway.sdk import AsyncClient, LeasewayError, ServerError, ToolResult
 from leaseway.sdk.calls.results import McpResult
 from leaseway.sdk.catalog.tools import CatalogList, ToolList
 from leaseway.sdk.operators import observe
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 Run = Callable[..., Result]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from leaseway.wire import ancestors
+from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import Endpoint
 
 

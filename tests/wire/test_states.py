@@ -20,7 +20,7 @@ from leaseway.wire.messages.enums import (
     server_state_from_proto,
     server_state_to_proto,
 )
-from leaseway.wire.states import VOCABULARIES, ServerState
+from leaseway.wire.messages.states import VOCABULARIES, ServerState
 from leaseway.wire.status import STARTED_FROM_WIRE
 
 _ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, History
-from leaseway.wire.states import WorkerState
+from leaseway.wire.messages.states import WorkerState
 
 _MAX_RUNS: Final = 1_000
 """Limit of worker runs whose last recorded event number is remembered."""

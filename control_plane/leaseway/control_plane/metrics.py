@@ -23,8 +23,8 @@ from leaseway.control_plane.core.workers.actions import (
 )
 from leaseway.identity.limit_counter import LimitCounter
 from leaseway.telemetry.metrics import Meter, Reading, Retention
+from leaseway.wire.messages.states import WORKER_STATES, ProblemScope, Severity
 from leaseway.wire.span_attributes import Attr
-from leaseway.wire.states import WORKER_STATES, ProblemScope, Severity
 
 _OK: Final = "ok"
 _TAKEN_BACK: Final = "CANCELLED"

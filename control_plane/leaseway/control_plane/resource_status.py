@@ -30,7 +30,7 @@ from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.messages.enums import server_state_from_proto
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 _logger = logging.getLogger(__name__)
 _INTERVAL: Final = 1.0

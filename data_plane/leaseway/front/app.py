@@ -22,8 +22,8 @@ from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
-from leaseway.wire import ancestors
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.wire.ancestors import META_KEY
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
+from leaseway.wire.channels.ancestors import META_KEY
 from leaseway.wire.version import PACKAGE_VERSION
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")

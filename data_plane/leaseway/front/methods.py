@@ -140,7 +140,7 @@ class Methods:
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
         instructions: Returns what clients are told about this Leaseway; may be empty.
-        control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
+        control_plane: The digest of the control plane's address (`ancestors`), or empty.
         ending: Set when the front shuts down, which ends `subscriptions/listen` streams.
     """
 

@@ -85,7 +85,7 @@ from leaseway.sdk.operators.views import (
     WorkerInfo,
 )
 from leaseway.sdk.transport.events import LogMessage, Progress
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 __all__ = [
     "Approval",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leaseway.wire import states
+from leaseway.wire.messages import states
 
 
 class Attr:

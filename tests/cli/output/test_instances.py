@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from leaseway.cli.output.instances import HEADERS, rows, summary
 from leaseway.sdk import InstanceInfo, ServerInfo
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 READY = InstanceInfo("w1", "i1", "ready", "", 7, 1, "l1", "shared", 0, "closed", None)

@@ -38,7 +38,7 @@ from leaseway.data_plane.core.leases import table as lease_table
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.states import LeaseOutcome
+from leaseway.wire.messages.states import LeaseOutcome
 
 WORKERS = ("w1", "w2", "w3")
 SESSIONS = ("s1", "s2")

@@ -18,7 +18,7 @@ from leaseway.control_plane.resource_status import LoadedResource, StateView, re
 from leaseway.sdk.operators.views import server_from_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, spec_pb2, sync_pb2
 from leaseway.wire.messages.enums import server_state_to_proto
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 _PROBLEM = "The process exited with status 1: no such database."
 _RESOURCE = LoadedResource(CustomResource("MCPServer", "team", "a", "1", 1), (), enabled=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.data_plane.conftest import Bench
 
 from leaseway.data_plane.calls.recent import PastCall, RecentCalls
-from leaseway.wire.states import CALL_OK
+from leaseway.wire.messages.states import CALL_OK
 
 _TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 

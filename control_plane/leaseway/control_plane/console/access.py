@@ -18,8 +18,8 @@ from aiohttp import web
 from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.telemetry.http_listener import Admit
 from leaseway.wire.channels.endpoint import is_local_host
+from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.fair_shares import Holder, who_gives_way
 
 COOKIE: Final = "leaseway_console"
 ORIGIN_HEADER: Final = "X-Leaseway-Console"

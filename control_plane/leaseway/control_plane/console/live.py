@@ -18,7 +18,7 @@ from leaseway.control_plane.console import records
 from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
-from leaseway.wire.fair_shares import Holder, who_gives_way
+from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 
 MAX_PAGES: Final = 64
 """Limit of open pages."""

@@ -23,8 +23,8 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
 from leaseway.wire.messages.enums import server_state_from_proto
 from leaseway.wire.messages.events import KINDS, EventRecord
+from leaseway.wire.messages.states import WORKER_STATES, ServerState
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.states import WORKER_STATES, ServerState
 from leaseway.wire.version import user_agent
 from leaseway.wire.visible_text import unmistakable
 

@@ -25,8 +25,8 @@ from leaseway.runbook import entries
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MIB
+from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
-from leaseway.wire.fair_shares import Holder
 from leaseway.wire.messages.enums import SELECTIONS
 
 _CONTENT_TYPES: Final = {

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.bounds import MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.states import ApprovalState
+from leaseway.wire.messages.states import ApprovalState
 
 Verdict = Literal["approved", "waiting", "denied", "full"]
 

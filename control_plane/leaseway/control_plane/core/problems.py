@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from leaseway.wire.states import ProblemScope, Severity
+from leaseway.wire.messages.states import ProblemScope, Severity
 
 MAX_PROBLEMS: Final = 1_000
 """Limit of open problems in a table, including the one about dropped problems."""

@@ -28,7 +28,7 @@ from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import server_state_to_proto
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.timing import durations
 from leaseway.wire.timing.durations import duration

@@ -27,8 +27,8 @@ from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_proto
 from leaseway.spec.protobuf import key_from_proto, key_to_proto, spec_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.messages.states import ProblemScope
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH
-from leaseway.wire.states import ProblemScope
 from leaseway.wire.timing.durations import seconds
 
 _MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.states import CALL_OK, TOOL_ERROR, CallSelection
 from leaseway.wire.secrets.redaction import redact
-from leaseway.wire.states import CALL_OK, TOOL_ERROR, CallSelection
 
 BUCKETS: Final = 18
 """Buckets of durations, by powers of two: below 1 ms, 2 ms ... 65,536 ms, and longer."""

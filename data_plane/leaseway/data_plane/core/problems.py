@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from leaseway.spec.model import VariantKey
-from leaseway.wire.states import Severity
+from leaseway.wire.messages.states import Severity
 
 LIMIT_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
 LIMIT_PARTLY_ENFORCED: Final = "LIMIT_PARTLY_ENFORCED"

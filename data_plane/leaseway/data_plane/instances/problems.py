@@ -21,7 +21,7 @@ from leaseway.data_plane.instances.reports import Reports
 from leaseway.server.faults import RAISED
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
-from leaseway.wire.states import Severity
+from leaseway.wire.messages.states import Severity
 
 _TOOLS_CHANGED: Final = "TOOLS_CHANGED"
 _TOOL_DIFFERS: Final = "TOOL_DIFFERS"

@@ -14,8 +14,8 @@ from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.messages.events import EventRecord, History
+from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.secrets.redaction import redact
-from leaseway.wire.states import LeaseOutcome
 
 _logger = logging.getLogger(__name__)
 _MAX_ENDS: Final = 4096

@@ -31,8 +31,8 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import check_caller_names
-from leaseway.wire.states import LeaseOutcome
 from leaseway.wire.timing.durations import check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000

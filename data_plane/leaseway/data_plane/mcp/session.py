@@ -44,7 +44,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, In
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.permissions import folders
-from leaseway.wire import ancestors
+from leaseway.wire.channels import ancestors
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 

@@ -16,8 +16,8 @@ from leaseway.identity.limit_counter import LimitCounter
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.metrics import DURATIONS, Histogram, Instrument, Meter
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.states import CALL_OK
 from leaseway.wire.span_attributes import Attr
-from leaseway.wire.states import CALL_OK
 from leaseway.wire.status import code_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Final
 from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
-from leaseway.wire.fair_shares import Holder, who_gives_way
+from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""

@@ -17,8 +17,8 @@ from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.telemetry.http_listener import HTTP_OPTIONS
+from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.fair_shares import Holder
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""

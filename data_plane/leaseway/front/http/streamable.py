@@ -99,7 +99,7 @@ class HttpFront:
     Args:
         methods: Handles its MCP requests.
         sessions: Its sessions.
-        control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
+        control_plane: The digest of the control plane's address (`ancestors`), or empty.
         drain: How the front ends; None means at once.
     """
 

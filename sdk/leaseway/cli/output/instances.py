@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 if TYPE_CHECKING:
     from leaseway.sdk import InstanceInfo, ServerInfo

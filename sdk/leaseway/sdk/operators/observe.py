@@ -16,7 +16,7 @@ from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import admin_pb2
 from leaseway.wire.messages.enums import SELECTIONS
-from leaseway.wire.states import CallSelection
+from leaseway.wire.messages.states import CallSelection
 from leaseway.wire.timing.durations import seconds
 
 ResultT = TypeVar("ResultT")

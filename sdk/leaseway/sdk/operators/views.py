@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.messages.enums import server_state_from_proto
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 from leaseway.wire.timing.durations import seconds
 
 if TYPE_CHECKING:

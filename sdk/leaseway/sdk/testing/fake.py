@@ -29,7 +29,7 @@ from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.values import fault_from_error
 from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
 from leaseway.wire.bounds import MAX_LEASES
-from leaseway.wire.states import LeaseOutcome
+from leaseway.wire.messages.states import LeaseOutcome
 
 _DEFAULT_SERVER: Final = "tools"
 

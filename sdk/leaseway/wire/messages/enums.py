@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from leaseway.v1 import admin_pb2, catalog_pb2
-from leaseway.wire.states import CallSelection, ServerState
+from leaseway.wire.messages.states import CallSelection, ServerState
 
 _TO_PROTO: Final = {
     state: (

@@ -22,7 +22,7 @@ from leaseway.sdk import (
     ServerInfo,
 )
 from leaseway.sdk.calls.prompt_results import PromptResult, ResourceResult
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 Run = Callable[..., Result]
 

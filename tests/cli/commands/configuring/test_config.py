@@ -17,7 +17,7 @@ from leaseway.cli.commands.configuring.config_diff import changes_to
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 Run = Callable[..., Result]
 

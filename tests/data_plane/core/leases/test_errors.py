@@ -7,7 +7,7 @@ import pytest
 from leaseway.data_plane.core.leases.errors import lease_ended, wrong_holder
 from leaseway.data_plane.core.leases.table import EndedLease
 from leaseway.wire.errors import Reason
-from leaseway.wire.states import LeaseOutcome
+from leaseway.wire.messages.states import LeaseOutcome
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMu
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.suggestions import alike
 from leaseway.wire.names import split_qualified
-from leaseway.wire.suggestions import alike
 
 
 def unknown_server(

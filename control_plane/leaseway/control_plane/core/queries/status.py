@@ -11,7 +11,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
-from leaseway.wire.states import ServerState
+from leaseway.wire.messages.states import ServerState
 
 
 @dataclass(frozen=True)

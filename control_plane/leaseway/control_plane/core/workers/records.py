@@ -14,7 +14,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.states import WorkerState
+from leaseway.wire.messages.states import WorkerState
 
 _SUSPECT_AFTER: Final = 2.0
 """Seconds without an answer after which a worker is suspect."""

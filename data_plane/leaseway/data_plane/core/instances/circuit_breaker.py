@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from leaseway.wire.states import CircuitState
+from leaseway.wire.messages.states import CircuitState
 
 FAILURE_THRESHOLD: Final = 5
 """Failures in a row that open the circuit."""

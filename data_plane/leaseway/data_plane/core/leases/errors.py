@@ -12,7 +12,7 @@ from leaseway.data_plane.core.leases.table import (
 )
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import limit_metadata
-from leaseway.wire.states import LeaseOutcome
+from leaseway.wire.messages.states import LeaseOutcome
 
 _REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,

@@ -13,7 +13,7 @@ from typing import Final
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.states import LeaseOutcome
+from leaseway.wire.messages.states import LeaseOutcome
 
 _MAX_ENDED: Final = 10_000
 _MAX_USERS: Final = 64

@@ -18,7 +18,7 @@ from leaseway.spec.contracts import same_items
 from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.suggestions import alike
+from leaseway.wire.messages.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
 """The only request that lasts until it is cancelled."""

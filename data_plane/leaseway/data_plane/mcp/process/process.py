@@ -27,8 +27,8 @@ from leaseway.data_plane.mcp.process.launch import Launch
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
 from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
 from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.wire import ancestors
 from leaseway.wire.bounds import MIB
+from leaseway.wire.channels import ancestors
 from leaseway.wire.errors import Fault
 
 _logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from leaseway.cli.output.tables import one_line, say
-from leaseway.wire.states import LEASE_OUTCOMES
+from leaseway.wire.messages.states import LEASE_OUTCOMES
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Lease

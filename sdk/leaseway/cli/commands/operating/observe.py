@@ -15,7 +15,7 @@ from leaseway.cli.options.common import ConnectionOptions, client_options, examp
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 from leaseway.wire.messages.events import KINDS
-from leaseway.wire.states import CallSelection, ServerState
+from leaseway.wire.messages.states import CallSelection, ServerState
 
 if TYPE_CHECKING:
     from leaseway.sdk import (

@@ -46,7 +46,7 @@ from leaseway.cli.options.front import (
 )
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
-from leaseway.wire import ancestors
+from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 

@@ -40,7 +40,8 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.cli.output.tables import say
 from leaseway.vault.key import VaultPlace
-from leaseway.wire import ancestors, bounds
+from leaseway.wire import bounds
+from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
 
 if TYPE_CHECKING:
