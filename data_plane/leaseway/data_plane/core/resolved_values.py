@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,9 @@ from typing import Final
 from leaseway.data_plane.core.proxies import NO_PROXIES, Proxies
 from leaseway.spec.lease_names import LeaseNames
 
+_MIN_RANDOM: Final = 8
+"""Characters of a secret that is hidden in definitions."""
+_PLACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[./~]")
 _MIN_SECRET: Final = 4
 """Characters; shorter values are not hidden, because that would garble every text."""
 
@@ -76,9 +80,30 @@ class ResolvedValues:
                 text = text.replace(secret, "[hidden]")
         return text
 
+    def without_secrets_in_definitions(self, text: str) -> str:
+        """Return a definition with the secrets replaced by `[hidden]`.
+
+        Words, numbers, paths and addresses stay: a definition needs such values (`production` may
+        be a choice), and whatever is referenced counts as secret.
+        """
+        for secret in self._distinctive:
+            text = text.replace(secret, "[hidden]")
+        return text
+
+    @cached_property
+    def _distinctive(self) -> tuple[str, ...]:
+        return tuple(sorted(filter(_is_random, self.secrets), key=len, reverse=True))
+
     def differs(self, other: ResolvedValues | None) -> bool:
         """Return whether `other` is given and has other values."""
         return other is not None and other.digest != self.digest
+
+
+def _is_random(secret: str) -> bool:
+    """Return whether a value is no word, number, path or address."""
+    if len(secret) < _MIN_RANDOM or _PLACE.match(secret) is not None:
+        return False
+    return any(map(str.isdigit, secret)) and any(map(str.isalpha, secret))
 
 
 def _pairs(resolved: ResolvedValues) -> Iterator[list[tuple[str, str]]]:

@@ -72,8 +72,14 @@ class McpSession:
     """
 
     def __init__(
-        self, spec: ServerSpec, peer: Peer, pid: int | None, warnings: tuple[tuple[str, str], ...]
+        self,
+        spec: ServerSpec,
+        peer: Peer,
+        pid: int | None,
+        warnings: tuple[tuple[str, str], ...],
+        hide: Callable[[str], str],
     ) -> None:
+        self._hide = hide
         self.peer = peer
         self.pid = pid
         self.warnings = warnings
@@ -100,7 +106,8 @@ class McpSession:
         permissions = spec.policy.permissions
         if permissions.allowed_paths is not None:
             peer.offer_roots(roots_result(folders(permissions, working_folder(spec))))
-        return cls(spec, peer, connection.pid, connection.warnings)
+        hide = context.resolved.without_secrets_in_definitions
+        return cls(spec, peer, connection.pid, connection.warnings, hide)
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -170,7 +177,9 @@ class McpSession:
         Raises:
             Exception: See `opened`.
         """
-        listed = await list_all(self.peer, TOOLS, may_be_missing=not self._has_tools)
+        listed = await list_all(
+            self.peer, TOOLS, may_be_missing=not self._has_tools, hide=self._hide
+        )
         self.skipped, self.changed = listed.skipped, listed.changed
         return self.peer.accept(listed.definitions)
 
@@ -178,7 +187,9 @@ class McpSession:
         self, timeout: float, recorded: ListedPromptsResources
     ) -> ListedPromptsResources:
         """List prompts and resources (see `Instance.list_prompts_resources`)."""
-        found = await list_prompts_resources(self.peer, self._capabilities, timeout, recorded)
+        found = await list_prompts_resources(
+            self.peer, self._capabilities, timeout, recorded, self._hide
+        )
         return replace(
             found,
             skipped=(*self.skipped, *found.skipped),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities, ToolsCapability
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import listing
 from leaseway.data_plane.mcp.protocol.features.listing import (
@@ -211,3 +213,24 @@ async def test_a_stream_of_changes_is_reopened_after_an_unexpected_failure(
     assert "What is this?" in caplog.text
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_secret_that_a_server_repeats_in_its_list_is_hidden() -> None:
+    resolved = ResolvedValues(secrets=frozenset({"s3cret-9d1c", "production", "/srv/data1"}))
+    found = ListedItems(TOOLS, modern=False, hide=resolved.without_secrets_in_definitions)
+    schema = {"type": "object", "properties": {"stage": {"enum": ["production"]}}}
+    described = {
+        "name": "a",
+        "description": "uses s3cret-9d1c in /srv/data1",
+        "inputSchema": schema,
+    }
+    for definition in (described, {"name": "get-s3cret-9d1c", "inputSchema": schema}):
+        found.add(json.dumps(definition).encode())
+    assert list(found.definitions) == ["a"]
+    listed = json.loads(found.definitions["a"])
+    assert listed["description"] == "uses [hidden] in /srv/data1"
+    assert listed["inputSchema"] == schema
+    texts = " ".join((*found.skipped, *found.changed))
+    assert "s3cret" not in texts
+    assert "'get-[hidden]' (its name contains a secret of the server)" in texts
+    assert "'a' (a secret of the server in it is hidden)" in texts

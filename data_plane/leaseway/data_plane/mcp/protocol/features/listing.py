@@ -84,9 +84,17 @@ TEMPLATES: Final = ListKind(
 
 
 class ListedItems:
-    """A server's whole list: its admitted definitions by name, in the server's order."""
+    """A server's whole list: its admitted definitions by name, in the server's order.
 
-    def __init__(self, kind: ListKind, *, modern: bool) -> None:
+    Args:
+        kind: Which list it is.
+        modern: Whether the server speaks 2026-07-28.
+        hide: Removes the server's secrets from a text. Definitions reach the control plane, callers
+            and problems; a server may repeat what it was started with.
+    """
+
+    def __init__(self, kind: ListKind, *, modern: bool, hide: Callable[[str], str] = str) -> None:
+        self._hide = hide
         self.definitions: dict[str, bytes] = {}
         self._kind = kind
         self._modern = modern
@@ -102,17 +110,27 @@ class ListedItems:
         try:
             admitted = admit(definition, kind.name, kind.correct, modern=self._modern)
         except NotPortable as error:
-            self._unusable[_name(definition, kind) or "one without a name"] = f"it {error}"
+            shown_name = self._hide(_name(definition, kind) or "one without a name")
+            self._unusable[shown_name] = f"it {error}"
             return
-        name = admitted.name
+        name, content, changes = admitted.name, admitted.definition, admitted.changes
+        text = content.decode()
+        if (shown := self._hide(text)) != text:
+            if name is not None and self._hide(name) != name:
+                self._unusable[self._hide(name)] = "its name contains a secret of the server"
+                return
+            if not _is_json(shown):
+                self._unusable[name or "one without a name"] = "it contains a secret of the server"
+                return
+            content, changes = shown.encode(), "; ".join(filter(None, (changes, _HIDDEN)))
         if name is None:
             self._nameless += 1
         elif kind is RESOURCES and not _is_url(name):
             self._unusable[name] = "it is no URI with a scheme, which official clients require"
-        elif self.definitions.setdefault(name, admitted.definition) is not admitted.definition:
+        elif self.definitions.setdefault(name, content) is not content:
             self._duplicates[name] = None
-        elif admitted.changes:
-            self._changed[name] = admitted.changes
+        elif changes:
+            self._changed[name] = changes
 
     def end_early(self, reason: str) -> None:
         """Record why the rest of the list was not read; the end of a sentence."""
@@ -143,12 +161,21 @@ class ListedItems:
         return (f"Of its {self._kind.noun}: {_describe_each(self._changed)}.",)
 
 
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
 def _describe_each(causes: Mapping[str, str]) -> str:
     shown = [f"{name[:80]!a} ({causes[name]})" for name in [*causes][:_MAX_NAMES]]
     more = len(causes) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
+_HIDDEN: Final = "a secret of the server in it is hidden"
 _url: Final[TypeAdapter[Any]] = TypeAdapter(Annotated[AnyUrl, UrlConstraints(host_required=False)])
 
 
@@ -168,17 +195,19 @@ _decode_text: Final = msgspec.json.Decoder(str | None).decode
 _NULL: Final = msgspec.Raw(b"null")
 
 
-async def list_all(peer: Peer, kind: ListKind, *, may_be_missing: bool) -> ListedItems:
+async def list_all(
+    peer: Peer, kind: ListKind, *, may_be_missing: bool, hide: Callable[[str], str] = str
+) -> ListedItems:
     """Read a list to its end, over a negotiated connection.
 
-    With `may_be_missing`, METHOD_NOT_FOUND means an empty list. A cursor that was used before, or
-    is no text, ends the list, and so do 10,000 items or 16 MiB.
+    With `may_be_missing`, METHOD_NOT_FOUND means an empty list. `hide` removes the server's secrets.
+    A cursor that was used before, or is no text, ends the list, and so do 10,000 items or 16 MiB.
 
     Raises:
         ListingFailed: A page is malformed.
         MCPError: The server answered with an error, or the connection ended.
     """
-    found = ListedItems(kind, modern=peer.era.modern)
+    found = ListedItems(kind, modern=peer.era.modern, hide=hide)
     cursors: set[str] = set()
     cursor: str | None = None
     size = 0
@@ -256,6 +285,7 @@ async def list_prompts_resources(
     capabilities: ServerCapabilities | None,
     timeout: float,
     before: ListedPromptsResources = NO_PROMPTS_RESOURCES,
+    hide: Callable[[str], str] = str,
 ) -> ListedPromptsResources:
     """List all that a server's capabilities promise; never fails.
 
@@ -275,7 +305,7 @@ async def list_prompts_resources(
         try:
             async with asyncio.timeout_at(until):
                 # A server with resources may have no templates, and the other way round.
-                listed = await list_all(peer, kind, may_be_missing=True)
+                listed = await list_all(peer, kind, may_be_missing=True, hide=hide)
             lists[into] = tuple(listed.definitions.values())
             skipped += listed.skipped
             changed += listed.changed
