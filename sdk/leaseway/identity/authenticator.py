@@ -40,6 +40,7 @@ from leaseway.identity.principal import (
 from leaseway.identity.refusals import RpcRefusals
 from leaseway.identity.settings import IdentityFileError, IdentitySettings, read_identity_file
 from leaseway.identity.tokens import IssuerKeys, looks_like_token, verify_token
+from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault
 
 _logger = logging.getLogger(__name__)
@@ -285,12 +286,13 @@ class Authenticator:
     async def refresh(self) -> None:
         """Reload changed files, and revoke streams whose credentials are no longer valid."""
         async with self._refresh_lock:  # concurrent callers wait for the same reload
-            files = await asyncio.to_thread(self._stamps)
+            # Not in the shared threads, which may all be busy with the work of callers.
+            files = await in_thread(self._stamps)
             self._refreshed_at = self._clock()
             changed = files != self._file_stamps
             if changed:
                 self._file_stamps = files
-                await asyncio.to_thread(self._reload)
+                await in_thread(self._reload)
         for watch in tuple(self._watches):
             expires = watch.principal.expires_at
             if changed or (expires is not None and expires <= self._now()):

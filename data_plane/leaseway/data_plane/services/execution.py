@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.background import FairThreads
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.toolset import tool_not_found
@@ -32,6 +33,7 @@ from leaseway.wire.version import check_client_version
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = execution_pb2.ReadArtifactResponse
 
+_CONVERSION_THREADS: Final = 2
 _READ_TIMEOUT: Final = 60.0
 """Seconds that a caller may take to read one part of an artifact."""
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
@@ -113,6 +115,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self._artifacts = artifacts
         self.continuations = continuations
         self._lease_message = lease_message
+        self._conversions = FairThreads(_CONVERSION_THREADS)
 
     async def Exchange(  # type: ignore[override]  # noqa: N802 - writes to the context
         self, request_iterator: Any, context: Context
@@ -169,7 +172,9 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         call = self._call(request, context)
         call.wants_progress = sink.keeps_events
         call.log_level = log_level
-        sink.active = self._executor.start_call(call, await encode_arguments(request), sink)
+        sink.active = self._executor.start_call(
+            call, await encode_arguments(request, self._conversions), sink
+        )
         return sink
 
     async def _response(self, sink: UnarySink) -> execution_pb2.CallToolResponse:
@@ -179,7 +184,8 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             response = execution_pb2.CallToolResponse(input_required=questions)
         else:
             payload, is_error = sink.result.result()
-            response = await typed_response(payload, is_error)
+            tenant = active.call.tenant if active is not None else ""
+            response = await typed_response(payload, is_error, tenant, self._conversions)
         if active is not None and active.is_new_lease and active.lease is not None:
             response.new_lease.CopyFrom(self._lease_message(active.lease))
         if response.ByteSize() > _MAX_UNARY:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
+from leaseway.data_plane.background import FairThreads
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.artifacts.media import InvalidMedia, media_from_text
 from leaseway.data_plane.core.calls.call import Ask
@@ -39,8 +41,8 @@ _MAX_EVENTS: Final = 1024
 _MAX_EVENT_BYTES: Final = 4 * bounds.MIB
 
 
-async def encode_arguments(request: execution_pb2.CallToolRequest) -> bytes:
-    """Return a request's arguments as JSON.
+async def encode_arguments(request: execution_pb2.CallToolRequest, threads: FairThreads) -> bytes:
+    """Return a request's arguments as JSON; long ones are converted in the tenant's turn.
 
     Raises:
         Fault: INVALID_ARGUMENTS: they are too large.
@@ -50,7 +52,7 @@ async def encode_arguments(request: execution_pb2.CallToolRequest) -> bytes:
         raise oversize_arguments()
     if size <= _CONVERT_INLINE:
         return arguments_from_struct(request.arguments)
-    return await asyncio.to_thread(arguments_from_struct, request.arguments)
+    return await threads.run(request.tenant, partial(arguments_from_struct, request.arguments))
 
 
 def arguments_from_struct(arguments: Struct) -> bytes:
@@ -70,11 +72,13 @@ def _with_integers(value: Any) -> Any:
             return value
 
 
-async def typed_response(payload: bytes, is_error: bool) -> execution_pb2.CallToolResponse:
-    """Like `typed_result`, in a thread if the result is large."""
+async def typed_response(
+    payload: bytes, is_error: bool, tenant: str, threads: FairThreads
+) -> execution_pb2.CallToolResponse:
+    """Like `typed_result`, in a thread and in the tenant's turn if the result is large."""
     if len(payload) <= _CONVERT_INLINE:
         return typed_result(payload, is_error)
-    return await asyncio.to_thread(typed_result, payload, is_error)
+    return await threads.run(tenant, partial(typed_result, payload, is_error))
 
 
 def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolResponse:

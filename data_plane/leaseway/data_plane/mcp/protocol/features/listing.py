@@ -200,7 +200,7 @@ async def list_all(
 ) -> ListedItems:
     """Read a list to its end, over a negotiated connection.
 
-    With `may_be_missing`, METHOD_NOT_FOUND means an empty list. `hide` removes the server's secrets.
+    With `may_be_missing`, METHOD_NOT_FOUND means an empty list; `hide` removes the secrets in it.
     A cursor that was used before, or is no text, ends the list, and so do 10,000 items or 16 MiB.
 
     Raises:
