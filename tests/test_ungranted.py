@@ -81,6 +81,9 @@ ON_CONTROL_PLANE: Final[dict[str, Row]] = {
     "PlacementService/FindLease": lambda n: leases_pb2.FindLeaseRequest(
         tenant=POOR, session="s", server_id=n.server
     ),
+    "PlacementService/ShareSessionEnds": lambda _: leases_pb2.ShareSessionEndsRequest(
+        tenant=POOR, asked=["s"]
+    ),
     "AdminService/GetStatus": lambda _: admin_pb2.GetStatusRequest(),
     "AdminService/ListWorkers": lambda _: admin_pb2.ListWorkersRequest(),
     "AdminService/ListHeldLeases": lambda _: admin_pb2.ListHeldLeasesRequest(tenant=POOR),

@@ -30,7 +30,8 @@ async def open_and_close(address: str, number: int) -> None:
     async with client:
         assert (await client.call_tool("sum_next")).text.isdecimal()
         if number % AT_ONCE < MAX_LEASING:
-            await client.session(f"visit-{number}").call_tool("counter_next")
+            async with client.session(f"visit-{number}") as session:
+                await session.call_tool("counter_next")
         if number % 2:
             call = client.call_tool("sum_sleep", {"seconds": 600}, timeout=900)
             in_flight = asyncio.create_task(call)

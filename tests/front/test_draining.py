@@ -248,6 +248,12 @@ class Pipe:
         self.on_line = on_line
         self.connected.set()
 
+    def wait_instructed(self) -> None:
+        """The first starts of servers have ended."""
+
+    def instructions(self) -> str:
+        return ""
+
     async def send(self, message: dict[str, Any]) -> None:
         await asyncio.to_thread(self.on_line, json.dumps(message).encode())
 

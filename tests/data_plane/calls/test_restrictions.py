@@ -117,7 +117,7 @@ async def test_rules_judge_every_method_by_its_name_and_params(bench: Bench) -> 
 
 async def test_a_grant_of_some_tools_is_none_of_prompts_and_resources(bench: Bench) -> None:
     some = NameFilter(whitelist=("echo",))
-    grants = {"some": Grant(some), "agents": Grant(agents={"bot": some}), "all": Grant()}
+    grants = {"some": Grant(some), "agents": Grant(agents={"bot": some}), "whole": Grant()}
     await serve(bench, ServerPolicy(grants=grants))
     caller = bench.caller()
     for method, params in (
@@ -129,7 +129,7 @@ async def test_a_grant_of_some_tools_is_none_of_prompts_and_resources(bench: Ben
         for tenant, agent in (("some", ""), ("agents", "bot"), ("nobody", "")):
             found = await reason_of(caller, method, params, tenant=tenant, agent=agent)
             assert found is Reason.TOOL_NOT_FOUND, (method, tenant)
-    assert await reason_of(caller, "prompts/get", {"name": "greet"}, tenant="all") is None
+    assert await reason_of(caller, "prompts/get", {"name": "greet"}, tenant="whole") is None
     assert await reason_of(caller, "prompts/get", {"name": "greet"}, tenant="agents") is None
 
 

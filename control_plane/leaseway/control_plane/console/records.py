@@ -77,6 +77,7 @@ def overview(plane: Plane, rows: Sequence[Json]) -> Json:
         "config_loaded_at": state.config_loaded_at,
         "package_version": user_agent(),
         "servers": {
+            **{state.value: states[state] for state in ServerState},
             "total": len(rows),
             "up": sum(states[state] for state in ServerState if state.is_up),
             "attention": sum(states[state] for state in ServerState if tone(state) == "bad"),

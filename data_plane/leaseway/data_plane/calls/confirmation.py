@@ -21,6 +21,7 @@ from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.durations import seconds
 
 AskApproval = Callable[[sync_pb2.ApprovalQuestion], Awaitable[sync_pb2.ApprovalAnswer]]
@@ -81,12 +82,19 @@ class Confirmation:
             extra["_meta"] = meta
         if call.passes_input and (members := parse_input(call.input)):
             extra |= msgspec.json.decode(b"{" + members.removeprefix(b",") + b"}")
+        redactor = self._redactors.get(plan.definition)
+
+        def is_hidden(name: str | None, text: str) -> bool:
+            # Messages to the control plane are redacted, which would hide a server's secret there.
+            texts = (text, name or "")
+            return redactor.hides(name, text) or any(redact(each) != each for each in texts)
+
         return view_call(
             f"{call.server_id}:{call.tool}",
             active.arguments,
             extra,
             _declared_arguments(plan.definition),
-            self._redactors.get(plan.definition).hides,
+            is_hidden,
         )
 
 

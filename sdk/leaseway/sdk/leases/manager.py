@@ -362,7 +362,7 @@ class LeaseManager:
                 lease.worker,
                 lease.lease_id,
                 lease.session,
-                0.0 if lease.session in ended else _kept(lease.idle),
+                0.0 if self._has_ended(lease.session, ended) else _kept(lease.idle),
                 owned=lease.owned,
             )
             for lease in leases
@@ -381,7 +381,13 @@ class LeaseManager:
         await searches
 
     def _keep_time(self, session: str, ended: Collection[str]) -> float:
-        return 0.0 if session in ended else _kept(self._idle_limits.get(session, LEASE_IDLE))
+        if self._has_ended(session, ended):
+            return 0.0
+        return _kept(self._idle_limits.get(session, LEASE_IDLE))
+
+    def _has_ended(self, session: str, ended: Collection[str]) -> bool:
+        """Return whether a session ends: its block may be left already, its first call given up."""
+        return session in ended or session in self._closed_sessions
 
     def abort(self) -> None:
         """Stop renewing, without waiting."""
