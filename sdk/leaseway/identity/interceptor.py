@@ -113,12 +113,15 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                 raise
 
         # A handler with a stream of requests decides when it reads the first one. On the wire a
-        # single request is a stream of one.
-        make_handler: Callable[..., _Handler] = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
+        # single request is a stream of one. Where no sender is refused, gRPC may read a unary
+        # request at once, which costs an eighth less; it is still decoded here, within its limits.
+        make_handler: Callable[..., _Handler]
+        if handler.response_streaming:
+            make_handler = grpc.stream_stream_rpc_method_handler
+        elif has_one and self._authenticator.allows_all and not method.startswith(HEALTH):
+            make_handler = grpc.unary_unary_rpc_method_handler
+        else:
+            make_handler = grpc.stream_unary_rpc_method_handler
         return make_handler(
             checked,
             request_deserializer=None if has_one else decode,
@@ -131,7 +134,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                 return await self._serve_open(rpc, rpc.decode, context)
             if self._authenticator.allows_all:
                 if rpc.decode is not None:
-                    requests = await read_request(context, rpc.decode)
+                    requests = await read_request(context, rpc.decode, requests)
                 return await _run(rpc, requests, context)
             return await self._serve_authorized(rpc, requests, context)
         except Fault as fault:
@@ -162,7 +165,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             name = principal.name
             rule = authorize(principal, rpc.method) if rpc.method else None
             if rpc.decode is not None:
-                requests = await read_request(context, rpc.decode)
+                requests = await read_request(context, rpc.decode, requests)
                 if rule is not None:
                     scope_request(principal, rule, requests)
         except Fault as fault:

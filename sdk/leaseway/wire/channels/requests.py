@@ -21,17 +21,18 @@ _INLINE: Final = 256 * bounds.KIB
 """Larger messages are decoded in a thread."""
 
 
-async def read_request(context: Context, decode: MessageDecoder) -> Any:
+async def read_request(context: Context, decode: MessageDecoder, given: object = None) -> Any:
     """Return the one request of a unary RPC.
 
     Args:
         context: The RPC, whose handler decodes nothing by itself.
         decode: Decodes the request.
+        given: The request's bytes, if gRPC has read them already; anything else means that not.
 
     Raises:
         Fault: INVALID_REQUEST: there is none, or it is too large or not valid.
     """
-    return await _decoded(await context.read(), decode)
+    return await _decoded(given if isinstance(given, bytes) else await context.read(), decode)
 
 
 async def _decoded(content: Any, decode: MessageDecoder) -> Any:
