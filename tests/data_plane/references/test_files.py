@@ -11,6 +11,8 @@ import pytest
 from leaseway.data_plane.references import files
 from leaseway.data_plane.references.files import UnreadableFile, protect, read_file
 
+ROOT_LINK = "root"  # the root of the file system in a process's folder in /proc
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -40,7 +42,7 @@ def granted(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "path",
-    ["/proc/self/environ", "/proc/self/cmdline", "/proc/self/root/proc/self/environ"],
+    ["/proc/self/environ", "/proc/self/cmdline", f"/proc/self/{ROOT_LINK}/proc/self/environ"],
 )
 def test_what_the_kernel_makes_is_refused(path: str) -> None:
     assert "made by the kernel" in refusal(path)
