@@ -322,13 +322,13 @@ def test_a_servers_own_folders_are_not_hidden_as_another_servers() -> None:
         server("home", "/home/ann/project", "relative"),
     ]
     command = ("/opt/tool/bin/run", "/data/scripts/deep/main.py")
-    found = Surroundings(
-        {"DATA": "/data/x"},
-        (*(path for other in others for path in other.named_folders), "${DATA}/b", "${UNSET}"),
-    )
+    named = [path for other in others for path in other.named_folders]
+    named += ["${DATA}/b", "${UNSET}", "/srv/memory/${tenant}-${session}/x", "private"]
+    found = Surroundings({"DATA": "/data/x"}, tuple(named))
     assert other_servers_folders(spec, command, "/srv/own", found) == (
         "/data/x/b",
         "/home/ann/project",
         "/srv/a",
+        "/srv/memory",
         str(Path.cwd() / "relative"),
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from leaseway.spec.lease_names import shared_part
 from leaseway.spec.model import Sandbox, ServerSpec
 from leaseway.spec.permissions import Permissions, folders
 from leaseway.spec.references import UnresolvedReference, expand
@@ -119,9 +120,12 @@ def other_servers_folders(
 
 
 def _absolute(named: Iterable[str], environment: Mapping[str, str]) -> set[str]:
-    """Return configured folders as absolute paths; relative ones start at the worker's folder."""
+    """Return configured folders as absolute paths; relative ones start at the worker's folder.
+
+    Of folders with the name of a lease, session or tenant, it is the folder that all of them share.
+    """
     found = set()
-    for path in named:
+    for path in filter(None, map(shared_part, named)):
         with contextlib.suppress(UnresolvedReference):  # then its server does not start either
             found.add(os.path.normpath(Path.cwd() / expand(path, environment)))
     return found
