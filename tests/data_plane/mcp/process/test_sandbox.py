@@ -305,7 +305,11 @@ def test_folders_for_data_are_empty_except_for_allowed_paths() -> None:
     )
 
 
-def test_a_servers_own_folders_are_not_hidden_as_another_servers() -> None:
+def test_a_servers_own_folders_are_not_hidden_as_another_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # relative folders start at the worker's
+
     def server(name: str, cwd: str = "", *writable: str) -> ServerSpec:
         sandbox = Sandbox(enabled=True, writable_paths=writable)
         return ServerSpec(VariantKey(name), "stdio", command="x", cwd=cwd, sandbox=sandbox)
@@ -325,10 +329,10 @@ def test_a_servers_own_folders_are_not_hidden_as_another_servers() -> None:
     named = [path for other in others for path in other.named_folders]
     named += ["${DATA}/b", "${UNSET}", "/srv/memory/${tenant}-${session}/x", "private"]
     found = Surroundings({"DATA": "/data/x"}, tuple(named))
-    assert other_servers_folders(spec, command, "/srv/own", found) == (
+    assert set(other_servers_folders(spec, command, "/srv/own", found)) == {
         "/data/x/b",
         "/home/ann/project",
         "/srv/a",
         "/srv/memory",
-        str(Path.cwd() / "relative"),
-    )
+        str(tmp_path / "relative"),
+    }
