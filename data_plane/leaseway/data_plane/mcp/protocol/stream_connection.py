@@ -203,7 +203,7 @@ class StreamPeer(Peer):
         if len(waiting) == 1:
             self._calls.clear()
             self._requests.clear()
-            waiting[0].resolve(answer)
+            self._resolve(waiting[0], answer)
         else:
             self._count_dropped_response(None)
 
