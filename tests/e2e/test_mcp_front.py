@@ -241,6 +241,11 @@ async def test_each_session_has_a_lease_that_ends_with_the_session(place: Place)
     ):
         for client in (one, one, other, third):
             assert not (await client.call_tool("next", {})).is_error
+
+        async def are_reported() -> bool:
+            return len(await sdk.leases()) == 3
+
+        await eventually(are_reported)  # a worker reports at most ten times a second
         leases = await sdk.leases()
         assert [lease.server_id for lease in leases] == ["counter"] * 3
         assert len({lease.session for lease in leases}) == 3
