@@ -231,10 +231,11 @@ class FakeLeaseway:
         A lease on which a call is running does not expire.
 
         Args:
-            seconds: LeaseOutcome far.
+            seconds: How far.
         """
         planes = self._running()
         self._run(lambda: planes.advance(seconds))
+        self._on_change()
 
     def expire_lease(self, lease: Lease | LeaseInfo | str) -> None:
         """End a lease as if it had not been renewed in time; its calls raise `LeaseExpired`.
@@ -267,6 +268,7 @@ class FakeLeaseway:
         lease_id = lease if isinstance(lease, str) else lease.id
         planes = self._running()
         self._run(lambda: planes.worker.leases.end(lease_id, outcome, reason))
+        self._on_change()  # the control plane knows the end before a test advances its clock
 
     def _on_change(self) -> None:
         """Wait until a change is served, unless a tool of this fake made it in the loop itself."""
