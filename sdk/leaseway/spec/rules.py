@@ -60,11 +60,12 @@ class Needs:
         members: Members of `args`; None for all.
     """
 
-    __slots__ = ("_members", "_names")
+    __slots__ = ("_folded", "_members", "_names")
 
     def __init__(self, names: frozenset[str], members: frozenset[str] | None) -> None:
         self._names = names
         self._members = members
+        self._folded = frozenset(name.casefold() for name in members or ())
 
     @staticmethod
     def of_expression(text: str) -> Needs:
@@ -85,13 +86,18 @@ class Needs:
 
         Some servers read a member by its name in any case, which a rule does not see.
         """
-        if self._members is None:
+        members = self._members
+        if members is None:
             return _is_small(arguments)
-        folded = {name.casefold() for name in self._members}
         for name in arguments:
-            if name not in self._members and name.casefold() in folded:
+            if name not in members and name.casefold() in self._folded:
                 return False
-        return _is_small([arguments[name] for name in self._members if name in arguments])
+        nested = [
+            value
+            for name, value in arguments.items()
+            if name in members and isinstance(value, dict | list)
+        ]
+        return not nested or _is_small(nested)  # a rule names far fewer members than `MAX_VALUES`
 
     def select(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed part of the facts of a call."""
@@ -109,10 +115,10 @@ def _is_small(value: Any) -> bool:
     while remaining:
         each = remaining.pop()
         count += 1
-        if isinstance(each, Mapping | list):
+        if isinstance(each, dict | list):  # as JSON is parsed
             if len(each) > MAX_VALUES:
                 return False
-            remaining.extend(each.values() if isinstance(each, Mapping) else each)
+            remaining.extend(each.values() if isinstance(each, dict) else each)
         if count + len(remaining) > MAX_VALUES:
             return False
     return True

@@ -184,8 +184,10 @@ class Executor:
         while self._awaiting_rules and time.perf_counter() < slice_end:
             tenant, queue = next(iter(self._awaiting_rules.items()))
             active, send = queue.popleft()
-            del self._awaiting_rules[tenant]
-            if queue:  # the other tenants are next
+            if not queue:
+                del self._awaiting_rules[tenant]
+            elif len(self._awaiting_rules) > 1:  # the other tenants are next
+                del self._awaiting_rules[tenant]
                 self._awaiting_rules[tenant] = queue
             if active.has_ended:
                 continue

@@ -278,19 +278,19 @@ def check_rules(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
         Fault: PERMISSION_DENIED, with the rule's number and without the call's arguments.
     """
     facts = judged.facts
-    named = f"call of {facts['tool']}" if facts["method"] == TOOLS_CALL else facts["method"]
-    why = next(filter(None, (_reason(one, judged) for one in policy.restrictions)), "")
-    if why:
-        raise Fault(
-            Reason.PERMISSION_DENIED,
-            f"The permissions of server {server_id} deny this {named}: {why}. Its operator "
-            "configures them under 'permissions'.",
-            metadata={"rule": "0"},
-        )
+    for restrictions in policy.restrictions:
+        why = _reason(restrictions, judged)
+        if why:
+            raise Fault(
+                Reason.PERMISSION_DENIED,
+                f"The permissions of server {server_id} deny this {_named(facts)}: {why}. Its "
+                "operator configures them under 'permissions'.",
+                metadata={"rule": "0"},
+            )
     if not policy.expressions.can_judge(facts["args"]):
         raise Fault(
             Reason.PERMISSION_DENIED,
-            f"The rules of server {server_id} cannot check this {named}: it has more than "
+            f"The rules of server {server_id} cannot check this {_named(facts)}: it has more than "
             f"{MAX_VALUES} values, or a name that differs from an argument's only in case.",
             metadata={"server": server_id},
         )
@@ -299,10 +299,14 @@ def check_rules(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
         number = policy.rules[denying].number
         raise Fault(
             Reason.PERMISSION_DENIED,
-            f"Rule {number} of server {server_id} denies this {named}. Other arguments may be "
-            "allowed; ask the operator who configures the server.",
+            f"Rule {number} of server {server_id} denies this {_named(facts)}. Other arguments "
+            "may be allowed; ask the operator who configures the server.",
             metadata={"server": server_id, "rule": str(number)},
         )
+
+
+def _named(facts: Mapping[str, Any]) -> str:
+    return f"call of {facts['tool']}" if facts["method"] == TOOLS_CALL else str(facts["method"])
 
 
 def _reason(restrictions: Restrictions, judged: JudgedCall) -> str:
