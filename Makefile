@@ -18,7 +18,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 KUBERNETES := .build/kubernetes/bin
-SOURCES := sdk control_plane data_plane tests tools deploy benchmarks docs
+SOURCES := sdk cli front control_plane data_plane tests tools deploy benchmarks docs
 PEERS ?=
 SKEW ?= HEAD~50
 BASE ?= HEAD~50

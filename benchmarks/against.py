@@ -32,7 +32,7 @@ from benchmarks.rows.own import ROWS
 __all__ = ["main"]
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
-_ROOTS = ("sdk", "control_plane", "data_plane")
+_ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 _DEFAULT_ROWS = "stdio,leased,http,stdio_16k,unary,sync,traced"
 _START_TIMEOUT = 120.0
 _FIGURES = ("rate_ratio", "client_cpu_ratio", "cpu_ratio")
@@ -112,8 +112,15 @@ def _extract(revision: str, folder: Path) -> None:
     Raises:
         SystemExit: Git does not know the revision.
     """
+    listing = subprocess.run(
+        ["git", "ls-tree", "--name-only", revision, *_ROOTS],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        check=False,
+    )
+    roots = listing.stdout.decode().split()  # an older revision may have fewer
     archive = subprocess.run(
-        ["git", "archive", revision, *_ROOTS], cwd=_REPOSITORY, capture_output=True, check=False
+        ["git", "archive", revision, *roots], cwd=_REPOSITORY, capture_output=True, check=False
     )
     if archive.returncode:
         sys.exit(f"git archive {revision} failed: {archive.stderr.decode().strip()}")

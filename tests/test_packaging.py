@@ -1,4 +1,4 @@
-"""The package: one namespace in three roots, one wheel, and imports that stay apart."""
+"""The package: one namespace in five roots, one wheel, and imports that stay apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROOTS = ("sdk", "control_plane", "data_plane")
+ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 PACKAGES = (
     "v1",
     "runbook",
@@ -41,7 +41,7 @@ def _python(code: str) -> str:
 
 @pytest.mark.parametrize("root", ROOTS)
 def test_no_root_has_an_init_file_in_the_namespace(root: str) -> None:
-    # An __init__.py there would hide the other two roots at run time; type checks do not detect it.
+    # An __init__.py there would hide the other roots at run time; type checks do not detect it.
     assert (REPOSITORY / root / "leaseway").is_dir()
     assert not (REPOSITORY / root / "leaseway" / "__init__.py").exists()
 
@@ -129,7 +129,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return zipfile.ZipFile(path).namelist()
 
 
-def test_the_wheel_contains_all_three_roots(wheel: list[str]) -> None:
+def test_the_wheel_contains_all_roots(wheel: list[str]) -> None:
     for name in (
         "leaseway/__main__.py",
         "leaseway/v1/catalog_pb2.py",

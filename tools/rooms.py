@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROOTS = ("sdk", "control_plane", "data_plane")
+ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 MAX_MODULES = 14
 # A folder with more modules needs a reason here.
 REASONS = {

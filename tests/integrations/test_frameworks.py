@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "OTEL_SDK_DISABLED": "true",
     # This checkout, also if the environment was made for another one.
     "PYTHONPATH": os.pathsep.join(
-        str(ROOT / root) for root in ("sdk", "control_plane", "data_plane")
+        str(ROOT / root) for root in ("sdk", "cli", "front", "control_plane", "data_plane")
     ),
 }
 
