@@ -21,7 +21,7 @@ from leaseway.wire.timing.backoff import Backoff
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart work at once, and end idle threads soon."""
-    monkeypatch.setattr(background, "_RESTART", Backoff(0.0))
+    monkeypatch.setattr(background, "RESTART", Backoff(0.0))
     monkeypatch.setattr(background, "_THREAD_IDLE", 0.05)
 
 

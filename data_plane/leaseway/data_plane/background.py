@@ -13,10 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RESTART
 
 _logger = logging.getLogger(__name__)
-_RESTART: Final = Backoff(0.2, 30.0)
 _STABLE_AFTER: Final = 60.0
 """Seconds after which a failure of supervised work counts as the first one again."""
 _THREAD_IDLE: Final = 1.0
@@ -99,7 +98,7 @@ class Background:
                 if _is_cancelled():
                     raise
                 failures = failures if clock() - started < _STABLE_AFTER else 0
-                delay = _RESTART.ceiling(failures)
+                delay = RESTART.ceiling(failures)
                 failures += 1
                 _logger.error(
                     "The background work '%s' failed; it restarts in %g s, and the rest of the "

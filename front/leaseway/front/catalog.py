@@ -20,7 +20,7 @@ from leaseway.front.definitions import (
     tool_listing,
 )
 from leaseway.sdk import AsyncClient, LeasewayError
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
 ChangeListener = Callable[[str, frozenset[str]], None]
 """Called with the kind of a changed list and the ids of the changed servers."""
@@ -32,7 +32,6 @@ _LISTINGS: Final[dict[str, Callable[[Any], PagedListing[Any]]]] = {
     "templates": template_listing,
 }
 """How the list of each kind is built."""
-_RETRY: Final = Backoff(initial=0.1, maximum=5.0)
 _FIRST_START_WAIT: Final = 3.0
 """Seconds from the cache's creation that first lists wait for servers that are starting: many
 clients list only once."""
@@ -174,7 +173,7 @@ class CatalogCache:
                     await self._refresh(kind)
             except LeasewayError as error:
                 _log.debug("A list could not be read again; the last one is served: %s", error)
-                await asyncio.sleep(_RETRY.delay(attempt))
+                await asyncio.sleep(RECONNECT.delay(attempt))
                 attempt += 1
                 continue
             read_version, attempt = newest, 0

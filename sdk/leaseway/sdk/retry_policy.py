@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, Fault, Reason, Started
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
 MAX_TRIES: Final = 5
 """Tries of one call, the first included."""
 _MAX_SYNCING_TRIES: Final = 12
 """Enough for the 3 s in which a control plane settles or a lost worker is replaced."""
 _SYNCING_DELAY: Final = 0.5
-_BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
 
 _WORKER_FAULTS: Final = OF_ONE_WORKER | {Reason.TOOL_DIFFERS}
 """Reasons that concern one worker: another worker may succeed."""
@@ -97,7 +96,7 @@ def decide(
         return Retry(resolve=True) if state.leased and state.tries < MAX_TRIES else None
     if fault.reason is Reason.CAPACITY and state.slow and not state.elsewhere:
         # All other workers are full; a slow one may have capacity.
-        delay = _BACKOFF.delay(state.tries - 1, uniform)
+        delay = RECONNECT.delay(state.tries - 1, uniform)
         in_time = state.tries < MAX_TRIES and delay < state.remaining
         return Retry(delay, return_to_slow=True) if in_time else None
     transient = fault.reason in _WORKER_FAULTS or fault.reason in SETTLING
@@ -151,4 +150,4 @@ def _delay(fault: Fault, state: FailedTry, uniform: Callable[[float, float], flo
         return fault.retry_delay
     if fault.reason in SETTLING:
         return _SYNCING_DELAY * uniform(0.5, 1.0)
-    return _BACKOFF.delay(state.tries - 1, uniform)
+    return RECONNECT.delay(state.tries - 1, uniform)

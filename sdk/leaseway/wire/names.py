@@ -1,4 +1,4 @@
-"""Rules for names of tools, servers, tenants, agents and sessions; similar names for typos."""
+"""Rules for names of tools, servers, tenants and sessions; the key of a lease; names for typos."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from leaseway.wire.errors import Fault, Reason
 
@@ -41,6 +41,14 @@ SECRET_NAME_RULE = "1 to 128 letters, digits, '_', '.' or '-'"  # noqa: S105 - a
 """The rule for them, for messages."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class LeaseKey(NamedTuple):
+    """A session's use of a server: there is at most one lease per key (DESIGN §5)."""
+
+    tenant: str
+    session: str
+    server_id: str
 
 
 def is_valid_name(name: str) -> bool:

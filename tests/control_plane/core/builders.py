@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey, PlacementTable
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerIdentity
 from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.wire import bounds
+from leaseway.wire.names import LeaseKey
 
 START = Moment(1_000.0, 1_700_000_000.0)
 
@@ -102,7 +103,7 @@ def hello(worker_id: str = "w1", **changes: object) -> WorkerHello:
 
 def lease(lease_id: str, worker_id: str, session: str = "s", server_id: str = "a") -> HeldLease:
     """Return a lease as a worker reports it."""
-    return HeldLease(lease_id, PlacementKey("default", session, server_id), worker_id, START.mono)
+    return HeldLease(lease_id, LeaseKey("default", session, server_id), worker_id, START.mono)
 
 
 def coordinator(expected_workers: int = 1) -> Coordinator:

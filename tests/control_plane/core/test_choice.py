@@ -14,13 +14,9 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement.table import (
-    HeldLease,
-    LoadOrder,
-    Placement,
-    PlacementKey,
-)
+from leaseway.control_plane.core.placement.table import HeldLease, LoadOrder, Placement
 from leaseway.wire import bounds
+from leaseway.wire.names import LeaseKey
 
 NAMES = tuple(f"w{n}" for n in range(6))
 names = st.sampled_from(NAMES)
@@ -43,20 +39,20 @@ class Choices(RuleBasedStateMachine):
         self.capacity = dict.fromkeys(NAMES[:3], 2)
         self.table = table_of(**self.capacity)
         self.held: dict[str, HeldLease] = {}
-        self.booked: dict[PlacementKey, Booking] = {}
+        self.booked: dict[LeaseKey, Booking] = {}
 
     keys = st.builds(
-        PlacementKey, st.just("t"), st.sampled_from(["s1", "s2", "s3"]), st.sampled_from(["a", "b"])
+        LeaseKey, st.just("t"), st.sampled_from(["s1", "s2", "s3"]), st.sampled_from(["a", "b"])
     )
 
-    def units(self) -> list[tuple[PlacementKey, str]]:
+    def units(self) -> list[tuple[LeaseKey, str]]:
         held = [(one.key, one.worker_id) for one in self.held.values()]
         return held + [(key, one.worker_id) for key, one in self.booked.items()]
 
     def load(self, worker_id: str) -> int:
         return sum(where == worker_id for _, where in self.units())
 
-    def best(self, key: PlacementKey, able: Able, excluded: frozenset[str]) -> str | None:
+    def best(self, key: LeaseKey, able: Able, excluded: frozenset[str]) -> str | None:
         """Scan all workers as in DESIGN §5."""
         units = self.units()
         roomy = [
@@ -85,7 +81,7 @@ class Choices(RuleBasedStateMachine):
     )
     def place(
         self,
-        key: PlacementKey,
+        key: LeaseKey,
         ids: frozenset[str],
         excluded: frozenset[str],
         suspect: frozenset[str],
@@ -110,7 +106,7 @@ class Choices(RuleBasedStateMachine):
             self.booked[key] = Booking(placed.worker_id, self.now + bounds.RESERVATION)
 
     @rule(key=keys, worker_id=names)
-    def gain(self, key: PlacementKey, worker_id: str) -> None:
+    def gain(self, key: LeaseKey, worker_id: str) -> None:
         self.counter += 1
         lease = HeldLease(f"L{self.counter}", key, worker_id, self.now)
         self.held[lease.id] = lease
@@ -164,7 +160,7 @@ def test_choosing_among_thousands_checks_one_worker() -> None:
             return True
 
     for number in range(100):
-        placed = table.place(PlacementKey("t", f"s{number}", "a"), Counting(()), (), 0.0)
+        placed = table.place(LeaseKey("t", f"s{number}", "a"), Counting(()), (), 0.0)
         assert placed == Placement(f"w{number:04}")
     assert len(asked) == 100
 
@@ -172,13 +168,13 @@ def test_choosing_among_thousands_checks_one_worker() -> None:
 def test_a_full_fleet_is_not_scanned() -> None:
     table = table_of(**{f"w{n}": 1 for n in range(50)})
     for number in range(50):
-        assert table.place(PlacementKey("t", f"s{number}", "a"), Able([f"w{number}"]), (), 0.0)
+        assert table.place(LeaseKey("t", f"s{number}", "a"), Able([f"w{number}"]), (), 0.0)
 
     class Untouchable(Able):
         def accepts(self, worker_id: str) -> bool:
             raise AssertionError(worker_id)
 
-    assert table.place(PlacementKey("t", "one more", "a"), Untouchable(()), (), 0.0) is None
+    assert table.place(LeaseKey("t", "one more", "a"), Untouchable(()), (), 0.0) is None
 
 
 def test_the_load_order_contains_joined_workers_with_capacity() -> None:

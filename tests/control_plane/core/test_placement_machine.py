@@ -24,7 +24,7 @@ from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import (
     PushDelta,
@@ -39,6 +39,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.states import LeaseOutcome
+from leaseway.wire.names import LeaseKey
 
 WORKERS = ("w1", "w2", "w3")
 SESSIONS = ("s1", "s2")
@@ -70,11 +71,10 @@ class Worker:
         self.variants: dict[VariantKey, Served] = {}
         self.stream: Stream | None = None
 
-    def acquire(self, key: PlacementKey, now: float) -> lease_table.WorkerLease | None:
-        own = lease_table.WorkerLeaseKey(key.tenant, key.session, key.server_id)
+    def acquire(self, key: LeaseKey, now: float) -> lease_table.WorkerLease | None:
         what = VariantKey(key.server_id)
         try:
-            lease, new = self.table.acquire(own, now, variant=what, launch_hash="", ttl=86_400)
+            lease, new = self.table.acquire(key, now, variant=what, launch_hash="", ttl=86_400)
         except lease_table.LeaseLimitReached:
             return None
         if new:
@@ -114,7 +114,7 @@ class Worker:
             self.stream.up.append(tell)
 
     def _held(self, lease: lease_table.WorkerLease, age: float, then: Moment) -> HeldLease:
-        key = PlacementKey(lease.key.tenant, lease.key.session, lease.key.server_id)
+        key = LeaseKey(lease.key.tenant, lease.key.session, lease.key.server_id)
         return HeldLease(lease.id, key, self.id, then.mono - age)
 
     def take(self, action: WorkerAction, now: float) -> None:
@@ -148,7 +148,7 @@ class Worker:
 class System(RuleBasedStateMachine):
     """A control plane, three workers with capacity for two leases each, and callers."""
 
-    keys = st.builds(PlacementKey, st.just("default"), st.sampled_from(SESSIONS), st.just("a"))
+    keys = st.builds(LeaseKey, st.just("default"), st.sampled_from(SESSIONS), st.just("a"))
     names = st.sampled_from(WORKERS)
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class System(RuleBasedStateMachine):
         self.time = 0.0
         self.epoch = 0
         self.workers = {name: Worker(name) for name in WORKERS}
-        self.placed: list[tuple[PlacementKey, str]] = []
+        self.placed: list[tuple[LeaseKey, str]] = []
         self.favoured: dict[str, set[str]] = {}  # by session
         self.over: set[str] = set()
         self.start_plane()
@@ -174,7 +174,7 @@ class System(RuleBasedStateMachine):
         self.epoch += 1
         self.started = self.time
         self.streams: dict[str, Stream] = {}
-        self.booked: dict[PlacementKey, tuple[str, float]] = {}
+        self.booked: dict[LeaseKey, tuple[str, float]] = {}
         self.state = Coordinator(self.now, epoch=self.epoch)
         load(self.state, spec("a", shared=False), now=self.now)
 
@@ -287,7 +287,7 @@ class System(RuleBasedStateMachine):
     # Callers.
 
     @rule(key=keys, excluded=st.sets(names, max_size=1))
-    def place(self, key: PlacementKey, excluded: set[str]) -> None:
+    def place(self, key: LeaseKey, excluded: set[str]) -> None:
         knew = self.state.placements.has_lease(key)
         places = self.state.placements.workers_of(key)
         outcome = place(self.state, key, excluded, self.now)
@@ -313,7 +313,7 @@ class System(RuleBasedStateMachine):
             for record in records
         )
 
-    def book(self, key: PlacementKey, worker_id: str) -> None:
+    def book(self, key: LeaseKey, worker_id: str) -> None:
         known = self.booked.get(key)
         if known is None or known[0] != worker_id:
             assert self.state.placements.load(worker_id) <= CAPACITY
@@ -334,7 +334,7 @@ class System(RuleBasedStateMachine):
             self.place(key, {name})
 
     @rule(key=keys, excluded=st.sets(names, max_size=2))
-    def lease(self, key: PlacementKey, excluded: set[str]) -> None:
+    def lease(self, key: LeaseKey, excluded: set[str]) -> None:
         """Place and acquire at once, possibly excluding a holder that is unreachable."""
         before = len(self.placed)
         self.place(key, excluded)

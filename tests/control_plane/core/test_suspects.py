@@ -6,10 +6,11 @@ from tests.control_plane.core.builders import at, coordinator, hello, listing, l
 from tests.control_plane.core.fake_worker import FakeWorker, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.workers.records import WorkerReport
+from leaseway.wire.names import LeaseKey
 
 LEASED = (spec("a", shared=False), spec("other", shared=False))
 
@@ -30,14 +31,14 @@ def two_workers(*, capacity: int = 8) -> tuple[Coordinator, list[FakeWorker]]:
 
 def chosen(state: Coordinator, session: str, seconds: float, server_id: str = "a") -> str:
     """Return where a session's lease is placed."""
-    placed = place(state, PlacementKey("default", session, server_id), (), at(seconds))
+    placed = place(state, LeaseKey("default", session, server_id), (), at(seconds))
     assert isinstance(placed, Placement), placed
     return placed.worker_id
 
 
 def report_lease(state: Coordinator, worker_id: str, session: str, seconds: float) -> None:
     """Report a placed lease."""
-    key = PlacementKey("default", session, "a")
+    key = LeaseKey("default", session, "a")
     lease = HeldLease(f"L-{session}", key, worker_id, at(seconds).mono)
     state.record_contact(worker_id)
     state.handle_report(worker_id, WorkerReport(gained=(lease,)), at(seconds))

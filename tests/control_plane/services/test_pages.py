@@ -14,7 +14,7 @@ from tests.control_plane.fake_worker import recorded, worker
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
-from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.workers.records import ReportedInstance
 from leaseway.control_plane.services import pages
@@ -22,6 +22,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.pages import PageStart, page_start
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.status import fault_from_rpc_error
 
 MIB = 1024 * 1024
@@ -120,9 +121,7 @@ def test_workers_come_in_pages() -> None:
 
 def test_thirty_thousand_leases_come_in_pages_behind_the_ends() -> None:
     held = [
-        HeldLease(
-            f"run.{number:06}", PlacementKey("default", f"s{number}", "desk"), "w1", START.mono
-        )
+        HeldLease(f"run.{number:06}", LeaseKey("default", f"s{number}", "desk"), "w1", START.mono)
         for number in range(30_000)
     ]
     ends = [

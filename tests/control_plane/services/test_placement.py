@@ -16,11 +16,11 @@ from tests.control_plane.services.test_admin import hold, serve_desk
 from tests.control_plane.services.test_catalog import fault_of
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.placement.table import PlacementKey
 from leaseway.control_plane.core.queries import place as lookup
 from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 
 async def test_a_chosen_worker_is_silent_until_its_next_message(running: Running) -> None:
@@ -40,7 +40,7 @@ async def test_requests_that_wait_for_a_first_start_do_not_wake_each_other(
     asked: list[str] = []
     ask = lookup.place_or_wait
 
-    def counting(state: Coordinator, key: PlacementKey, *args: Any, **more: Any) -> Any:
+    def counting(state: Coordinator, key: LeaseKey, *args: Any, **more: Any) -> Any:
         asked.append(key.session)
         return ask(state, key, *args, **more)
 

@@ -33,7 +33,7 @@ class Pauses(Backoff):
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
     monkeypatch.setattr(Pauses, "asked", asked, raising=False)
-    monkeypatch.setattr(probes, "_RELIST_DELAY", Pauses())
+    monkeypatch.setattr(probes, "RETRY", Pauses())
     return asked
 
 
@@ -137,11 +137,6 @@ async def test_a_changed_list_of_a_leased_instance_that_cannot_be_read_is_a_warn
     assert "It did not answer. " in await reported(bench)
     instance.change_tools(ECHO)
     assert await cleared(bench) == ["TOOLS_CHANGED"]
-
-
-def test_the_delay_between_listings_grows_from_half_a_second_to_thirty() -> None:
-    pauses = [probes._RELIST_DELAY.ceiling(listing) for listing in range(8)]
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 async def test_a_change_without_a_stream_is_sent_on_the_next_one(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from leaseway.data_plane.core.leases.table import LeaseTable, WorkerLease, WorkerLeaseKey
+from leaseway.data_plane.core.leases.table import LeaseTable, WorkerLease
 from leaseway.data_plane.instances.reports import LeaseEnd, Reports
 from leaseway.spec.model import VariantKey
+from leaseway.wire.names import LeaseKey
 
 
 def granted(session: str) -> WorkerLease:
     table = LeaseTable("run", 10)
-    key = WorkerLeaseKey("default", session, "a")
+    key = LeaseKey("default", session, "a")
     lease, _ = table.acquire(
-        key, 0.0, variant=VariantKey("a"), launch_hash="h", ttl=None, agent="", server_limit=10
+        key, 0.0, variant=VariantKey("a"), launch_hash="h", agent="", server_limit=10
     )
     return lease
 

@@ -10,17 +10,13 @@ from tests.conftest import BOUND
 from tests.data_plane.conftest import rpc_fault, worker_bench
 from tests.data_plane.leases.test_manager import Bench, acquire
 
-from leaseway.data_plane.core.leases.table import (
-    LeaseLimitReached,
-    LeaseTable,
-    WorkerLease,
-    WorkerLeaseKey,
-)
+from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
 from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.durations import duration
 
 
@@ -34,7 +30,7 @@ class Room:
         self.order: list[str] = []
 
     async def acquire(self, session: str, server: str = "db", wait: float = BOUND) -> WorkerLease:
-        key = WorkerLeaseKey("default", session, server)
+        key = LeaseKey("default", session, server)
 
         def attempt() -> Granted:
             lease, created = self.table.acquire(
@@ -219,9 +215,7 @@ async def test_a_lease_that_ends_before_its_waiter_runs_is_not_granted(bench: Be
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
     held = await acquire(bench)
     leases = bench.worker.leases
-    acquiring = asyncio.ensure_future(
-        leases.acquire(WorkerLeaseKey("default", "s2", "db"), wait=BOUND)
-    )
+    acquiring = asyncio.ensure_future(leases.acquire(LeaseKey("default", "s2", "db"), wait=BOUND))
     await bench.until(lambda: leases.waiting == 1)
     leases.release(held.lease.id)
     [lease] = leases.leases
@@ -245,7 +239,7 @@ async def test_a_tenant_that_fills_the_queue_makes_place_for_another() -> None:
         raise full
 
     def asked(tenant: str, number: int) -> asyncio.Task[Granted]:
-        key = WorkerLeaseKey(tenant, f"s{number}", "db")
+        key = LeaseKey(tenant, f"s{number}", "db")
         return asyncio.create_task(queue.wait(key, never, full, BOUND))
 
     greedy = [asked("greedy", number) for number in range(bounds.MAX_WAITING)]

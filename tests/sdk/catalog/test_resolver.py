@@ -258,7 +258,7 @@ async def test_a_watch_that_keeps_failing_is_logged_as_a_warning_once_per_reason
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resolver_module, "_RECONNECT", Backoff(initial=0.001, maximum=0.001))
+    monkeypatch.setattr(resolver_module, "RECONNECT", Backoff(initial=0.001, maximum=0.001))
     caplog.set_level(logging.DEBUG, "leaseway.sdk")
     plane.watch_fault = Fault(Reason.UNAUTHENTICATED, "This address wants a shared key.")
     resolver.watch()

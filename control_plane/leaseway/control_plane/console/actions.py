@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from leaseway.control_plane.console.records import Json
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import place_or_wait, variants_of, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.operators.commands import OperatorCommands
@@ -25,7 +25,7 @@ from leaseway.wire.channels.auth import bearer_metadata, forwarded_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 from leaseway.wire.status import fault_from_rpc_error
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
@@ -127,7 +127,7 @@ class Actions:
         served = self._plane.state.visible.view(tenant).servers.get(server_id)
         if served is None:
             raise ActionRefused(f"Server '{server_id}' is not available to tenant '{tenant}' now.")
-        record = self._worker_for(served, PlacementKey(tenant, session, server_id))
+        record = self._worker_for(served, LeaseKey(tenant, session, server_id))
         request = execution_pb2.CallToolRequest(
             client=catalog_pb2.ClientInfo(
                 protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=_AGENT
@@ -190,7 +190,7 @@ class Actions:
             for one in answer.instances
         ]
 
-    def _worker_for(self, served: Served, key: PlacementKey) -> WorkerRecord:
+    def _worker_for(self, served: Served, key: LeaseKey) -> WorkerRecord:
         state = self._plane.state
         if served.spec.truely_stateless:
             able = [record for record in workers_for(state, served) if record.accepts_work]

@@ -9,7 +9,7 @@ import grpc
 
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.placement.lease_ends import end_denial
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import find_lease, pending_for, place_or_wait
 from leaseway.control_plane.plane import Plane
@@ -24,7 +24,7 @@ from leaseway.control_plane.services.requests import (
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, is_valid_key
+from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, LeaseKey, is_valid_key
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
 
@@ -113,7 +113,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
 
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context
-    ) -> PlacementKey:
+    ) -> LeaseKey:
         await check_client(request.client, context, request.tenant, request.session)
         if not request.session or not request.server_id:
             message = "A lease needs a session and a server id; set both."
@@ -121,9 +121,9 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if len(request.server_id) > MAX_KEY_LENGTH:
             message = f"The server id has more than {MAX_KEY_LENGTH} characters."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        return PlacementKey(tenant_of(request.tenant), request.session, request.server_id)
+        return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
 
-    async def _find(self, key: PlacementKey, context: _Context) -> Placement | None:
+    async def _find(self, key: LeaseKey, context: _Context) -> Placement | None:
         while True:
             found = find_lease(self._plane.state, key)
             remaining = min(
@@ -135,7 +135,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             await self._plane.wait_for_change(remaining)
 
     async def _place(
-        self, key: PlacementKey, excluded: frozenset[str], wait: float, context: _Context
+        self, key: LeaseKey, excluded: frozenset[str], wait: float, context: _Context
     ) -> Placement | Denial:
         until = self._plane.clock().mono + wait
         while True:
@@ -154,7 +154,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
                 message = f"Server '{key.server_id}' has no first result yet. Try again."
                 return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": key.server_id})
 
-    async def _first_result(self, key: PlacementKey, context: _Context) -> bool:
+    async def _first_result(self, key: LeaseKey, context: _Context) -> bool:
         """Wait for the server's first result; return False at the caller's deadline.
 
         It must not place again to check: that is an event, which would wake all waiting requests.
@@ -167,7 +167,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         return True
 
     def _try_place(
-        self, key: PlacementKey, excluded: frozenset[str], *, wait: bool
+        self, key: LeaseKey, excluded: frozenset[str], *, wait: bool
     ) -> Placement | PendingServers | Denial | Waiter:
         return self._plane.act(
             lambda state, now: place_or_wait(state, key, excluded, now, wait=wait)

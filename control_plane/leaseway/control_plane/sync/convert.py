@@ -8,7 +8,7 @@ from typing import Final, cast, get_args
 from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
-from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
@@ -28,7 +28,7 @@ from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_p
 from leaseway.spec.protobuf import key_from_proto, key_to_proto, spec_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.states import ProblemScope
-from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
 from leaseway.wire.timing.durations import seconds
 
 _MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0
@@ -162,7 +162,7 @@ def question_from_proto(message: sync_pb2.ApprovalQuestion, worker_id: str) -> A
 def _lease_from_proto(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:
     return HeldLease(
         id=message.id,
-        key=PlacementKey(message.tenant, message.session, message.server_id),
+        key=LeaseKey(message.tenant, message.session, message.server_id),
         worker_id=worker_id,
         granted_at=now - seconds(message.age),
         agent=message.agent,

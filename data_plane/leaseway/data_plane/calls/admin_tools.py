@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.calls.call import Outcome
-from leaseway.data_plane.core.leases.table import WorkerLeaseKey
 from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
@@ -16,7 +15,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.messages.suggestions import alike
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 
 _MAX_LISTED: Final = 20
 _TOOLSET: Final = compile_toolset(
@@ -52,17 +51,17 @@ class AdminTools:
                 f"{RELEASE_TOOL} releases a lease of the session that calls it: name a session.",
             )
         tenant = call.tenant or DEFAULT_TENANT
-        key = WorkerLeaseKey(tenant, call.session, arguments["serverId"])
+        key = LeaseKey(tenant, call.session, arguments["serverId"])
         return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)
 
-    def _release(self, key: WorkerLeaseKey) -> Outcome:
+    def _release(self, key: LeaseKey) -> Outcome:
         lease = self._leases.find(key)
         if lease is None:
             return self._nothing_to_release(key)
         self._leases.release(lease.id)
         return _released(key)
 
-    def _release_named(self, lease_id: str, key: WorkerLeaseKey) -> Outcome:
+    def _release_named(self, lease_id: str, key: LeaseKey) -> Outcome:
         """Release only this lease; a newer one of its session stays."""
         lease = self._leases.get(lease_id)
         if lease is not None and lease.key == key:
@@ -75,7 +74,7 @@ class AdminTools:
             return self._nothing_to_release(key)
         return _text(f"There is nothing to release. {ended.message}", is_error=True)
 
-    def _nothing_to_release(self, key: WorkerLeaseKey) -> Outcome:
+    def _nothing_to_release(self, key: LeaseKey) -> Outcome:
         held = [
             lease.key.server_id
             for lease in self._leases.leases
@@ -86,7 +85,7 @@ class AdminTools:
         reason = self._reason_for_no_lease(key)
         return _text(f"There is nothing to release: {reason}.{others}", is_error=True)
 
-    def _reason_for_no_lease(self, key: WorkerLeaseKey) -> str:
+    def _reason_for_no_lease(self, key: LeaseKey) -> str:
         specs = {
             variant.key.server_id: variant.spec
             for variant in self._pool.desired_state.visible_to(key.tenant)
@@ -102,7 +101,7 @@ class AdminTools:
         return f"this session holds no lease of server {key.server_id}"
 
 
-def _released(key: WorkerLeaseKey) -> Outcome:
+def _released(key: LeaseKey) -> Outcome:
     return _text(
         f"Released the lease of server {key.server_id}. Its state for this session is deleted; "
         "the next call of one of its tools starts with a fresh client."

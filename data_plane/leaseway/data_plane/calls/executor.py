@@ -30,7 +30,7 @@ from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.prompts_resources import (
     METHODS,
     SUBSCRIBE,
@@ -51,7 +51,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.messages.mcp import check_log_level
-from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.timing.durations import seconds
 
@@ -430,7 +430,8 @@ class Executor:
         if generation.is_shared and not active.call.lease_id:
             return await self._wait_for_shared(active, generation)
         active.event("waiting for a lease")
-        ttl = seconds(active.call.lease_ttl) if active.call.HasField("lease_ttl") else None
+        asked = active.call.HasField("lease_ttl")
+        ttl = seconds(active.call.lease_ttl) if asked else bounds.LEASE_TTL
         key = _lease_key(active.call)
         if active.call.lease_id:
             key = self._leases.get_held(active.call.lease_id, key).key
@@ -565,8 +566,8 @@ def _tenant(active: ActiveCall) -> str:
     return active.call.tenant or DEFAULT_TENANT
 
 
-def _lease_key(call: execution_pb2.Call) -> WorkerLeaseKey:
-    return WorkerLeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
+def _lease_key(call: execution_pb2.Call) -> LeaseKey:
+    return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
 
 
 def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:

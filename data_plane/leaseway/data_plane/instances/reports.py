@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.messages.states import LeaseOutcome
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Reports:
         self._reported_events = 0
         self._leases: dict[str, WorkerLease] = {}
         self._lease_ends: dict[str, LeaseEnd] = {}
-        self._unasked_ends: dict[WorkerLeaseKey, tuple[LeaseEnd, float]] = {}
+        self._unasked_ends: dict[LeaseKey, tuple[LeaseEnd, float]] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
 
@@ -104,7 +105,7 @@ class Reports:
                 del self._unasked_ends[next(iter(self._unasked_ends))]
         self._changed.set()
 
-    def settle_end(self, key: WorkerLeaseKey, expected: str) -> LeaseEnd | None:
+    def settle_end(self, key: LeaseKey, expected: str) -> LeaseEnd | None:
         """Return the unasked end of a key's last lease, and report that its session knows it now.
 
         Returns None if the control plane may have told the session already: it knows the end, and

@@ -15,12 +15,7 @@ from leaseway.data_plane.core.leases.errors import (
     told_once,
     wrong_holder,
 )
-from leaseway.data_plane.core.leases.table import (
-    LeaseLimitReached,
-    LeaseTable,
-    WorkerLease,
-    WorkerLeaseKey,
-)
+from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -29,10 +24,10 @@ from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue, mark_
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
-from leaseway.wire.bounds import MAX_TENANT_LEASES
+from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import LeaseOutcome
-from leaseway.wire.names import check_caller_names
+from leaseway.wire.names import LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000
@@ -93,7 +88,7 @@ class WorkerLeaseManager:
     def get(self, lease_id: str) -> WorkerLease | None:
         return self._table.get(lease_id)
 
-    def find(self, key: WorkerLeaseKey) -> WorkerLease | None:
+    def find(self, key: LeaseKey) -> WorkerLease | None:
         return self._table.find(key)
 
     def live_instance(self, lease: WorkerLease) -> LiveInstance | None:
@@ -101,7 +96,7 @@ class WorkerLeaseManager:
         entry = self._instances.get(lease.id)
         return entry[0] if entry is not None else None
 
-    def get_held(self, lease_id: str, key: WorkerLeaseKey) -> WorkerLease:
+    def get_held(self, lease_id: str, key: LeaseKey) -> WorkerLease:
         """Return the lease with an id, which must be held for the key.
 
         Raises:
@@ -145,7 +140,7 @@ class WorkerLeaseManager:
         """Return why a lease is not held; leases of other tenants count as unknown."""
         return lease_ended(lease_id, self._table.find_ended(lease_id, self._clock(), tenant))
 
-    def report_end(self, key: WorkerLeaseKey, expected: str) -> None:
+    def report_end(self, key: LeaseKey, expected: str) -> None:
         """Raise, once, how the last lease of a key ended, if its session cannot know.
 
         The control plane tells a session's next caller, but learns of the end a moment later.
@@ -165,11 +160,11 @@ class WorkerLeaseManager:
 
     async def acquire(
         self,
-        key: WorkerLeaseKey,
+        key: LeaseKey,
         *,
         agent: str = "",
         acquirer: str = "",
-        ttl: float | None = None,
+        ttl: float = LEASE_TTL,
         wait: float = 0.0,
     ) -> tuple[WorkerLease, bool]:
         """Return the lease of a key, its instance started, and whether the lease is new.
@@ -178,7 +173,7 @@ class WorkerLeaseManager:
             key: The session and server.
             agent: The calling agent.
             acquirer: The name of the client, or empty.
-            ttl: The requested time to live in seconds, or None for 60 s.
+            ttl: The requested time to live in seconds.
             wait: Seconds to wait for room.
 
         Raises:
@@ -186,8 +181,7 @@ class WorkerLeaseManager:
                 TOOL_NOT_FOUND, CAPACITY, or why the instance did not start.
         """
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
-        if ttl is not None:
-            check_lease_ttl(ttl)
+        check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
             lease, created, starting = await self._grant_or_wait(
                 key, lambda: self._grant(key, agent, acquirer, ttl), wait
@@ -200,7 +194,7 @@ class WorkerLeaseManager:
         return lease, created
 
     async def _grant_or_wait(
-        self, key: WorkerLeaseKey, attempt: Callable[[], Granted], wait: float
+        self, key: LeaseKey, attempt: Callable[[], Granted], wait: float
     ) -> Granted:
         try:
             return attempt()
@@ -214,7 +208,7 @@ class WorkerLeaseManager:
                 self.refusals[key.tenant if counted else OTHER_TENANTS] += 1
             raise capacity_error(key.server_id, error) from None
 
-    def _grant(self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
+    def _grant(self, key: LeaseKey, agent: str, acquirer: str, ttl: float) -> Granted:
         if self._rejection is not None:
             raise self._rejection
         generation = self._pool.resolve(key.server_id, key.tenant, agent)

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from leaseway.data_plane.core.leases.table import LeaseLimitReached, WorkerLease, WorkerLeaseKey
+from leaseway.data_plane.core.leases.table import LeaseLimitReached, WorkerLease
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.turns import fair_order, find_evicted
 
 Granted = tuple[WorkerLease, bool, asyncio.Future[None] | None]
@@ -21,7 +22,7 @@ Granted = tuple[WorkerLease, bool, asyncio.Future[None] | None]
 
 @dataclass(frozen=True, eq=False)
 class _Waiter:
-    key: WorkerLeaseKey
+    key: LeaseKey
     attempt: Callable[[], Granted]
     limit: LeaseLimitReached
     result: asyncio.Future[Granted] = field(
@@ -52,7 +53,7 @@ class LeaseWaitQueue:
 
     async def wait(
         self,
-        key: WorkerLeaseKey,
+        key: LeaseKey,
         attempt: Callable[[], Granted],
         limit: LeaseLimitReached,
         seconds: float,
@@ -87,7 +88,7 @@ class LeaseWaitQueue:
     def serve(self) -> None:
         """Retry the waiters for which there may be room now, tenants in turn."""
         full: set[tuple[str, str]] = set()
-        granted: set[WorkerLeaseKey] = set()
+        granted: set[LeaseKey] = set()
         worker_full = False
         for waiter in fair_order(self._waiters, lambda waiter: waiter.tenant, self._held_by):
             scope = (waiter.tenant, waiter.key.server_id)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey, idle_cause
+from leaseway.data_plane.core.leases.table import WorkerLease, idle_cause
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
@@ -19,7 +19,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import UsageCounter
 from leaseway.wire.messages.pages import one_page, page_start
-from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, split_qualified
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey, split_qualified
 from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version
@@ -122,7 +122,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         check_client_version(request.client, "this worker")
         if self._executor.draining:
             raise self._executor.draining_fault()
-        key = WorkerLeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
+        key = LeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
         if not key.session:
             raise Fault(Reason.SESSION_REQUIRED, "A lease belongs to a session: name one.")
         await self._pool.wait_for_version(request.registry_version)
@@ -131,7 +131,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             key,
             agent=request.client.agent,
             acquirer=request.acquirer[:MAX_KEY_LENGTH],
-            ttl=seconds(request.ttl) if request.HasField("ttl") else None,
+            ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
             wait=min(wait, _MAX_WAIT),
         )
         return leases_pb2.AcquireLeaseResponse(lease=self._lease_message(lease), created=created)

@@ -27,15 +27,13 @@ from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.span_attributes import Attr
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RETRY
 from leaseway.wire.timing.durations import duration
 
 _tracer = tracer("leaseway.data_plane")
 _MIN_LIST_TIMEOUT: Final = 1.0
 """Seconds that a server has to list prompts and resources, however long its start took."""
 
-_RELIST_DELAY: Final = Backoff(0.5, 30.0)
-"""Between two listings of a server that keeps reporting that its tools changed."""
 _FAST_RELISTS: Final = 4
 """Listings in a row with the shortest delay; clients see the first changes soon."""
 
@@ -246,7 +244,7 @@ class Prober:
                     else:
                         await self._relist_and_send(generation, live)
                 delays = max(0, listings - _FAST_RELISTS)
-                await asyncio.sleep(_RELIST_DELAY.ceiling(delays))
+                await asyncio.sleep(RETRY.ceiling(delays))
                 listings += 1
         finally:
             del self._relisting[generation]

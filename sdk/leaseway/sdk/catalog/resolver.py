@@ -24,7 +24,7 @@ from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.status import fault_from_status
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -40,7 +40,6 @@ _BATCH_TIMEOUT: Final = 1.0
 """Seconds that a batch of names waits for the slowest; then each name is resolved separately."""
 _RETRY_SEPARATELY: Final = UNANSWERED | {Reason.INTERNAL}
 """Why a failed batch is resolved name by name: one of them may be the cause."""
-_RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
 _TRIES_BEFORE_WARNING: Final = 14
 """Failed connections, about 10 s, after which a failing watch is logged as a warning."""
 
@@ -370,7 +369,7 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
                 fault,
             )
         missed = True
-        await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
+        await asyncio.sleep(RECONNECT.delay(attempt) + 0.02)
         attempt += 1
 
 

@@ -22,13 +22,12 @@ from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.artifact_refs import MAX_REFERENCE, incarnation_mark, reference_mark
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
 _PART_TIMEOUT: Final = 30.0
 """Default of the seconds that a worker may take for one part."""
 _MAX_FAILURES: Final = 5
 """Limit of failed tries in a row."""
-_RETRY: Final = Backoff(initial=0.1, maximum=2.0)
 _TRANSIENT: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.CANCELLED})
 """Reasons after which a broken stream is resumed."""
 
@@ -159,7 +158,7 @@ class AsyncArtifact:
         """Wait before another try; raise the fault as an error if there must be none."""
         if fault.reason not in _TRANSIENT or failures >= _MAX_FAILURES:
             raise error_from_fault(fault) from None
-        await asyncio.sleep(fault.retry_delay or _RETRY.delay(failures - 1))
+        await asyncio.sleep(fault.retry_delay or RECONNECT.delay(failures - 1))
         if fault.reason is Reason.WORKER_LOST:
             await self._check_worker()
 

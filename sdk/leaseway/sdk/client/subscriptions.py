@@ -19,13 +19,12 @@ from leaseway.sdk.transport.events import CallEvents
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, LEASE_TTL, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, UNANSWERED, Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
 _MAX_PARTS: Final = 1024
 """Limit of a resource's changed parts; above it, the resource itself counts as changed."""
 _TRANSIENT: Final = OF_ONE_WORKER | UNANSWERED | SETTLING | {Reason.SERVER_NOT_READY}
 """Reasons for which a subscription ends although its resource may still exist."""
-_RETRY: Final = Backoff(initial=0.1, maximum=10.0)
 _MAX_FAILURES: Final = 20
 """Limit of failed tries in a row; they take a few minutes."""
 
@@ -177,11 +176,11 @@ class AsyncResourceUpdates:
                 )
                 return  # servers have no way to end a subscription without an error
             except Fault as fault:
-                lasted = runtime.loop.time() - started_at > _RETRY.maximum
+                lasted = runtime.loop.time() - started_at > RECONNECT.maximum
                 failures = 1 if lasted else failures + 1
                 if not self._can_retry(fault) or failures > _MAX_FAILURES:
                     raise
-            await asyncio.sleep(_RETRY.delay(failures - 1))
+            await asyncio.sleep(RECONNECT.delay(failures - 1))
 
     def _can_retry(self, fault: Fault) -> bool:
         # A leased server's state is lost with the lease, and the resource may be part of it.

@@ -18,9 +18,8 @@ from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
-_RETRY: Final = Backoff(initial=0.1, maximum=2.0)
 _TRANSIENT: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
 """Reasons for which a list is missing for a while only, for example during a restart."""
 
@@ -78,7 +77,7 @@ class AsyncToolWatch:
                 if registry_version.ended and not _is_cancelling():
                     return None
                 raise
-            await asyncio.sleep(_RETRY.delay(attempt))
+            await asyncio.sleep(RECONNECT.delay(attempt))
             attempt += 1
 
     async def _fetch(self, runtime: Runtime, deadline: float) -> ToolList:

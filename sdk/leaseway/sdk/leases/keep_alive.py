@@ -17,12 +17,11 @@ from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
 from leaseway.wire.status import fault_from_status
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.durations import seconds
 
 _MAX_IDS: Final = 512  # fits into one message, even with the longest session keys
 _MAX_CONCURRENT_RELEASES: Final = 32
-_RETRY: Final = Backoff(initial=0.1, maximum=2.0)
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -82,7 +81,7 @@ class KeepAliveTasks:
                 # The book expires overdue leases; the others are retried.
                 due = self._book.next_renewal(worker)
                 if due is not None and due <= self._loop.time():
-                    await asyncio.sleep(_RETRY.delay(failures) + 0.02)
+                    await asyncio.sleep(RECONNECT.delay(failures) + 0.02)
                     failures += 1
                 else:
                     failures = 0

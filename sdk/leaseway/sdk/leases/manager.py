@@ -19,13 +19,14 @@ from leaseway.sdk.leases.book import ClientLease, LeaseBook, PendingAcquisitions
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.placement import SharedPlacements
-from leaseway.sdk.leases.releases import LEASE_ENDED, RECONNECT, LeaseReleases, should_reconnect
+from leaseway.sdk.leases.releases import LEASE_ENDED, LeaseReleases, should_reconnect
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, decide, more_informative
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, MAX_LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
 
 _ACQUIRE_TIMEOUT: Final = 600.0

@@ -12,7 +12,7 @@ from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import MAX_LEASE_TTL
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT, RETRY
 from leaseway.wire.timing.durations import duration
 
 LEASE_ENDED: Final = frozenset(
@@ -20,8 +20,6 @@ LEASE_ENDED: Final = frozenset(
 )
 _RELEASE_TIMEOUT: Final = 5.0
 _LOOKUP_TIMEOUT: Final = 2.0
-_RELEASE_RETRY: Final = Backoff(1.0, 15.0)
-RECONNECT: Final = Backoff(0.1, 1.0)
 _MAX_RECONNECTS: Final = 4
 """Times that a request is sent again to a worker whose connection broke."""
 
@@ -81,7 +79,7 @@ class LeaseReleases:
         expiry = asyncio.get_running_loop().time() + max(lease.ttl for lease in lost)
         tries = 0
         while asyncio.get_running_loop().time() < expiry:
-            await asyncio.sleep(_RELEASE_RETRY.ceiling(tries))
+            await asyncio.sleep(RETRY.ceiling(tries))
             tries += 1
             try:
                 for lease in lost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,13 @@ class Backoff:
     ) -> float:
         """Return a random delay between 0 and the ceiling."""
         return uniform(0.0, self.ceiling(attempt))
+
+
+RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
+"""To a plane: it is near, and callers wait for it."""
+RESTART: Final = Backoff(initial=0.2, maximum=30.0)
+"""Of Leaseway's own processes and tasks."""
+RETRY: Final = Backoff(initial=0.5, maximum=30.0)
+"""Of what failed for a reason that is likely to last: a server of somebody else, a probe."""
+REOPEN: Final = Backoff(initial=1.0, maximum=60.0)
+"""Of a stream that brings only notifications: nothing waits for it."""

@@ -11,12 +11,13 @@ from leaseway.control_plane.core.catalog.admin_toolset import ADMIN, add_admin_t
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import VariantKey, hidden_spec
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 
 def test_the_toolset_is_visible_while_the_tenant_has_a_leased_server() -> None:
@@ -64,7 +65,7 @@ def test_the_toolset_is_never_sent_to_workers() -> None:
 
 def test_the_toolset_itself_cannot_be_leased() -> None:
     state, _ = started(spec("desk", shared=False))
-    denied = place(state, PlacementKey("default", "s", "mcp_admin"), (), START)
+    denied = place(state, LeaseKey("default", "s", "mcp_admin"), (), START)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.NOT_LEASABLE
 
@@ -77,10 +78,10 @@ def test_what_a_tenant_sees_is_not_changed_in_place() -> None:
 
 def test_the_active_lease_of_a_key_is_on_a_worker_that_is_not_draining() -> None:
     state, _ = started(spec("a", shared=False))
-    key = PlacementKey("default", "s", "a")
+    key = LeaseKey("default", "s", "a")
     assert find_lease(state, key) is None
     state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
     assert find_lease(state, key) == Placement("w1", "L1")
-    assert find_lease(state, PlacementKey("acme", "s", "a")) is None
+    assert find_lease(state, LeaseKey("acme", "s", "a")) is None
     state.drain_worker("w1", START)
     assert find_lease(state, key) is None

@@ -12,12 +12,13 @@ from tests.control_plane.core.fake_worker import FakeWorker, run
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplaced
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import not_served, place
 from leaseway.control_plane.core.queries.status import variant_status
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 GPU = {"pool": "gpu"}
 PLAIN, RENDER = VariantKey("plain"), VariantKey("render")
@@ -70,7 +71,7 @@ def test_a_server_is_probed_sent_and_leased_only_on_workers_with_its_labels() ->
     served = state.visible.served[RENDER]
     assert [record.id for record in state.workers_serving(served)] == ["w1"]
     for session in range(5):
-        placed = place(state, PlacementKey("default", f"s{session}", "render"), (), at(2))
+        placed = place(state, LeaseKey("default", f"s{session}", "render"), (), at(2))
         assert isinstance(placed, Placement)
         assert placed.worker_id == "w1"
     assert variant_status(state, RENDER).workers == 1
@@ -86,7 +87,7 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     )
     assert state.ready, "it counts as tried"
     assert variant_status(state, RENDER).state == "failed"
-    refused = place(state, PlacementKey("default", "s", "render"), (), at(2))
+    refused = place(state, LeaseKey("default", "s", "render"), (), at(2))
     assert isinstance(refused, Denial)
     assert (refused.reason, refused.message) == (Reason.SERVER_NOT_READY, problem.message)
     assert refused.retry_delay is not None, "a worker may come"
@@ -97,7 +98,7 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     assert state.pending_servers == ["render"], "it is tried there"
     list_all(state, workers)
     assert state.pending_servers == []
-    assert isinstance(place(state, PlacementKey("default", "s", "render"), (), at(4)), Placement)
+    assert isinstance(place(state, LeaseKey("default", "s", "render"), (), at(4)), Placement)
 
 
 def test_losing_the_last_matching_worker_opens_a_problem() -> None:

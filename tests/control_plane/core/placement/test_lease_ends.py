@@ -8,8 +8,8 @@ from leaseway.control_plane.core.placement.lease_ends import (
     ReportedLeaseEnd,
     end_denial,
 )
-from leaseway.control_plane.core.placement.table import PlacementKey
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 
 def end(number: int, how: str = "released") -> ReportedLeaseEnd:
@@ -46,8 +46,8 @@ def unasked(number: int, session: str = "s", *, unasked: bool = True) -> Reporte
     )
 
 
-def key(session: str = "s") -> PlacementKey:
-    return PlacementKey("default", session, "desk")
+def key(session: str = "s") -> LeaseKey:
+    return LeaseKey("default", session, "desk")
 
 
 def test_a_session_is_told_once_that_its_lease_ended() -> None:

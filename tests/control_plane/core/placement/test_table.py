@@ -12,15 +12,16 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.wire import bounds
+from leaseway.wire.names import LeaseKey
 
 WORKERS = Able(("w1", "w2"))
 ONLY = Able(("w1",))
 
 
-def key(session: str, server_id: str = "a") -> PlacementKey:
-    return PlacementKey("default", session, server_id)
+def key(session: str, server_id: str = "a") -> LeaseKey:
+    return LeaseKey("default", session, server_id)
 
 
 def held(lease_id: str, worker_id: str, session: str, granted_at: float = 0.0) -> HeldLease:
@@ -73,7 +74,7 @@ def test_a_tenant_at_its_limit_gets_no_lease_and_others_do() -> None:
     assert table.is_tenant_full("default")
     assert table.place(key("one more"), roomy, (), 0.0) is None
     assert table.place(key("s0"), roomy, (), 0.0)  # what is held is found
-    assert table.place(PlacementKey("other", "s", "a"), roomy, (), 0.0)
+    assert table.place(LeaseKey("other", "s", "a"), roomy, (), 0.0)
     table.remove_lease("L0")
     assert table.place(key("one more"), roomy, (), 0.0)
 
@@ -83,7 +84,7 @@ def test_reservations_of_one_tenant_do_not_block_another() -> None:
     for number in range(4):
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
     assert table.place(key("s4"), ONLY, (), 0.0) is None
-    theirs = [PlacementKey("other", f"s{number}", "a") for number in range(3)]
+    theirs = [LeaseKey("other", f"s{number}", "a") for number in range(3)]
     assert [table.place(one, ONLY, (), 0.0) for one in theirs] == [Placement("w1")] * 2 + [None]
     assert table.load("w1") == 4
     assert table.place(key("s4"), ONLY, (), 0.0) is None, "both have equally many reservations"
@@ -94,7 +95,7 @@ def test_a_held_lease_is_not_displaced() -> None:
     for number in range(3):
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
         table.add_lease(held(f"L{number}", "w1", f"s{number}"))
-    assert table.place(PlacementKey("other", "s", "a"), ONLY, (), 0.0) is None
+    assert table.place(LeaseKey("other", "s", "a"), ONLY, (), 0.0) is None
 
 
 def test_a_refusal_moves_the_reservation() -> None:

@@ -16,19 +16,20 @@ from hypothesis.stateful import (
 from tests.control_plane.core.builders import Able, table_of
 
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.control_plane.core.placement.wait_queue import (
     AVOIDED_FOR,
     PlacementQueue,
     Waiter,
 )
 from leaseway.wire import bounds
+from leaseway.wire.names import LeaseKey
 
 W1 = Placement("w1")
 
 
-def key(session: str, server_id: str = "a") -> PlacementKey:
-    return PlacementKey("default", session, server_id)
+def key(session: str, server_id: str = "a") -> LeaseKey:
+    return LeaseKey("default", session, server_id)
 
 
 def join(
@@ -162,7 +163,7 @@ def test_the_queue_is_bounded() -> None:
 def test_a_tenant_that_fills_the_queue_loses_its_newest_request_to_another() -> None:
     line = PlacementQueue()
     join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
-    assert line.join(PlacementKey("other", "s", "a"), (), 0.0) is not None
+    assert line.join(LeaseKey("other", "s", "a"), (), 0.0) is not None
     assert len(line) == bounds.MAX_WAITING
     [(waiter_id, answer)] = line.pop_answers()
     assert waiter_id == bounds.MAX_WAITING

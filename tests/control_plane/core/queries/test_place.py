@@ -19,14 +19,15 @@ from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import place, place_or_wait
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import InstancePolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
-KEY = PlacementKey("default", "dialog", "a")
+KEY = LeaseKey("default", "dialog", "a")
 
 
 def test_a_shared_server_is_not_leasable() -> None:
@@ -72,7 +73,7 @@ def test_a_lease_waits_for_its_disconnected_worker(held: bool) -> None:
     denied = place(state, KEY, (), at(1.05))
     assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SYNCING, 1.0)
-    assert place(state, PlacementKey("default", "other", "a"), (), at(1.05)) == Placement("w2")
+    assert place(state, LeaseKey("default", "other", "a"), (), at(1.05)) == Placement("w2")
     assert place(state, KEY, {"w1"}, at(1.1)) == Placement("w2"), "it is excluded"
 
 
@@ -87,9 +88,7 @@ def test_the_lease_of_a_lost_worker_is_placed_on_another() -> None:
 def test_a_full_fleet_answers_capacity_with_a_retry_delay() -> None:
     state, _ = started(spec("a", shared=False))
     for number in range(8):
-        assert place(state, PlacementKey("default", f"s{number}", "a"), (), START) == Placement(
-            "w1"
-        )
+        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
     denied = place(state, KEY, (), START)
     assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.CAPACITY, 1.0)
@@ -127,9 +126,7 @@ def filled(most: int) -> tuple[Coordinator, str]:
     instances = InstancePolicy(max_instances=most)
     state, _ = started(replace(spec("a", shared=False), instances=instances))
     for number in range(min(most, 8)):
-        assert place(state, PlacementKey("default", f"s{number}", "a"), (), START) == Placement(
-            "w1"
-        )
+        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
     denied = place(state, KEY, (), START)
     assert isinstance(denied, Denial)
     return state, denied.message

@@ -7,13 +7,14 @@ from tests.control_plane.core.fake_worker import FakeWorker, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.queries.status import count_servers_up, variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerReport
 from leaseway.control_plane.sync.convert import hello_from_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.wire.names import LeaseKey
 
 
 def fleet(shared: bool = True) -> Coordinator:
@@ -79,10 +80,10 @@ def test_watchers_are_not_notified_of_leased_instances() -> None:
 def test_leases_avoid_a_worker_that_cannot_start_the_server() -> None:
     state = fleet(shared=False)
     tell(state, "w1", "backoff", failures=1)
-    placed = [place(state, PlacementKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
+    placed = [place(state, LeaseKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
     assert [each.worker_id for each in placed if isinstance(each, Placement)] == ["w2"] * 8 + ["w1"]
     tell(state, "w1", "ready", role="spare")
-    assert place(state, PlacementKey("t", "s", "a"), (), at(3)) == Placement("w1")
+    assert place(state, LeaseKey("t", "s", "a"), (), at(3)) == Placement("w1")
 
 
 def test_a_worker_with_capacity_zero_gets_no_lease() -> None:
@@ -125,15 +126,13 @@ def test_a_server_that_no_worker_serves_is_failing() -> None:
 def test_a_worker_with_a_spare_is_preferred_among_equally_loaded_ones() -> None:
     state = fleet(shared=False)
     tell(state, "w2", "ready", role="spare")
-    assert place(state, PlacementKey("t", "s1", "a"), (), at(3)) == Placement("w2")
-    assert place(state, PlacementKey("t", "s2", "a"), (), at(3)) == Placement("w1"), "the emptier"
+    assert place(state, LeaseKey("t", "s1", "a"), (), at(3)) == Placement("w2")
+    assert place(state, LeaseKey("t", "s2", "a"), (), at(3)) == Placement("w1"), "the emptier"
     tell(state, "w2", "starting", role="spare")
-    assert place(state, PlacementKey("t", "s3", "a"), (), at(3)) == Placement("w1"), (
-        "it is used again"
-    )
+    assert place(state, LeaseKey("t", "s3", "a"), (), at(3)) == Placement("w1"), "it is used again"
     tell(state, "w2", "ready", role="spare")
     state.handle_worker_disconnected("w2", at(4))
     state.roster.forget_lost_workers(at(30))
-    assert place(state, PlacementKey("t", "s4", "a"), (), at(30)) == Placement("w1")
+    assert place(state, LeaseKey("t", "s4", "a"), (), at(30)) == Placement("w1")
     launch = state.servers.last_known_good[VariantKey("a")].launch_hash
     assert not state.roster.workers_with_spare((VariantKey("a"), launch))

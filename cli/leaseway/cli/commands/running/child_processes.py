@@ -21,7 +21,7 @@ from typing import Final
 import click
 
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RESTART, Backoff
 
 STOP_TIMEOUT: Final = 35.0
 """Seconds from SIGTERM to SIGKILL: a little more than a plane's own shutdown bound."""
@@ -65,7 +65,7 @@ class Child:
         *,
         withheld: Collection[str] = (),
         program: Sequence[str] = (sys.executable, "-m", "leaseway.cli.main"),
-        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        backoff: Backoff = RESTART,
     ) -> None:
         self.name = name
         self.address = ""

@@ -18,10 +18,9 @@ from leaseway.control_plane.config.kubernetes.api import (
     open_api,
 )
 from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource, ResourceKind
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RECONNECT
 
 _logger = logging.getLogger(__name__)
-_RETRY: Final = Backoff(0.2, 5.0)
 _OPEN_AGAIN_AFTER: Final = 10.0
 """Seconds until the next attempt to find an API that is not configured here."""
 _QUIET: Final = 0.1
@@ -119,7 +118,7 @@ class _NamespaceWatch:
             except KubernetesFailure as failure:
                 self._record_failure(kind, failure, failures)
                 failures += 1
-                await asyncio.sleep(_RETRY.delay(failures - 1))
+                await asyncio.sleep(RECONNECT.delay(failures - 1))
 
     def _update(self, kind: ResourceKind, found: dict[str, CustomResource]) -> None:
         self._failures.pop(kind, None)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import PlacementKey, PlacementTable
+from leaseway.control_plane.core.placement.table import PlacementTable
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.limits import limit_metadata
+from leaseway.wire.names import LeaseKey
 
 _RETRY: Final = 1.0
 _RELEASE: Final = "Release leases that are not needed"
@@ -20,7 +21,7 @@ _WAIT: Final = "or let the request wait for capacity (wait=)"
 
 def capacity_error(
     table: PlacementTable,
-    key: PlacementKey,
+    key: LeaseKey,
     able: Sequence[str],
     max_leases: int,
 ) -> Denial:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
+from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 _RETENTION: Final = 60.0
 _MAX_ENDS: Final = 4096
@@ -33,8 +34,8 @@ class ReportedLeaseEnd:
     """Why, in a sentence for its session; empty unless unasked."""
 
     @property
-    def key(self) -> PlacementKey:
-        return PlacementKey(self.tenant, self.session, self.server_id)
+    def key(self) -> LeaseKey:
+        return LeaseKey(self.tenant, self.session, self.server_id)
 
 
 _REASONS: Final = {
@@ -53,7 +54,7 @@ class EndNotices:
     """
 
     def __init__(self) -> None:
-        self._notices: OrderedDict[PlacementKey, tuple[ReportedLeaseEnd, float]] = OrderedDict()
+        self._notices: OrderedDict[LeaseKey, tuple[ReportedLeaseEnd, float]] = OrderedDict()
         # A worker reports recent ends again when its stream was broken.
         self._settled: OrderedDict[str, float] = OrderedDict()
 
@@ -67,7 +68,7 @@ class EndNotices:
             self._notices[key] = (end, now)
         self._forget_old(now)
 
-    def settle(self, key: PlacementKey, now: float) -> ReportedLeaseEnd | None:
+    def settle(self, key: LeaseKey, now: float) -> ReportedLeaseEnd | None:
         """Return the end that the session of a key does not know, and count it as told."""
         self._forget_old(now)
         entry = self._notices.pop(key, None)

@@ -15,6 +15,7 @@ from math import inf, nextafter
 from typing import Protocol, TypeVar
 
 from leaseway.wire import bounds
+from leaseway.wire.names import LeaseKey
 
 _Key = TypeVar("_Key")
 _MAX_FENCED = 16_384
@@ -66,15 +67,6 @@ class LoadOrder:
             del self._order[bisect_left(self._order, (load, worker_id))]
 
 
-@dataclass(frozen=True, order=True)
-class PlacementKey:
-    """Identifies a lease to callers: at most one lease per tenant, session and server."""
-
-    tenant: str
-    session: str
-    server_id: str
-
-
 @dataclass(frozen=True)
 class HeldLease:
     """A lease as its worker reported it.
@@ -84,7 +76,7 @@ class HeldLease:
     """
 
     id: str
-    key: PlacementKey
+    key: LeaseKey
     worker_id: str
     granted_at: float
     agent: str = ""
@@ -142,8 +134,8 @@ class PlacementTable:
     """Leases and reservations; owned by the coordinator."""
 
     leases: dict[str, HeldLease] = field(default_factory=dict)
-    _by_key: dict[PlacementKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
-    _reserved: dict[PlacementKey, _Reservation] = field(default_factory=dict)
+    _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
+    _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
     _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
     _booked: dict[str, int] = field(default_factory=dict)
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
@@ -152,34 +144,30 @@ class PlacementTable:
     _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
     _unanswered: dict[str, float] = field(default_factory=dict)
     _available: LoadOrder = field(default_factory=LoadOrder)
-    _fenced: dict[str, PlacementKey] = field(default_factory=dict)  # by lease id, the oldest first
-    _ending: dict[PlacementKey, list[HeldLease]] = field(
-        default_factory=dict
-    )  # fenced and reported
+    _fenced: dict[str, LeaseKey] = field(default_factory=dict)  # by lease id, the oldest first
+    _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
     _lost: list[HeldLease] = field(default_factory=list)  # with their workers, for the owner
     _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
 
-    def has_lease(self, key: PlacementKey) -> bool:
+    def has_lease(self, key: LeaseKey) -> bool:
         return key in self._by_key
 
-    def leases_of(self, key: PlacementKey) -> tuple[HeldLease, ...]:
+    def leases_of(self, key: LeaseKey) -> tuple[HeldLease, ...]:
         """Return the leases with a key, oldest first."""
         return tuple(self._by_key.get(key, ()))
 
-    def workers_of(self, key: PlacementKey) -> list[str]:
+    def workers_of(self, key: LeaseKey) -> list[str]:
         """Return the workers with leases or a reservation for a key, oldest first."""
         held = [lease.worker_id for lease in self._by_key.get(key, ())]
         booked = self._reserved.get(key)
         return held if booked is None else [*held, booked.worker_id]
 
-    def find_active(
-        self, key: PlacementKey, keeps_leases: Callable[[str], bool]
-    ) -> HeldLease | None:
+    def find_active(self, key: LeaseKey, keeps_leases: Callable[[str], bool]) -> HeldLease | None:
         """Return the oldest lease with a key whose worker keeps its leases, or None."""
         leases = self._by_key.get(key, ())
         return next((lease for lease in leases if keeps_leases(lease.worker_id)), None)
 
-    def fence(self, lease_id: str, key: PlacementKey) -> HeldLease | None:
+    def fence(self, lease_id: str, key: LeaseKey) -> HeldLease | None:
         """Remove a lease whose holder was told that it is lost; return it if it is known.
 
         An unknown lease is fenced when it is reported later.
@@ -198,7 +186,7 @@ class PlacementTable:
         """Return whether the holder of a lease was told that it is lost."""
         return self._fenced.get(lease.id) == lease.key
 
-    def workers_ending(self, key: PlacementKey) -> list[str]:
+    def workers_ending(self, key: LeaseKey) -> list[str]:
         """Return the workers that have not ended a fenced lease with a key yet."""
         return [lease.worker_id for lease in self._ending.get(key, ())]
 
@@ -247,7 +235,7 @@ class PlacementTable:
         self._available.set_capacity(worker_id, capacity, self.load(worker_id))
 
     def place(
-        self, key: PlacementKey, eligible: Eligible, excluded: Collection[str], now: float
+        self, key: LeaseKey, eligible: Eligible, excluded: Collection[str], now: float
     ) -> Placement | None:
         """Choose a worker and reserve capacity on it.
 
@@ -388,9 +376,7 @@ class PlacementTable:
         first = next(iter(self._reserved.values()), None)
         return None if first is None else first.until
 
-    def _choose(
-        self, key: PlacementKey, eligible: Eligible, excluded: Collection[str]
-    ) -> str | None:
+    def _choose(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
         """Return the session's worker, else the least loaded; suspect workers come last.
 
         Among equally loaded workers, one with a spare instance is preferred.
@@ -423,9 +409,7 @@ class PlacementTable:
             return min(ready, default=worker_id)
         return suspect
 
-    def _displace(
-        self, key: PlacementKey, eligible: Eligible, excluded: Collection[str]
-    ) -> str | None:
+    def _displace(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
         """Cancel a reservation of a tenant that has more of them; return its worker, or None."""
         fair = self._unused.get(key.tenant, 0) + 1
         greedy = {tenant for tenant, count in self._unused.items() if count > fair}
@@ -446,19 +430,19 @@ class PlacementTable:
                 return worker_id
         return None
 
-    def _session_workers(self, key: PlacementKey) -> Iterator[str]:
+    def _session_workers(self, key: LeaseKey) -> Iterator[str]:
         """Yield the session's workers that have free capacity, least loaded first."""
         workers = self._sessions.get((key.tenant, key.session), ())
         available = [(self.load(one), one) for one in workers if one in self._available]
         return (worker_id for _, worker_id in sorted(available))
 
-    def _cancel(self, key: PlacementKey) -> None:
+    def _cancel(self, key: LeaseKey) -> None:
         booked = self._reserved.pop(key)
         _add(self._booked, booked.worker_id, -1)
         _add(self._unused, key.tenant, -1)
         self._count(key, booked.worker_id, -1)
 
-    def _count(self, key: PlacementKey, worker_id: str, step: int) -> None:
+    def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
         self._available.set_load(worker_id, self.load(worker_id))
         _add(self._servers, (worker_id, key.server_id), step)
         _add(self._tenants, key.tenant, step)

@@ -13,8 +13,9 @@ from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.capacity_errors import queue_full_error
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.wire import bounds
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.turns import fair_order, find_evicted
 
 PlacementOutcome = Placement | Denial
@@ -35,7 +36,7 @@ class Waiter:
 
     id: int
     turn: int
-    key: PlacementKey
+    key: LeaseKey
     avoided: Mapping[str, float] = field(default_factory=dict)
 
     def at(self, now: float) -> Waiter:
@@ -49,13 +50,13 @@ class PlacementQueue:
 
     _waiting: dict[int, Waiter] = field(default_factory=dict)  # by id, in the order of turns
     _answers: list[tuple[int, PlacementOutcome]] = field(default_factory=list)
-    _served: dict[PlacementKey, tuple[int, float]] = field(default_factory=dict)  # oldest first
+    _served: dict[LeaseKey, tuple[int, float]] = field(default_factory=dict)  # oldest first
     _last: int = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def join(self, key: PlacementKey, avoided: Iterable[str], now: float) -> Waiter | None:
+    def join(self, key: LeaseKey, avoided: Iterable[str], now: float) -> Waiter | None:
         """Queue a request; return None if the queue is full.
 
         If the queue is full, it drops the newest request of the tenant with the most requests for a
@@ -81,7 +82,7 @@ class PlacementQueue:
         self,
         attempt: Callable[[Waiter], PlacementOutcome | None],
         now: float,
-        held: Callable[[PlacementKey], bool] = lambda _key: False,
+        held: Callable[[LeaseKey], bool] = lambda _key: False,
         tenant_load: Callable[[str], int] = lambda _tenant: 0,
     ) -> None:
         """Retry waiting requests that may succeed now, tenants in turn.
@@ -93,7 +94,7 @@ class PlacementQueue:
             tenant_load: Returns a tenant's number of leases.
         """
         full: set[tuple[str, str]] = set()
-        answered: set[PlacementKey] = set()
+        answered: set[LeaseKey] = set()
         for queued in fair_order(self._waiting.values(), lambda one: one.key.tenant, tenant_load):
             wanted = (queued.key.tenant, queued.key.server_id)
             # Also for skipped requests: a retry time in the past would be due forever.

@@ -12,14 +12,14 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.capacity_errors import capacity_error, queue_full_error
-from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.suggestions import alike
-from leaseway.wire.names import ALL_TENANTS
+from leaseway.wire.names import ALL_TENANTS, LeaseKey
 
 _NOT_READY_RETRY = 0.5
 _RECONNECT_RETRY = 1.0
@@ -54,14 +54,14 @@ class _EligibleWorkers:
 
 
 def place(
-    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Placement | PendingServers | Denial:
     """Choose a worker for a lease and reserve capacity on it (DESIGN §5)."""
     return _try_place(state, key, excluded, now) or _capacity_error(state, key)
 
 
 def _try_place(
-    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Placement | PendingServers | Denial | None:
     """Like `place`, but return None if there is no capacity or no worker serves the server."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
@@ -96,7 +96,7 @@ def _try_place(
 
 
 def _holder_disconnected(
-    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Denial | None:
     """Return a denial if the holder of the lease has just disconnected, else None.
 
@@ -120,7 +120,7 @@ def _holder_disconnected(
     return None
 
 
-def _capacity_error(state: Coordinator, key: PlacementKey) -> Denial:
+def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
     served = state.visible.view(key.tenant).servers[key.server_id]
     able = [record.id for record in state.workers_serving(served) if record.accepts_work]
     if not able:
@@ -129,7 +129,7 @@ def _capacity_error(state: Coordinator, key: PlacementKey) -> Denial:
 
 
 def place_or_wait(
-    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment, *, wait: bool
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, *, wait: bool
 ) -> Placement | PendingServers | Denial | Waiter:
     """Place a lease after all waiting requests; with `wait`, queue it if there is no capacity."""
     serve_queue(state, now)
@@ -157,7 +157,7 @@ def serve_queue(state: Coordinator, now: Moment) -> None:
         )
 
 
-def find_lease(state: Coordinator, key: PlacementKey) -> Placement | None:
+def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
     """Return the reported lease for a key, or None; reserves nothing."""
     lease = state.placements.find_active(key, lambda worker_id: _keeps_leases(state, worker_id))
     return Placement(lease.worker_id, lease.id) if lease is not None else None

@@ -16,9 +16,8 @@ from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RETRY
 
-_RETRY = Backoff(initial=0.5, maximum=30.0)
 _CLAIM_INTERVAL = 10.0
 """Minimum seconds between two verifications of claims about one server."""
 _ANSWER_GRACE = 10.0
@@ -81,7 +80,7 @@ class ProbeJob:
 class ProbeSchedule:
     """All probe jobs; owned by the coordinator."""
 
-    delay: Callable[[int], float] = _RETRY.delay
+    delay: Callable[[int], float] = RETRY.delay
     jobs: dict[VariantKey, ProbeJob] = field(default_factory=dict)
     _next_id: int = 1
     _claimed: dict[VariantKey, float] = field(default_factory=dict)  # last verification times

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey, PlacementTable
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.workers.actions import DrainWorker, RevokeLease, WorkerAction
 from leaseway.control_plane.core.workers.records import (
@@ -25,6 +25,7 @@ from leaseway.control_plane.core.workers.subscription import Push, Subscription,
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 _DUPLICATE_GRACE = 2.0
 """Seconds for which two leases may share a key: reports arrive 0.1 s late, or more under load."""
@@ -62,7 +63,7 @@ class Roster:
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _disconnected_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
     _spares: dict[Launched, set[str]] = field(default_factory=dict)  # ids of workers
-    _duplicates: dict[PlacementKey, float] = field(default_factory=dict)  # when to revoke one
+    _duplicates: dict[LeaseKey, float] = field(default_factory=dict)  # when to revoke one
 
     def queue_action(self, worker_id: str, action: WorkerAction) -> None:
         self._unsent.append((worker_id, action))
@@ -201,7 +202,7 @@ class Roster:
         self.queue_action(lease.worker_id, RevokeLease(lease_id, reason))
         return True
 
-    def fence(self, lease_id: str, key: PlacementKey) -> None:
+    def fence(self, lease_id: str, key: LeaseKey) -> None:
         """End a lease that its holder was told is lost, now or when its worker reconnects."""
         self.placements.fence(lease_id, key)
         lease = self.placements.leases.get(lease_id)

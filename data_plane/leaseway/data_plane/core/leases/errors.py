@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from leaseway.data_plane.core.leases.table import (
-    EndedLease,
-    LeaseLimitReached,
-    WorkerLeaseKey,
-)
+from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import limit_metadata
 from leaseway.wire.messages.states import LeaseOutcome
+from leaseway.wire.names import LeaseKey
 
 _REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,
@@ -36,7 +33,7 @@ def lease_ended(lease_id: str, ended: EndedLease | None) -> Fault:
     )
 
 
-def told_once(fault: Fault, key: WorkerLeaseKey) -> Fault:
+def told_once(fault: Fault, key: LeaseKey) -> Fault:
     """Return the fault for a first call of a session that did not know that its lease ended."""
     return replace(
         fault,

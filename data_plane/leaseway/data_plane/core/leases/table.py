@@ -14,6 +14,7 @@ from typing import Final
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.messages.states import LeaseOutcome
+from leaseway.wire.names import LeaseKey
 
 _MAX_ENDED: Final = 10_000
 _MAX_USERS: Final = 64
@@ -24,15 +25,6 @@ _MAX_TICK_INTERVAL: Final = 0.5
 """Seconds between ticks, so that a stall is noticed before it expires the first lease."""
 _GRACE: Final = 1 / 3
 """The part of a time to live that renewals get to arrive after a stall."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLeaseKey:
-    """The session and server of a lease; there is one lease per key."""
-
-    tenant: str
-    session: str
-    server_id: str
 
 
 @dataclass(slots=True)
@@ -60,7 +52,7 @@ class WorkerLease:
     """
 
     id: str
-    key: WorkerLeaseKey
+    key: LeaseKey
     agent: str
     acquirer: str
     variant: VariantKey
@@ -143,7 +135,7 @@ class LeaseTable:
         self._capacity = capacity
         self._counter = 0
         self._leases: dict[str, WorkerLease] = {}
-        self._by_key: dict[WorkerLeaseKey, WorkerLease] = {}
+        self._by_key: dict[LeaseKey, WorkerLease] = {}
         self._per_server: Counter[str] = Counter()
         self._per_tenant: Counter[str] = Counter()
         self._ended: OrderedDict[str, EndedLease] = OrderedDict()
@@ -160,17 +152,17 @@ class LeaseTable:
     def get(self, lease_id: str) -> WorkerLease | None:
         return self._leases.get(lease_id)
 
-    def find(self, key: WorkerLeaseKey) -> WorkerLease | None:
+    def find(self, key: LeaseKey) -> WorkerLease | None:
         return self._by_key.get(key)
 
     def acquire(
         self,
-        key: WorkerLeaseKey,
+        key: LeaseKey,
         now: float,
         *,
         variant: VariantKey,
         launch_hash: str,
-        ttl: float | None = None,
+        ttl: float = bounds.LEASE_TTL,
         agent: str = "",
         acquirer: str = "",
         server_limit: int = bounds.MAX_INSTANCES,
@@ -183,7 +175,7 @@ class LeaseTable:
             now: The time.
             variant: The variant that a new lease's instance is started from.
             launch_hash: The version of that variant.
-            ttl: The requested time to live in seconds, clamped to 1 s to 24 h; None is 60 s. A
+            ttl: The requested time to live in seconds, within its bounds (`check_lease_ttl`). A
                 held lease keeps the longest requested time.
             agent: The agent that acquires it.
             acquirer: The name of the client.
@@ -193,8 +185,6 @@ class LeaseTable:
         Raises:
             LeaseLimitReached: A new lease would exceed a limit.
         """
-        ttl = bounds.LEASE_TTL if ttl is None else ttl
-        ttl = min(max(ttl, bounds.MIN_LEASE_TTL), bounds.MAX_LEASE_TTL)
         lease = self._by_key.get(key)
         if lease is not None:
             lease.ttl = max(lease.ttl, ttl)
@@ -220,7 +210,7 @@ class LeaseTable:
         self._per_tenant[key.tenant] += 1
         return lease, True
 
-    def _check_limits(self, key: WorkerLeaseKey, server_limit: int, tenant_limit: int) -> None:
+    def _check_limits(self, key: LeaseKey, server_limit: int, tenant_limit: int) -> None:
         if len(self._leases) >= self._capacity:
             raise LeaseLimitReached(
                 f"this worker holds {self._capacity} leases, its limit", worker_full=True

@@ -29,7 +29,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     read_repaired_body,
 )
 from leaseway.wire.errors import Fault
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import REOPEN
 
 _logger = logging.getLogger(__name__)
 _MAX_RESUMES: Final = 2
@@ -39,7 +39,6 @@ _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
 
 _OF_REQUESTS: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
-_RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
 _MIN_LIFETIME: Final = 30.0
 """A GET stream that lived for so many seconds does not count as a failure."""
 
@@ -284,7 +283,7 @@ class GetStream:
                 _logger.debug("The GET stream of the server %s broke: %s", self._server, error)
             steady = time.monotonic() - opened > _MIN_LIFETIME
             failures = 0 if steady else failures + 1
-            await asyncio.sleep(max(self._parser.retry or 0.0, _RECONNECT.ceiling(failures)))
+            await asyncio.sleep(max(self._parser.retry or 0.0, REOPEN.ceiling(failures)))
 
     async def _read_once(self) -> bool:
         """Read one stream to its end; return whether to reopen it."""

@@ -200,7 +200,7 @@ async def test_a_stream_of_changes_is_reopened_after_an_unexpected_failure(
             pass
 
     monkeypatch.setattr(listing, "listen", lambda *_, **__: Listening())
-    monkeypatch.setattr(listing, "_REOPEN_BACKOFF", Backoff(0.0))
+    monkeypatch.setattr(listing, "REOPEN", Backoff(0.0))
     peer = Peer("odd", lambda: None)
     peer.era = Era("2026-07-28", modern=True)
     session = cast("ClientSession", Session())

@@ -36,10 +36,9 @@ from leaseway.data_plane.mcp.protocol.messages.reading import SMALL, repair
 from leaseway.wire.bounds import MAX_LISTED, MIB
 from leaseway.wire.messages.portable_json import NotPortable
 from leaseway.wire.secrets.redaction import redact
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import REOPEN
 
 _logger = logging.getLogger(__name__)
-_REOPEN_BACKOFF: Final = Backoff(initial=1.0, maximum=60.0)
 _MAX_BYTES: Final = 16 * MIB
 _MAX_NAMES: Final = 20
 """Names in a sentence about a list."""
@@ -361,7 +360,7 @@ async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable
         except Exception:  # later list changes must not be missed
             failures += 1
             _logger.exception("Listening to the server %s failed; it is retried.", peer.server)
-        await asyncio.sleep(_REOPEN_BACKOFF.ceiling(failures))
+        await asyncio.sleep(REOPEN.ceiling(failures))
 
 
 def _notified_lists(capabilities: ServerCapabilities | None) -> tuple[bool, bool, bool]:

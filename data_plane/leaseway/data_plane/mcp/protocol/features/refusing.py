@@ -10,16 +10,13 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from leaseway.data_plane.core.problems import REFUSING
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
-
-_PAUSES: Final = Backoff(initial=0.25, maximum=30.0)
+from leaseway.wire.timing.backoff import RETRY
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ async def _investigate(peer: Peer, policy: RefusalPolicy) -> Fault | None:
 def _pauses() -> Iterator[float]:
     failures = 0
     while True:
-        yield _PAUSES.ceiling(failures)
+        yield RETRY.ceiling(failures)
         failures += 1
 
 

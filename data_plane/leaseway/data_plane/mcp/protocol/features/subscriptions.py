@@ -24,14 +24,12 @@ from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.era import reject_call
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RETRY
 
 _logger = logging.getLogger(__name__)
 _UNSUBSCRIBE_TIMEOUT: Final = 10.0
 """Seconds for a server's response to an unsubscribe."""
 
-_RESTART_BACKOFF: Final = Backoff(initial=0.5, maximum=30.0)
-"""Between two streams of a modern server that ends them."""
 
 _MAX_TEXT: Final = 2048
 
@@ -236,7 +234,7 @@ class InstanceSubscriptions:
                     raise
             failures += 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RESTART_BACKOFF.ceiling(failures - 1)):
+                async with asyncio.timeout(RETRY.ceiling(failures - 1)):
                     await resource.until_outdated()
 
     async def _listen_once(self, resource: _Resource) -> bool:
