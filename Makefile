@@ -24,7 +24,7 @@ SKEW ?= HEAD~50
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test soak skew bench bench-against check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
+.PHONY: demo docs test soak skew bench bench-against call-path check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -54,6 +54,9 @@ bench: .venv/bench.stamp
 
 bench-against: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.against $(BASE)
+
+call-path: .venv/bench.stamp
+	$(BIN)/python tools/call_path.py
 
 check: fmt-check lint types imports rooms protos
 
