@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,21 @@ def test_questions_find_the_right_tool_among_the_first_five() -> None:
     print(f"{len(QUESTIONS) - len(missed)} of {len(QUESTIONS)} found; missed: {missed}")
     assert len(QUESTIONS) == 60
     assert len(QUESTIONS) - len(missed) >= MIN_FOUND, missed
+
+
+def test_the_ranking_is_that_of_a_library() -> None:
+    # Recorded with BM25Plus of rank-bm25 0.2.2 over the same words.
+    recorded = json.loads(Path(__file__).with_name("recorded_ranking.json").read_text())
+    index = ToolIndex(tools())
+    assert {
+        question: [tool.name for tool in index.search(question, 5)] for question in QUESTIONS
+    } == recorded
+
+
+def test_every_tool_that_matches_is_found_even_if_all_do() -> None:
+    files = [make_tool("read_file"), make_tool("write_file"), make_tool("move_file")]
+    found = ToolIndex(files).search("read or write a file", 5)
+    assert [tool.name for tool in found] == ["read_file", "write_file", "move_file"]
 
 
 def test_three_definitions_take_a_hundredth_of_five_hundred() -> None:

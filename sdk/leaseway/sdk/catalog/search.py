@@ -1,12 +1,13 @@
 """Search for tools by their purpose, so that a model need not get hundreds of definitions.
 
-Tools are ranked with BM25 over their names, descriptions and parameters, in memory. This needs the
-package `rank-bm25`, which is imported when the first index is built.
+Tools are ranked with BM25 over their names, descriptions and parameters, in memory.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ _ENDINGS: Final = ("ing", "ies", "es", "ed", "s", "e")
 _MIN_STEM: Final = 3
 _MAX_PARAMETERS: Final = 64
 """Parameters of a tool that are indexed."""
+_SATURATION: Final = 1.5
+"""BM25's k1: how soon more occurrences of a word stop to count."""
+_LENGTH_WEIGHT: Final = 0.75
+"""BM25's b: how much the length of a text matters, from 0 to 1."""
 
 
 class ToolIndex:
@@ -27,18 +32,11 @@ class ToolIndex:
 
     Args:
         tools: The tools, in any order.
-
-    Raises:
-        ImportError: `rank-bm25` is not installed.
     """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        from rank_bm25 import BM25Plus
-
         self._tools = tuple(tools)
-        corpus = [_words_of(tool) for tool in self._tools]
-        self._vocabulary = {word for words in corpus for word in words}
-        self._ranking = BM25Plus(corpus) if self._vocabulary else None
+        self._scores = _scores([_words_of(tool) for tool in self._tools])
 
     def search(self, query: str, limit: int = 5) -> list[Tool]:
         """Return the tools that match a query best, best first.
@@ -47,16 +45,33 @@ class ToolIndex:
             query: The purpose of the tool in words; at most 2,000 characters are used.
             limit: Maximum number of tools.
         """
-        words = [word for word in _words(query[:_MAX_QUERY]) if word in self._vocabulary]
-        if not words or self._ranking is None:
-            return []
-        scores: Sequence[float] = self._ranking.get_scores(words)
-        # BM25+ gives all tools without a matching word the same score, the lowest.
-        lowest = min(scores) if len(self._tools) > 1 else -1.0
-        ranked = sorted(
-            range(len(self._tools)), key=lambda index: (-scores[index], self._tools[index].name)
-        )
-        return [self._tools[index] for index in ranked[:limit] if scores[index] > lowest]
+        found: defaultdict[int, float] = defaultdict(float)
+        for word in _words(query[:_MAX_QUERY]):
+            for index, score in self._scores.get(word, {}).items():
+                found[index] += score
+        ranked = sorted(found, key=lambda index: (-found[index], self._tools[index].name))
+        return [self._tools[index] for index in ranked[:limit]]
+
+
+def _scores(texts: Sequence[Sequence[str]]) -> dict[str, dict[int, float]]:
+    """Return for each word what it adds to the BM25 score of each text that contains it.
+
+    A word counts more if few texts have it, and less the more often one text repeats it. Long texts
+    would win by their length alone, so their counts are scaled down.
+    """
+    if not texts:
+        return {}
+    average = sum(map(len, texts)) / len(texts)
+    texts_of: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for index, text in enumerate(texts):
+        scale = _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * len(text) / (average or 1))
+        for word, count in Counter(text).items():
+            texts_of[word][index] = count * (_SATURATION + 1) / (scale + count)
+    for scores in texts_of.values():
+        rarity = math.log((len(texts) + 1) / len(scores))
+        for index in scores:
+            scores[index] *= rarity
+    return dict(texts_of)
 
 
 def _words_of(tool: Tool) -> list[str]:

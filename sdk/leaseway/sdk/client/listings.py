@@ -157,9 +157,9 @@ class AsyncListings(ABC):
     ) -> list[Tool]:
         """Search the tools by their purpose; return the best matches first.
 
-        Tools are ranked by BM25 over names, descriptions and parameters, which needs the package
-        `rank-bm25` (the extra `search`). A model that is offered this method, `describe_tool` and
-        `call_tool` needs three definitions instead of those of all tools.
+        Tools are ranked by BM25 over names, descriptions and parameters. A model that is offered
+        this method, `describe_tool` and `call_tool` needs three definitions instead of those of all
+        tools.
 
         Args:
             query: What the tool must do, in words; the first 2,000 characters are used.
@@ -169,7 +169,6 @@ class AsyncListings(ABC):
 
         Raises:
             ToolNotFound: One of the servers does not exist; the message names the nearest ids.
-            ImportError: `rank-bm25` is not installed.
             LeasewayError: The request failed otherwise.
         """
         check_text("query", query)
