@@ -11,7 +11,7 @@
 #   make k8s            run the tests that need a real Kubernetes API (the first run compiles Go for 4 minutes)
 #   make skew           test planes, workers and the SDK against those of an earlier commit (SKEW=HEAD~50)
 #   make fmt            format the code
-#   make generate       generate sdk/leaseway/v1 from protos/, and the generated parts of deploy/
+#   make generate       generate sdk/leaseway/v1 from protos/, and the custom resource definitions of deploy/
 #   make record-faults  record the metrics that the tests of alerts and dashboards use (15 minutes)
 #   make runbook        write docs/runbook.md from its entries
 
@@ -85,7 +85,7 @@ protos: .venv/dev.stamp .build/protos/stamp
 
 generate: .build/protos/stamp .venv/dev.stamp
 	tools/generate.sh
-	tools/kubernetes/generate.sh
+	$(BIN)/python tools/kubernetes/generate_crds.py
 
 runbook: .venv/runtime.stamp
 	$(BIN)/python tools/write_runbook.py
