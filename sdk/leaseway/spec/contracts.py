@@ -16,6 +16,15 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.wire.messages.json_schema import (
+    CHOICES,
+    CONDITIONS,
+    DEFINITIONS,
+    MEMBERS,
+    PROPERTIES,
+    TOOL_HINTS,
+)
+
 _decode = msgspec.json.Decoder().decode
 _MAX_DEPTH: Final = 200
 """Levels of a schema; a deeper one is compared as it is written."""
@@ -25,11 +34,8 @@ _ROUNDS: Final = 12
 """How often definitions are told apart by their references; beyond it their names count."""
 
 _TEXTS: Final = ("title", "description", "icons", "_meta")
-_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
-_DEFINITIONS: Final = ("$defs", "definitions")
 _SETS: Final = ("enum", "required", "type")
-_CHOICES: Final = ("allOf", "anyOf", "oneOf")
 
 
 def same_contract(one: bytes, other: bytes) -> bool:
@@ -96,7 +102,7 @@ def _contract(
     hints = hints if isinstance(hints, dict) else {}
     return {
         "name": tool.get("name"),
-        "hints": {name: hints.get(name) is True for name in _HINTS if name in hints},
+        "hints": {name: hints.get(name) is True for name in TOOL_HINTS if name in hints},
         "execution": tool.get("execution"),
         "input": _schema_contract(tool.get("inputSchema"), naming),
         "output": _schema_contract(tool.get("outputSchema"), naming),
@@ -153,7 +159,7 @@ def _collect(schema: Any, place: str, found: dict[str, Any], depth: int) -> None
         return
     if depth == 0:
         found[place] = schema
-    for key in _DEFINITIONS:
+    for key in DEFINITIONS:
         named = schema.get(key)
         for name, target in named.items() if isinstance(named, dict) else ():
             escaped = name.replace("~", "~0").replace("/", "~1")
@@ -217,12 +223,11 @@ def _as_written(part: Any, names: Mapping[str, str], depth: int) -> Any:
 
 _RULES: Final[Mapping[str, Callable[[Any, Mapping[str, str], int], Any]]] = {
     **dict.fromkeys(
-        ("items", "prefixItems", "additionalItems", "contains", "additionalProperties",
-         "propertyNames", "unevaluatedItems", "unevaluatedProperties", "not", "if", "then", "else"),
+        ("items", "prefixItems", *MEMBERS, *CONDITIONS),
         _schemas,
     ),
-    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas"), _properties),
-    **dict.fromkeys(_CHOICES, _choices),
+    **dict.fromkeys((*PROPERTIES, "dependentSchemas"), _properties),
+    **dict.fromkeys(CHOICES, _choices),
     **dict.fromkeys(_SETS, _set),
     "dependentRequired": _sets,
     "$ref": _reference,
@@ -246,7 +251,7 @@ def _ordered(value: Any, depth: int, key: str = "") -> Any:
         return {name: _ordered(each, depth + 1, name) for name, each in value.items()}
     if isinstance(value, list):
         items = [_ordered(each, depth + 1) for each in value]
-        return sorted(items, key=_text) if key in (*_SETS, *_CHOICES) else items
+        return sorted(items, key=_text) if key in (*_SETS, *CHOICES) else items
     return value
 
 

@@ -13,14 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.front.messages import encode
+from leaseway.wire.messages.json_schema import DATA, MAPS
 
 _MARK: Final = b'"structuredContent"'
 _find_other_value: Final = re.compile(rb'"structuredContent"\s*:\s*(?!\{)\S').search
 _RESULT: Final = "#/properties/result"
-_DATA: Final = frozenset({"const", "enum", "default", "examples"})
-_MAPS: Final = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
-)
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -119,8 +116,8 @@ def _moved(value: Any, *, is_map: bool = False) -> Any:
         if keyword in ("$ref", "$dynamicRef") and isinstance(each, str):
             is_pointer = each == "#" or each.startswith("#/")
             moved[keyword] = _RESULT + each[1:] if is_pointer else each
-        elif keyword in _DATA:
+        elif keyword in DATA:
             moved[keyword] = each
         else:
-            moved[keyword] = _moved(each, is_map=keyword in _MAPS)
+            moved[keyword] = _moved(each, is_map=keyword in MAPS)
     return moved

@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from leaseway.spec.http_tools import accepts_null
+from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
 
 MAX_SCHEMA: Final = 32 * 1024
 """Characters of one parameter's JSON Schema."""
@@ -37,9 +38,7 @@ _KEPT: Final = frozenset(
      "contentEncoding", "contentMediaType", "examples")
 )  # fmt: skip
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames")
-_MANY: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_NAMED: Final = ("properties", "patternProperties")
-_RULES: Final = _KEPT.union(_ONE, _MANY, _NAMED)
+_RULES: Final = _KEPT.union(_ONE, LISTS, PROPERTIES)
 """Keywords that are converted; those beside a reference apply together with its target's."""
 
 
@@ -160,9 +159,7 @@ class SchemaReader:
         if kind == "object" and isinstance(schema.get("properties"), Mapping):
             return True
         return any(
-            self._accepts(part, kind, steps)
-            for key in ("allOf", "anyOf", "oneOf")
-            for part in _list(schema.get(key))
+            self._accepts(part, kind, steps) for key in CHOICES for part in _list(schema.get(key))
         )
 
     def object_of(self, schema: Any, *, lenient: bool = False) -> Mapping[str, Any] | None:
@@ -302,11 +299,11 @@ class _Conversion:
                 converted[key] = part
         if "not" in converted and not converted["not"]:
             del converted["not"]  # it was cut, and an empty one would forbid everything
-        for key in _MANY:
+        for key in LISTS:
             parts = [self.schema(part, depth, above) for part in _list(schema.get(key))]
             if parts and not (key in ("anyOf", "oneOf") and {} in parts):
                 converted["anyOf" if key == "oneOf" else key] = parts
-        for key in _NAMED:
+        for key in PROPERTIES:
             named = schema.get(key)
             if isinstance(named, Mapping) and named:
                 converted[key] = {
@@ -414,11 +411,8 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
     if not isinstance(converted.get("pattern", ""), str):
         del converted["pattern"]
     names = _types(converted)
-    if "type" in converted and not (names and all(name in _TYPES for name in names)):
+    if "type" in converted and not (names and all(name in TYPES for name in names)):
         del converted["type"]
-
-
-_TYPES: Final = frozenset(("string", "number", "integer", "boolean", "array", "object", "null"))
 
 
 def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Final
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.messages.json_schema import CHOICES
 from leaseway.wire.names import nearest
 
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
@@ -82,7 +83,7 @@ def _properties(definition: bytes) -> set[str] | None:
     schema = json.loads(definition).get("inputSchema")
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         return None
-    if any(key in schema for key in ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")):
+    if any(key in schema for key in ("$ref", *CHOICES, "patternProperties")):
         return None
     if schema.get("additionalProperties", False) not in (False, None):
         return None

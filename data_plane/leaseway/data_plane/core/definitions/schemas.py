@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from leaseway.data_plane.core.definitions.members import Changes
+from leaseway.wire.messages.json_schema import DATA, MAPS, TYPES
 
-_TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
 _FROM_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
 _MAX_PATTERN: Final = 10_000
 _MAX_SUBSCHEMAS: Final = 20_000
@@ -122,8 +122,8 @@ def _is_map(value: Any) -> bool:
 
 def _is_type(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, str) and each in _TYPES for each in value)
-    return isinstance(value, str) and value in _TYPES
+        return bool(value) and all(isinstance(each, str) and each in TYPES for each in value)
+    return isinstance(value, str) and value in TYPES
 
 
 def _is_pattern(value: Any) -> bool:
@@ -202,10 +202,6 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "$anchor": _is_anchor,
     "$dynamicAnchor": _is_anchor,
 }
-_MAPS: Final = frozenset(
-    {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
-)
-_DATA: Final = frozenset({"const", "enum", "default", "examples"})
 _NOT_SUPPORTED: Final = frozenset({"id", "$async"})
 """Keywords on which clients that compile schemas stop."""
 
@@ -233,9 +229,9 @@ class _Usable:
             if fault:
                 return fault
             for name, value in schema.items():
-                if isinstance(value, dict) and name not in _DATA:
-                    remaining += value.values() if name in _MAPS else (value,)
-                elif isinstance(value, list) and name not in _DATA:
+                if isinstance(value, dict) and name not in DATA:
+                    remaining += value.values() if name in MAPS else (value,)
+                elif isinstance(value, list) and name not in DATA:
                     remaining += value
         return next(filter(None, map(self._reference_fault, self._referring)), "")
 

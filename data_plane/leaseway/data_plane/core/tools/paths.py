@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from leaseway.spec.name_filters import matches
 from leaseway.spec.permissions import Permissions, folders
+from leaseway.wire.messages.json_schema import PROPERTIES
 
 MAX_VALUES: Final = 10_000
 """Values and names of a call that are judged; calls with more are denied."""
@@ -387,7 +388,7 @@ def _names_of_paths(schema: object) -> Iterator[str]:
             if value.get("format") in _PATH_FORMATS and name:
                 yield name
             for key, member in value.items():
-                if key in ("properties", "patternProperties") and isinstance(member, dict):
+                if key in PROPERTIES and isinstance(member, dict):
                     remaining.extend((each, inner) for inner, each in member.items())
                 else:
                     remaining.append((member, name))

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS, MEMBERS
+
 MAX_UNITS: Final = 1_000_000
 """Limit of one check of arguments: some 30 ms."""
 
@@ -37,16 +39,6 @@ BACKTRACKS: Final = 5_000
 _FANCY_UNITS: Final = 5_000
 _MULTIPLE_OF_UNITS: Final = 150
 
-_HERE: Final = ("allOf", "anyOf", "oneOf")
-_HERE_ONE: Final = ("not", "if", "then", "else")
-_EACH: Final = (
-    "additionalProperties",
-    "unevaluatedProperties",
-    "propertyNames",
-    "additionalItems",
-    "unevaluatedItems",
-    "contains",
-)
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 _META_SCHEMAS: Final = ("http://json-schema.org/draft-", "https://json-schema.org/draft/")
@@ -260,10 +252,10 @@ class SchemaWork:
         for key in _REFERENCES:
             if isinstance(ref := schema.get(key), str):
                 yield from self._targets(ref)
-        for key in _HERE:
+        for key in CHOICES:
             if isinstance(branches := schema.get(key), list):
                 yield from branches
-        for key in _HERE_ONE:
+        for key in CONDITIONS:
             if key in schema:
                 yield schema[key]
         for key in ("dependentSchemas", "dependencies"):
@@ -285,7 +277,7 @@ class SchemaWork:
             yield [items]
         if isinstance(prefix, list):
             yield prefix
-        for key in _EACH:
+        for key in MEMBERS:
             if key in schema:
                 yield [schema[key]]
 

@@ -54,13 +54,12 @@ from leaseway.spec.http_tools import (
 from leaseway.templates.engine import ENGINES, Template
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import MAX_TEMPLATE
+from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TOOL_HINTS, TYPES
 from leaseway.wire.names import is_valid_name
 
 _DAY: Final = 86_400.0
 _INSTANT: Final = 0.001
 _MAX_TEXT: Final = 8_192
-_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
-_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _KEYWORDS: Final = (
     "type", "title", "description", "default", "enum", "const", "format", "pattern", "minLength",
     "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
@@ -70,7 +69,6 @@ _KEYWORDS: Final = (
     "contentEncoding", "contentMediaType",
 )  # fmt: skip
 _NESTED: Final = ("items", "contains", "propertyNames", "additionalProperties", "not")
-_NESTED_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def _check(tool: HttpTool, node: Tree, where: Where) -> None:
@@ -142,12 +140,12 @@ def _keyword(entry: TableEntry, where: Where) -> Any:
     name, node = entry.name, entry.value
     if name == "type":
         return _type(node, where)
-    if name in ("properties", "patternProperties") and isinstance(node, Table):
+    if name in PROPERTIES and isinstance(node, Table):
         members = entries_of(node, where)
         return {each.name: _nested(each.value, where.child(each)) or {} for each in members}
     if name in _NESTED and isinstance(node, Table):
         return _nested(node, where)
-    if name in _NESTED_LISTS and isinstance(node, Items):
+    if name in LISTS and isinstance(node, Items):
         return [_nested(item, where.item(i, item.at)) or {} for i, item in enumerate(node.items)]
     expected = _EXPECTED.get(name)
     value = plain_value(node)
@@ -189,8 +187,8 @@ def _is_required(node: Tree) -> bool:
 def _type(node: Tree, where: Where) -> Any:
     names = plain_value(node)
     for name in names if isinstance(names, list) else [names]:
-        if name not in _TYPES:
-            hint = suggestion(str(name), _TYPES) if isinstance(name, str) else "write a word"
+        if name not in TYPES:
+            hint = suggestion(str(name), TYPES) if isinstance(name, str) else "write a word"
             message = f"{quoted(where.key)} can't be {quoted(str(name))}: {hint}"
             where.error(node.at, IssueReason.BAD_VALUE, message)
     return names
@@ -223,9 +221,7 @@ _EXPECTED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     "enum": (list, "a list"),
     "examples": (list, "a list"),
     "properties": (dict, "a mapping"),
-    "anyOf": (list, "a list"),
-    "oneOf": (list, "a list"),
-    "allOf": (list, "a list"),
+    **dict.fromkeys(CHOICES, (list, "a list")),
     **dict.fromkeys(
         ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER
     ),
@@ -307,7 +303,7 @@ _TOOL_KEYS: Final = keyed(
     Key("retries", integer(0, MAX_RETRIES)),
     Key(
         "annotations",
-        record(keyed(*(Key(name, boolean) for name in _HINTS)), _sorted_hints, "'annotations'"),
+        record(keyed(*(Key(name, boolean) for name in TOOL_HINTS)), _sorted_hints, "'annotations'"),
         "annotations",
     ),
     Key("security", _anonymous, "is_anonymous"),
