@@ -20,6 +20,7 @@ from leaseway.front.definitions import (
     tool_listing,
 )
 from leaseway.sdk import AsyncClient, LeasewayError
+from leaseway.sdk.relay import watch_registry
 from leaseway.wire.timing.backoff import RECONNECT
 
 ChangeListener = Callable[[str, frozenset[str]], None]
@@ -129,8 +130,7 @@ class CatalogCache:
 
     async def _await_first_starts(self, kind: str, items: Collection[Any]) -> Collection[Any]:
         """Wait, within a limit, for servers that start for the first time, and list again."""
-        runtime, _ = self._client._scope()
-        version = runtime.resolver.watch()
+        version = watch_registry(self._client)
         some_at = self._created + _FIRST_START_WAIT
         any_at = asyncio.get_running_loop().time() + _FIRST_TOOL_WAIT
         with contextlib.suppress(TimeoutError):
@@ -160,8 +160,7 @@ class CatalogCache:
 
     async def _watch_registry(self) -> None:
         """Read all cached lists again at every new registry version."""
-        runtime, _ = self._client._scope()
-        version = runtime.resolver.watch()
+        version = watch_registry(self._client)
         read_version, attempt = version.version, 0
         while True:
             await version.wait_beyond(read_version)

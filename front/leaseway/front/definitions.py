@@ -17,8 +17,7 @@ from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import CACHE_HINTS
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.results import strip_meta
-from leaseway.sdk.catalog.prompts_resources import Prompt, Resource, ResourceTemplate
-from leaseway.sdk.catalog.tools import Tool
+from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
 from leaseway.wire.bounds import MIB
 
 PAGE: Final = MIB

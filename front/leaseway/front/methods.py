@@ -29,6 +29,7 @@ from leaseway.front.calling.handles import (
     handle_tool,
     release,
 )
+from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.media import (
     MEDIA_KEY,
     MediaMode,
@@ -37,7 +38,6 @@ from leaseway.front.calling.media import (
     parse_media_mode,
     read_artifact,
 )
-from leaseway.front.calling.relay import Listener, call_tool, send_request
 from leaseway.front.calling.sessions import LiveSession, ResourceSubscription
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache
@@ -62,12 +62,24 @@ from leaseway.front.messages import (
 )
 from leaseway.front.results import adapt_result, error_result, rpc_error
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
-from leaseway.sdk import AsyncClient, AsyncSession, ConfirmationRequired, LeasewayError, Tool
-from leaseway.sdk.calls import requests
-from leaseway.sdk.calls.requests import McpRequest
-from leaseway.sdk.calls.results import ToolResult
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    ConfirmationRequired,
+    LeasewayError,
+    Tool,
+    ToolResult,
+)
+from leaseway.sdk.relay import (
+    McpRequest,
+    call_tool,
+    prompt_completion,
+    prompt_request,
+    read_request,
+    send_request,
+    template_completion,
+)
 from leaseway.wire.bounds import MAX_META
-from leaseway.wire.errors import Fault
 from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
 
 _EMPTY: Final = b"{}"
@@ -181,8 +193,6 @@ class Methods:
             return await handler(self, request)
         except LeasewayError as error:
             raise rpc_error(error) from None
-        except Fault as fault:  # the request could not be encoded
-            raise JsonRpcError(INVALID_PARAMS, fault.message) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
         listing = await self.catalog.listing("tools", scope)
@@ -310,7 +320,7 @@ class Methods:
         params = read_params(request, PromptParams)
         _pass_input_responses(request, params)
         self._choose_media(request, request.session is not None)
-        mcp_request = requests.get(params.name, params.arguments, request.scope or None)
+        mcp_request = prompt_request(params.name, params.arguments, request.scope or None)
         return await self._suspendable(request, params, self._send(request, mcp_request))
 
     async def _read(self, request: Request) -> bytes:
@@ -320,7 +330,7 @@ class Methods:
             reader = request.session.sdk if request.session is not None else self.client
             contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
             return adapt_result(contents, modern=request.modern, cached=True)
-        mcp_request = requests.read(params.uri, request.scope or None)
+        mcp_request = read_request(params.uri, request.scope or None)
         try:
             call = self._send(request, mcp_request, cached=True)
             return await self._suspendable(request, params, call)
@@ -330,12 +340,12 @@ class Methods:
     async def _complete(self, request: Request) -> bytes:
         params = read_params(request, CompleteParams)
         context = params.context.arguments if params.context is not None else None
-        rest = requests.completion_params(params.argument.name, params.argument.value, context)
-        ref, server = params.ref, request.scope or None
+        rest = (params.argument.name, params.argument.value, context, request.scope or None)
+        ref = params.ref
         if ref.type == "ref/prompt" and ref.name is not None:
-            return await self._send(request, requests.complete_prompt(ref.name, rest, server))
+            return await self._send(request, prompt_completion(ref.name, *rest))
         if ref.type == "ref/resource" and ref.uri is not None:
-            return await self._send(request, requests.complete_template(ref.uri, rest, server))
+            return await self._send(request, template_completion(ref.uri, *rest))
         text = "`ref` must be a ref/prompt with a name or a ref/resource with a uri."
         raise JsonRpcError(INVALID_PARAMS, text)
 

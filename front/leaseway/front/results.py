@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import (
 
 from leaseway.front.handshake import CACHE_HINTS
 from leaseway.front.messages import JsonRpcError, encode
-from leaseway.sdk.errors import (
+from leaseway.sdk import (
     ConfirmationRequired,
     InputRequired,
     InvalidArguments,

@@ -19,7 +19,7 @@ from typing import Final
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
-from leaseway.front.calling.relay import Listener
+from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.sealing import SealedSession, input_capabilities
 from leaseway.front.calling.sessions import LiveSession, answered_methods
 from leaseway.front.draining import DRAINING, Drain

@@ -20,7 +20,7 @@ from leaseway.front.messages import (
     structured_result,
 )
 from leaseway.sdk import Tool
-from leaseway.sdk.catalog.search import ToolIndex
+from leaseway.sdk.relay import ToolIndex
 
 SEARCH: Final = "search_tools"
 DESCRIBE: Final = "describe_tool"

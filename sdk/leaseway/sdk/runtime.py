@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary, WeakSet
 from leaseway.sdk.calls.caller import CallRunner
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import mark_grpc_used
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
+from leaseway.sdk.transport.forks import mark_grpc_used
 from leaseway.sdk.transport.green_threads import check_threads
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.server_requests import Handlers

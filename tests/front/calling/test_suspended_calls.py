@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.front.calling.relay import Listener
+from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.messages import JsonRpcError
 from leaseway.sdk.transport.server_requests import ServerRequest

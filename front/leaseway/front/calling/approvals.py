@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.calling.relay import Listener
+from leaseway.front.calling.listener import Listener
 from leaseway.front.messages import encode
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
-from leaseway.sdk.transport.server_requests import ServerRequest
-from leaseway.v1 import execution_pb2
+from leaseway.sdk.relay import own_request
 from leaseway.wire.messages.mcp import ELICIT
 
 _STATE: Final = "leaseway-approval "
@@ -74,15 +73,14 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
     Raises:
         LeasewayError: The credential may not approve calls.
     """
-    pending: asyncio.Future[execution_pb2.Answer] = asyncio.get_running_loop().create_future()
+    pending: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def on_answer(answer: execution_pb2.Answer) -> None:
+    def on_answer(answer: bytes) -> None:
         if not pending.done():
             pending.set_result(answer)
 
     params = encode(await _params(client, error))
-    ask = execution_pb2.Ask(ask_id=next(_ask_ids), method=ELICIT, params=params)
-    server_request = ServerRequest(ask, on_answer)
+    server_request = own_request(next(_ask_ids), ELICIT, params, on_answer)
     assert listener.ask is not None
     listener.ask(server_request)
     try:
@@ -93,7 +91,7 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
     finally:
         if listener.withdraw is not None:
             listener.withdraw(server_request)
-    result = msgspec.json.decode(answer.result) if answer.result else None
+    result = msgspec.json.decode(answer) if answer else None
     await _decide(client, error.confirmation_id, result)
 
 

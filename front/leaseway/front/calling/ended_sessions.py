@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
-from leaseway.sdk import AsyncClient
-from leaseway.wire.errors import Fault
+from leaseway.sdk import AsyncClient, LeasewayError
+from leaseway.sdk.relay import share_session_ends
 
 _MAX_ENDED: Final = 100_000
 _MAX_SENT: Final = 1_000
@@ -74,15 +74,14 @@ class SharedEnds:
 
         While it does not answer, this does nothing: its outage must not stop sessions.
         """
-        runtime, _ = self._client._scope()
         now = asyncio.get_running_loop().time
         rest = list(asked)
         while now() >= self._paused_until:
             ended = list(self._unsent)[:_MAX_SENT]
             batch, rest = rest[:_MAX_SENT], rest[_MAX_SENT:]
             try:
-                answer = await runtime.control.share_session_ends(ended, batch, now() + _TIMEOUT)
-            except Fault:
+                answer = await share_session_ends(self._client, ended, batch, _TIMEOUT)
+            except LeasewayError:
                 self._paused_until = now() + _PAUSE
                 return  # what is unsent is sent with a later exchange
             for key in ended:

@@ -22,7 +22,6 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
-from leaseway.front.calling.relay import leave_leases
 from leaseway.front.calling.sealing import (
     InvalidSessionId,
     SealedSession,
@@ -31,7 +30,7 @@ from leaseway.front.calling.sealing import (
 )
 from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
-from leaseway.sdk.transport.server_requests import ServerRequest
+from leaseway.sdk.relay import ServerRequest, leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.relay import Listener
+from leaseway.front.calling.listener import Listener
 from leaseway.front.messages import JsonRpcError, encode
-from leaseway.sdk.transport.server_requests import ServerRequest
+from leaseway.sdk.relay import ServerRequest
 
 _STATE: Final = "leaseway-parked "
 _TIMEOUT: Final = 300.0

@@ -32,8 +32,8 @@ from mcp_types.jsonrpc import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
+from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
-from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sessions import (
     LiveSession,
     SessionTable,

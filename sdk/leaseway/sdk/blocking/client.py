@@ -19,7 +19,6 @@ from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.client.watches import AsyncToolWatch
-from leaseway.sdk.forks import ThreadLock
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import (
     Approval,
@@ -30,6 +29,7 @@ from leaseway.sdk.operators.views import (
     Status,
     WorkerInfo,
 )
+from leaseway.sdk.transport.forks import ThreadLock
 from leaseway.sdk.transport.server_requests import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.validation import check_callback
 from leaseway.wire.bounds import LEASE_TTL

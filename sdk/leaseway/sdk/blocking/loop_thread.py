@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from leaseway.sdk.forks import check_fork, forked_after_use, on_fork_in_child
+from leaseway.sdk.transport.forks import check_fork, forked_after_use, on_fork_in_child
 from leaseway.sdk.transport.green_threads import check_threads, green_library
 
 _JOIN_TIMEOUT: Final = 2.0

@@ -18,7 +18,6 @@ from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.errors import InvalidRequest
-from leaseway.sdk.forks import check_fork, forked_after_use
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators import operations
 from leaseway.sdk.operators.views import (
@@ -31,6 +30,7 @@ from leaseway.sdk.operators.views import (
     WorkerInfo,
 )
 from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.transport.forks import check_fork, forked_after_use
 from leaseway.sdk.transport.identity import ClientIdentity, identify
 from leaseway.sdk.transport.server_requests import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.validation import (

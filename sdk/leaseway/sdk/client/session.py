@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import forked_after_use
 from leaseway.sdk.leases.book import Lease, SessionLeaseKey
+from leaseway.sdk.transport.forks import forked_after_use
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault

@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks
-from leaseway.sdk.forks import forked_after_use
 from leaseway.sdk.runtime import GetScope, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
+from leaseway.sdk.transport.forks import forked_after_use
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.sdk.validation import check_call
 

@@ -12,10 +12,10 @@ from typing import Final, Self
 
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import forked_after_use
 from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.runtime import GetScope, Runtime, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.forks import forked_after_use
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, LEASE_TTL, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, UNANSWERED, Fault, Reason

@@ -13,7 +13,6 @@ from leaseway.sdk.catalog.tools import Tool, tool_from_proto
 from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.errors import LeasewayError
-from leaseway.sdk.forks import mark_grpc_used
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import (
     LeaseInfo,
@@ -27,6 +26,7 @@ from leaseway.sdk.testing.planes import Planes
 from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.values import fault_from_error
+from leaseway.sdk.transport.forks import mark_grpc_used
 from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
 from leaseway.wire.bounds import MAX_LEASES
 from leaseway.wire.messages.states import LeaseOutcome

@@ -1,0 +1,290 @@
+"""The relay: calls in bytes, for programs that pass on the calls of others, such as the MCP front.
+
+Arguments and results are JSON as the other side sent it, so that nothing is parsed or written anew.
+A call's events arrive at a `RelayEvents`. Everything here is asynchronous and belongs to the event
+loop of the client. Services that call tools themselves use `AsyncClient` and `AsyncSession`.
+
+Errors are those of the SDK. A relay has no `acquire` to offer to its own callers: so the end of a
+lease is raised once, and the next call acquires a new lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from leaseway.sdk.calls import requests
+from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.results import ToolResult
+from leaseway.sdk.catalog.resolver import RegistryVersion
+from leaseway.sdk.catalog.search import ToolIndex
+from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.client.session import AsyncSession
+from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.leases.releases import LEASE_ENDED
+from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.server_requests import ServerRequest
+from leaseway.v1 import execution_pb2
+from leaseway.wire.errors import Fault
+
+__all__ = [
+    "McpRequest",
+    "RegistryVersion",
+    "RelayEvents",
+    "ServerRequest",
+    "SessionEnds",
+    "ToolIndex",
+    "call_tool",
+    "leave_leases",
+    "own_request",
+    "prompt_completion",
+    "prompt_request",
+    "read_request",
+    "send_request",
+    "share_session_ends",
+    "template_completion",
+    "watch_registry",
+]
+
+Caller = AsyncSession | AsyncClient
+"""Whose session a call runs in; a client's own session is for calls outside any session."""
+
+
+class RelayEvents(CallEvents):
+    """The events of one call, and what the call requests; a subclass passes them on.
+
+    The methods run on the connection's receive loop: they must return at once and must not raise.
+    The attributes are read when a call starts, and again at each further try.
+
+    Attributes:
+        wants_progress: Whether progress is requested.
+        log_level: The lowest requested level of log messages, or empty for none.
+        answers: The MCP methods of server requests that are answered.
+        inline_media: Whether images and audio stay in the result instead of becoming artifacts.
+        passes_input: Whether `input_required` results are returned unchanged.
+        input: Answers to such a result, as a JSON object with `inputResponses` and `requestState`,
+            or empty.
+        meta: Members for the request's `_meta`, as a JSON object, or empty.
+        lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
+        deadline: When the call fails, in the event loop's time; set at each try.
+    """
+
+    # Class attributes, because most calls use the defaults.
+    wants_progress = False
+    log_level = ""
+    answers: tuple[str, ...] = ()
+    inline_media = True
+
+    def __init__(self) -> None:
+        """Take the defaults, which are attributes of the class."""
+
+    def on_progress(self, progress: float, total: float | None, message: str) -> None:
+        """Pass a progress report on; `message` may be empty."""
+
+    def on_log(self, level: str, logger: str, data: bytes) -> None:
+        """Pass a log message on; `logger` may be empty, `data` is JSON, or empty for null."""
+
+    def handle_progress(self, frame: execution_pb2.Progress) -> None:
+        """Convert a progress frame."""
+        total = frame.total if frame.HasField("total") else None
+        self.on_progress(frame.progress, total, frame.message)
+
+    def handle_log(self, frame: execution_pb2.LogMessage) -> None:
+        """Convert a frame of a log message."""
+        self.on_log(frame.level, frame.logger, frame.data)
+
+    def handle_request(self, request: ServerRequest) -> None:
+        """Answer a server's request, now or later, or reject it; the base class rejects it."""
+        super().handle_request(request)
+
+    def handle_withdrawal(self, ask_id: int) -> None:
+        """Withdraw the request with this `ask_id`: its server no longer needs the answer."""
+
+    def reset(self) -> None:
+        """Withdraw all open requests: the call has ended, or is tried again."""
+
+
+async def call_tool(
+    caller: Caller,
+    name: str,
+    arguments: bytes,
+    events: RelayEvents,
+    timeout: float | None = None,
+) -> ToolResult:
+    """Call a tool.
+
+    Args:
+        caller: The session, or the client for a call outside any session.
+        name: The tool's name, or its qualified name.
+        arguments: The arguments: one JSON object in UTF-8, or empty for none. It is not parsed
+            here.
+        events: Receives the events of this call only.
+        timeout: Seconds until the call fails; None means the server's `call_timeout`.
+
+    Returns:
+        The result; its `payload` is the server's JSON.
+
+    Raises:
+        LeasewayError: The call failed.
+    """
+    runtime, session = caller._scope()
+    call = runtime.caller.relay(session, name, arguments, timeout, events)
+    return await _finish(runtime, session, events, call)
+
+
+async def send_request(
+    caller: Caller, request: McpRequest, events: RelayEvents, timeout: float | None = None
+) -> ToolResult:
+    """Send a request about a prompt or a resource; the parameters are those of `call_tool`.
+
+    Raises:
+        LeasewayError: The request failed.
+    """
+    runtime, session = caller._scope()
+    call = runtime.caller.request(session, request, timeout, events)
+    return await _finish(runtime, session, events, call)
+
+
+def prompt_request(
+    name: str, arguments: Mapping[str, str] | None = None, server: str | None = None
+) -> McpRequest:
+    """Return the request for a prompt.
+
+    Args:
+        name: The prompt's name.
+        arguments: Its arguments.
+        server: The id of its server; None finds the server by the name.
+
+    Raises:
+        InvalidRequest: The name is empty or too long.
+    """
+    return _built(requests.get, name, arguments, server)
+
+
+def read_request(uri: str, server: str | None = None) -> McpRequest:
+    """Return the request to read a resource; raises as `prompt_request`."""
+    return _built(requests.read, uri, server)
+
+
+def prompt_completion(
+    name: str,
+    argument: str,
+    value: str,
+    context: Mapping[str, str] | None = None,
+    server: str | None = None,
+) -> McpRequest:
+    """Return the request to complete an argument of a prompt.
+
+    Args:
+        name: The prompt's name.
+        argument: The argument to complete.
+        value: What it begins with.
+        context: The values of other arguments.
+        server: The id of its server; None finds the server by the name.
+
+    Raises:
+        InvalidRequest: The name is empty or too long.
+    """
+    params = requests.completion_params(argument, value, context)
+    return _built(requests.complete_prompt, name, params, server)
+
+
+def template_completion(
+    uri: str,
+    argument: str,
+    value: str,
+    context: Mapping[str, str] | None = None,
+    server: str | None = None,
+) -> McpRequest:
+    """Return the request to complete a variable of a resource template; see `prompt_completion`."""
+    params = requests.completion_params(argument, value, context)
+    return _built(requests.complete_template, uri, params, server)
+
+
+def own_request(
+    ask_id: int, method: str, params: bytes, on_answer: Callable[[bytes], object]
+) -> ServerRequest:
+    """Return a request that the relay itself asks, in the form of a server's request.
+
+    Args:
+        ask_id: A number that no other open request of the call has.
+        method: The MCP method.
+        params: Its params as JSON.
+        on_answer: Called once with the MCP result as JSON, or with no bytes if it was rejected.
+    """
+
+    def send(answer: execution_pb2.Answer) -> None:
+        on_answer(answer.result)
+
+    return ServerRequest(execution_pb2.Ask(ask_id=ask_id, method=method, params=params), send)
+
+
+async def leave_leases(session: AsyncSession, keep: float) -> None:
+    """Stop renewing a session's leases, which live until no call has run for `keep` seconds.
+
+    Another client of the session may continue with them until then.
+    """
+    runtime, key = session._scope()
+    await runtime.leases.leave_session(key, keep)
+
+
+class SessionEnds(NamedTuple):
+    """What the control plane knows about sessions that have ended for good.
+
+    Attributes:
+        ended: Those of the asked sessions that have ended.
+        run: Identifies the control plane's run; a new run knows no end that it was not told.
+    """
+
+    ended: tuple[str, ...]
+    run: str
+
+
+async def share_session_ends(
+    client: AsyncClient, ended: Iterable[str], asked: Iterable[str], timeout: float
+) -> SessionEnds:
+    """Tell the control plane which sessions have ended for good, and ask about others.
+
+    Args:
+        client: The client of the sessions' tenant.
+        ended: Sessions that have ended here.
+        asked: Sessions that may have ended at another relay.
+        timeout: Seconds until the request fails.
+
+    Raises:
+        LeasewayError: The control plane did not answer, or rejected the request.
+    """
+    runtime, _ = client._scope()
+    deadline = runtime.loop.time() + timeout
+    try:
+        answer = await runtime.control.share_session_ends(ended, asked, deadline)
+    except Fault as fault:
+        raise error_from_fault(fault) from None
+    return SessionEnds(tuple(answer.ended), answer.run)
+
+
+def watch_registry(client: AsyncClient) -> RegistryVersion:
+    """Watch the registry; lists that are read after a new version may differ from earlier ones."""
+    runtime, _ = client._scope()
+    return runtime.resolver.watch()
+
+
+async def _finish(
+    runtime: Runtime, session: str, events: RelayEvents, call: Coroutine[Any, Any, ToolResult]
+) -> ToolResult:
+    try:
+        return await call
+    except Fault as fault:
+        if fault.reason in LEASE_ENDED:
+            runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
+        raise error_from_fault(fault) from None
+    finally:
+        events.reset()
+
+
+def _built(build: Callable[..., McpRequest], *parts: object) -> McpRequest:
+    try:
+        return build(*parts)
+    except Fault as fault:
+        raise error_from_fault(fault) from None
