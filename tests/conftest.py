@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from leaseway.spec import rules
+
 pytest_plugins = ["tests.stalls"]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,6 +52,16 @@ def absent(kind: str, reason: str) -> None:
     if kind in [name.strip() for name in required]:
         pytest.fail(f"LEASEWAY_REQUIRE={kind}, but {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture
+def no_cel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run a test as if the package that evaluates rules were not installed."""
+    rules.cel_environment.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "cel_expr_python", None)
+        yield
+    rules.cel_environment.cache_clear()
 
 
 @pytest.fixture(scope="session")

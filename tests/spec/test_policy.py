@@ -223,7 +223,11 @@ def test_rules_deny_the_same_calls_together_and_separately(
 
 
 def test_a_rule_that_could_not_be_compiled_denies_every_call() -> None:
-    rules = [compile_expression("args.a == 1"), DeniesAll(), compile_expression("args.a == 2")]
+    rules = [
+        compile_expression("args.a == 1"),
+        DeniesAll("no package"),
+        compile_expression("args.a == 2"),
+    ]
     together = Expressions(rules)
     assert together.first_that_denies({**FACTS, "args": {"a": 1}}) == 0
     assert together.first_that_denies({**FACTS, "args": {"a": 2}}) == 1

@@ -1,8 +1,8 @@
 """CEL rules on arguments: compiled by the control plane as a check, and by workers.
 
-The `cel-expr-python` package (Google's C++ implementation) evaluates them; it is imported with the
-first rule. It copies its input value by value, which takes longer than the rule itself, so it gets
-only the variables and members that the rules of a tool use, once for all rules.
+The `cel-expr-python` package (Google's C++ implementation, the extra `rules`) evaluates them; it is
+imported with the first rule. It copies its input value by value, which takes longer than the rule
+itself, so it gets only the variables and members that the rules of a tool use, once for all rules.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ class RuleNotCompiled(ValueError):
     """A rule is not a valid boolean expression; the text is the reason, on one line."""
 
 
+class RulesNotInstalled(RuleNotCompiled):
+    """The package that evaluates rules is not installed; the text says which, and how to get it."""
+
+
 @functools.cache
-def _cel() -> tuple[Any, Any]:
+def cel_environment() -> tuple[Any, Any]:
     """Return the CEL module and the environment of all rules."""
     try:
         from cel_expr_python import cel
     except ImportError:
-        raise RuleNotCompiled(
-            "rules need the package cel-expr-python: pip install 'leaseway[serving]'"
+        raise RulesNotInstalled(
+            "the package cel-expr-python is not installed (pip install 'leaseway[rules]')"
         ) from None
     types = dict.fromkeys(VARIABLES, cel.Type.STRING) | {"args": cel.Type.DYN}
     return cel, cel.NewEnv(variables=types)
@@ -151,9 +155,16 @@ class _Compiled:
 
 
 class DeniesAll:
-    """Replaces a rule that the worker cannot compile."""
+    """Replaces a rule that the worker cannot compile.
+
+    Args:
+        why: The reason, for the callers that it denies.
+    """
 
     needs: Final = _NOTHING
+
+    def __init__(self, why: str) -> None:
+        self.why = why
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
         return True
@@ -177,7 +188,7 @@ class Expressions:
         """Return the index of the first rule that denies a call, or None."""
         if len(self._compiled) > 1 and len(self._compiled) == len(self._all):
             try:
-                activation = _cel()[1].Activation(self._needs.select(facts))
+                activation = cel_environment()[1].Activation(self._needs.select(facts))
             except _FAILURES:  # some value has no CEL form: find the rule that uses it
                 pass
             else:
@@ -196,8 +207,9 @@ def compile_expression(text: str) -> Expression:
 
     Raises:
         RuleNotCompiled: It does not compile, or its value cannot be a boolean.
+        RulesNotInstalled: There is no package for rules.
     """
-    cel, environment = _cel()
+    cel, environment = cel_environment()
     try:
         compiled = environment.compile(text)
     except RuntimeError as error:

@@ -168,3 +168,12 @@ def test_a_mistake_in_a_servers_rules_refuses_that_server(line: str, says: str) 
     assert not parsed.broken
     assert parsed.servers == {}
     assert any(says in issue.message for issue in parsed.issues)
+
+
+def test_rules_without_their_package_refuse_that_server_and_say_what_to_install(
+    no_cel: None,
+) -> None:
+    parsed = parse(SERVERS + "  ruled: { transport: stdio, command: x, rules: [args.a == 1] }\n")
+    assert sorted(key.server_id for key in parsed.servers) == ["files", "web"]
+    [issue] = parsed.issues
+    assert "cel-expr-python is not installed (pip install 'leaseway[rules]')" in issue.message

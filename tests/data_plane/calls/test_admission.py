@@ -168,6 +168,16 @@ async def test_a_rule_denies_by_arguments_and_repeats_none_of_them(bench: Bench)
     assert (await caller.call("time", tenant="rival", arguments=b'{"text": "/etc"}')).payload
 
 
+async def test_a_worker_without_the_package_of_rules_denies_and_says_what_to_install(
+    bench: Bench, no_cel: None
+) -> None:
+    await bench.serve("time", policy=ServerPolicy(rules=(ArgumentRule("args.not_cached == 1"),)))
+    fault = await bench.caller().refused("time")
+    assert fault.reason is Reason.PERMISSION_DENIED
+    assert "this worker cannot evaluate it" in fault.message
+    assert "pip install 'leaseway[rules]'" in fault.message
+
+
 async def test_permissions_deny_calls_by_path_and_by_effect(bench: Bench) -> None:
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     reads = {"annotations": {"readOnlyHint": True}, "inputSchema": schema}

@@ -27,7 +27,7 @@ from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.permissions import EVERYTHING, Permissions
 from leaseway.spec.policy import OTHER_TENANTS, RISKS, ArgumentRule, Rate, TenantLimits
-from leaseway.spec.rules import RuleNotCompiled, compile_expression
+from leaseway.spec.rules import RuleNotCompiled, RulesNotInstalled, compile_expression
 from leaseway.wire.names import is_valid_key, is_valid_tenant
 
 MAX_TENANTS: Final = 10_000
@@ -120,6 +120,11 @@ def _expression(node: Tree, where: Where) -> str:
         text = text.removeprefix(prefix).strip()
     try:
         compile_expression(text)
+    except RulesNotInstalled as error:
+        raise BadValue(
+            f"{quoted(where.key)} cannot be checked: {error}. Install it for control planes and "
+            "workers."
+        ) from None
     except RuleNotCompiled as error:
         raise BadValue(f"{quoted(where.key)} is not a rule: {_printable(str(error))}.") from None
     return text

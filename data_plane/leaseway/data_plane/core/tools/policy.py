@@ -247,8 +247,8 @@ def _annotations(plan: ToolPlan) -> Mapping[str, Any]:
 def _expression(text: str) -> Expression:
     try:
         return compile_expression(text)
-    except RuleNotCompiled:  # never: the control plane rejects such rules
-        return DeniesAll()
+    except RuleNotCompiled as error:  # the control plane accepted it: this worker lacks the package
+        return DeniesAll(str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,15 @@ def check_rules(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
         )
     denying = policy.expressions.first_that_denies(facts)
     if denying is not None:
-        number = policy.rules[denying].number
+        rule = policy.rules[denying]
+        number = rule.number
+        if isinstance(rule.expression, DeniesAll):
+            raise Fault(
+                Reason.PERMISSION_DENIED,
+                f"Rule {number} of server {server_id} denies every call, because this worker "
+                f"cannot evaluate it: {rule.expression.why}.",
+                metadata={"server": server_id, "rule": str(number)},
+            )
         raise Fault(
             Reason.PERMISSION_DENIED,
             f"Rule {number} of server {server_id} denies this {_named(facts)}. Other arguments "
