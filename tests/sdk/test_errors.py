@@ -56,6 +56,12 @@ def test_deadline_exceeded_is_a_timeout_error() -> None:
             {"exit_status": "-9", "stderr": "a\nb"},
             {"exit_status": -9, "stderr": "a\nb"},
         ),
+        (Reason.LOGIN_REQUIRED, {"server": "tracker"}, {"server": "tracker"}),
+        (
+            Reason.AUTHORIZATION_FAILED,
+            {"oauth_error": "invalid_client"},
+            {"oauth_error": "invalid_client"},
+        ),
         (Reason.INPUT_REQUIRED, {"method": "roots/list"}, {"method": "roots/list"}),
         (
             Reason.CONFIRMATION_REQUIRED,

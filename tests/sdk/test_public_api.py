@@ -15,16 +15,17 @@ import leaseway.sdk as sdk
 
 PUBLIC = """
 Approval Artifact ArtifactLost AsyncArtifact AsyncClient AsyncResourceUpdates AsyncSession
-AsyncToolStream AsyncToolWatch CallOptions Cancelled Capacity Client Completion ConfirmationRequired
-ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired
-InstanceInfo InstanceLog InternalError InvalidArguments InvalidRequest Lease LeaseError LeaseExpired
-LeaseInfo LeaseLost LeaseReleased LeaseRevoked LeasewayError LogMessage Media ModelContent
-NotApplied NotLeader NotLeasable Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem
-Prompt PromptArgument PromptList PromptResult RateLimited Resource ResourceList ResourceResult
-ResourceTemplate ResourceTemplateList ResourceUpdates ResultTooLarge ResultTypeError ServerError
-ServerInfo ServerLost ServerNotReady ServerState Session SessionRequired Status StreamOptions
-Syncing Tool ToolDiffers ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch
-Unauthenticated Violation WorkerInfo WorkerLost project_tools
+AsyncToolStream AsyncToolWatch AuthorizationFailed CallOptions Cancelled Capacity Client Completion
+ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown
+IncompatibleVersion InputRequired InstanceInfo InstanceLog InternalError InvalidArguments
+InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked
+LeasewayError LogMessage LoginRequired Media ModelContent NotApplied NotLeader NotLeasable
+Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument PromptList
+PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate ResourceTemplateList
+ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo ServerLost ServerNotReady
+ServerState Session SessionRequired Status StreamOptions Syncing Tool ToolDiffers ToolError ToolList
+ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo WorkerLost
+project_tools
 """
 
 

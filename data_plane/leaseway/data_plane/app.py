@@ -26,6 +26,7 @@ from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
@@ -192,7 +193,8 @@ async def _connections(
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths)
+            tokens = Tokens()
+            host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths, tokens)
 
             def open_instance(
                 spec: ServerSpec,
@@ -213,6 +215,7 @@ async def _connections(
                         instance_id=instance_id,
                         resolved_values=resolved_values,
                         renderers=renderers,
+                        tokens=tokens,
                     )
                 return Instance(
                     spec,
@@ -227,6 +230,7 @@ async def _connections(
             try:
                 yield open_instance
             finally:
+                await tokens.aclose()
                 if pods is not None:
                     await pods.close(_PODS_GRACE)
     finally:

@@ -1,10 +1,10 @@
-"""How an instance's HTTP requests leave the worker: through which proxy, with which cookies."""
+"""How an instance's HTTP requests leave the worker: which proxy, which cookies, which token."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, MutableMapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import aiohttp
 from yarl import URL
@@ -21,6 +21,32 @@ class Route(NamedTuple):
 
     proxy: str | None = None
     proxy_headers: Mapping[str, str] | None = None
+
+
+class Authorization(Protocol):
+    """The tokens of one instance's requests (DESIGN §16)."""
+
+    async def header(self) -> str | None:
+        """Return the value of `Authorization`, or None for none.
+
+        Raises:
+            Fault: AUTHORIZATION_FAILED or LOGIN_REQUIRED: no request can be sent.
+        """
+
+    async def refused(self, sent: str | None, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether a request that got 401 or 403 should be sent once more.
+
+        Args:
+            sent: The value of its `Authorization`, or None.
+            status: The response's status.
+            headers: The response's headers; names match without regard to case.
+
+        Raises:
+            Fault: As for `header`.
+        """
+
+    def without_token(self, text: str) -> str:
+        """Return a text with the token in use replaced."""
 
 
 class Cookies:
@@ -70,15 +96,23 @@ class Cookies:
 
 
 class Outgoing:
-    """The proxies and cookies of one instance.
+    """The proxies, cookies and tokens of one instance.
 
     Args:
         proxies: Of its server.
         keeps_cookies: Whether it keeps cookies at all.
+        authorization: Its tokens; None for a server without `auth`.
     """
 
-    def __init__(self, proxies: Proxies = NO_PROXIES, *, keeps_cookies: bool = True) -> None:
+    def __init__(
+        self,
+        proxies: Proxies = NO_PROXIES,
+        *,
+        keeps_cookies: bool = True,
+        authorization: Authorization | None = None,
+    ) -> None:
         self.cookies = Cookies() if keeps_cookies else None
+        self.authorization = authorization
         self._proxies = proxies
         self._routes: dict[URL, Route] = {}
 

@@ -37,6 +37,7 @@ from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.errors import (
     ArtifactLost,
+    AuthorizationFailed,
     Cancelled,
     Capacity,
     ConfirmationRequired,
@@ -55,6 +56,7 @@ from leaseway.sdk.errors import (
     LeaseReleased,
     LeaseRevoked,
     LeasewayError,
+    LoginRequired,
     NotApplied,
     NotLeader,
     NotLeasable,
@@ -97,6 +99,7 @@ __all__ = [
     "AsyncSession",
     "AsyncToolStream",
     "AsyncToolWatch",
+    "AuthorizationFailed",
     "CallOptions",
     "Cancelled",
     "Capacity",
@@ -123,6 +126,7 @@ __all__ = [
     "LeaseRevoked",
     "LeasewayError",
     "LogMessage",
+    "LoginRequired",
     "Media",
     "ModelContent",
     "NotApplied",

@@ -32,6 +32,8 @@ Each class stands for one reason (docs/design.md §7). Catch the narrowest one t
       ├ Unauthenticated           the key is missing or wrong
       ├ PermissionDenied          the credential does not allow this
       ├ ConfirmationRequired      .confirmation_id: a person must approve the call
+      ├ LoginRequired             .server: a person must log in to the remote server
+      ├ AuthorizationFailed       .oauth_error: the worker got no token for the remote server
       ├ RateLimited               too many calls; .retry_after
       ├ Capacity                  no worker has capacity for another lease; .retry_after
       ├ InputRequired             .method: the server sent a request that has no handler
@@ -304,6 +306,24 @@ class ConfirmationRequired(LeasewayError, reason=Reason.CONFIRMATION_REQUIRED):
     def may_approve(self) -> bool:
         """Whether the caller's own credential may approve it."""
         return self.metadata.get("may_approve") == "yes"
+
+
+class LoginRequired(LeasewayError, reason=Reason.LOGIN_REQUIRED):
+    """A person must log in to the remote server, or log in again; the message says how."""
+
+    @property
+    def server(self) -> str:
+        """The id of the server."""
+        return self.metadata.get("server", "")
+
+
+class AuthorizationFailed(LeasewayError, reason=Reason.AUTHORIZATION_FAILED):
+    """The worker got no token for the remote server, so that the call was not sent."""
+
+    @property
+    def oauth_error(self) -> str:
+        """The code that the authorization server answered with, such as `invalid_client`."""
+        return self.metadata.get("oauth_error", "")
 
 
 class RateLimited(LeasewayError, reason=Reason.RATE_LIMITED):

@@ -22,7 +22,7 @@ UNREADY: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.NOT_AP
 """Reasons of a slow or unreachable worker, which may have capacity and is tried again later."""
 _DOWN: Final = UNREADY | {Reason.SERVER_NOT_READY, Reason.SERVER_LOST}
 """Reasons that explain a failed call better than the lack of capacity on the other workers."""
-_BUSY: Final = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED})
+_BUSY: Final = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED, Reason.AUTHORIZATION_FAILED})
 """Reasons with which a server or worker may ask the caller to retry later (HTTP 429, 503)."""
 _STARTED_RANK: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
 """If any try of a call has started, the call has: the highest rank of all tries counts."""

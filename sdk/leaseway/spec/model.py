@@ -95,6 +95,64 @@ class Credential:
         return headers.get(self.kind, "Authorization")
 
 
+AuthGrant = Literal["client_credentials", "authorization_code"]
+AUTH_GRANTS: Final[tuple[AuthGrant, ...]] = ("client_credentials", "authorization_code")
+
+Subject = Literal["service", "tenant"]
+SUBJECTS: Final[tuple[Subject, ...]] = ("service", "tenant")
+
+ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519")
+"""Signatures of a client's assertion; the first is the default of RSA keys."""
+
+NO_RESOURCE: Final = "none"
+"""The value of `resource` for authorization servers that know no resource indicators."""
+
+CLIENT_ID: Final = "client_id"
+CLIENT_SECRET: Final = "client_secret"  # noqa: S105 - the name of a key
+PRIVATE_KEY: Final = "private_key"
+
+
+@dataclass(frozen=True)
+class Auth:
+    """How a worker obtains the OAuth tokens that it sends to a server (DESIGN §16).
+
+    Attributes:
+        grant: How tokens are obtained; empty for no OAuth at all.
+        subject: Whose tokens these are: the service's own, or each tenant's.
+        values: `client_id`, `client_secret` and `private_key`, which workers resolve.
+        scopes: The requested scopes; none means those that the server asks for.
+        issuer: The authorization server; empty means the one that the server names.
+        resource: The resource indicator; empty means the server's own, or its address. `none`
+            sends none.
+        algorithm: The signature of the client's assertion; empty means the key's usual one.
+        key_id: The `kid` of the assertion; may be empty.
+        client_metadata_url: The address of the client's metadata document, which is its id with
+            authorization servers that accept such ids; may be empty.
+        redirect_port: The loopback port of a login's redirect; 0 means any free one.
+    """
+
+    grant: AuthGrant | Literal[""] = ""
+    subject: Subject = "service"
+    values: Mapping[str, Value] = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+    issuer: str = ""
+    resource: str = ""
+    algorithm: str = ""
+    key_id: str = ""
+    client_metadata_url: str = ""
+    redirect_port: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.grant)
+
+    def launch_part(self) -> dict[str, Any]:
+        """Return its part of a launch hash: the fields that are set."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+NO_AUTH: Final = Auth()
+
+
 @dataclass(frozen=True)
 class Limits:
     """Resource limits of one instance's processes; None means unlimited."""
@@ -202,6 +260,7 @@ class ServerSpec:
     headers: Mapping[str, Value] = field(default_factory=dict)
     proxy: Mapping[str, Value] = field(default_factory=dict)
     """`url` (or the literal `none`), `username` and `password`; empty means the environment's."""
+    auth: Auth = NO_AUTH
     session_id: str = ""
     protocol: str = "auto"
     inherit_env: InheritEnv = "safe"
@@ -259,6 +318,7 @@ class ServerSpec:
                     if self.proxy
                     else {}
                 ),
+                **({"auth": self.auth.launch_part()} if self.auth else {}),
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
                 **self._permitted_part(),
                 **({"confined_files": dict(self.confined_files)} if self.confined_files else {}),
@@ -316,6 +376,7 @@ class ServerSpec:
             **{f"env.{name}": value for name, value in self.env.items()},
             **{f"headers.{name}": value for name, value in self.headers.items()},
             **{f"proxy.{name}": value for name, value in self.proxy.items()},
+            **{f"auth.{name}": value for name, value in self.auth.values.items()},
             **{f"security.{name}": credential.value for name, credential in self.security.items()},
             **{f"config{path}": value for path, value in config_values(self.config).items()},
             **({"env_file": Value("file", self.env_file)} if self.env_file else {}),

@@ -6,9 +6,13 @@ from typing import TypeVar
 
 from leaseway.spec.http_tools import BODIES, POSITIONS, STYLES, HttpParameter, HttpTool
 from leaseway.spec.model import (
+    AUTH_GRANTS,
     CREDENTIAL_KINDS,
     INHERIT_ENV,
+    NO_AUTH,
     NOTHING_BUILTIN,
+    SUBJECTS,
+    Auth,
     Builtin,
     Credential,
     InstancePolicy,
@@ -116,6 +120,8 @@ def spec_to_proto(spec: ServerSpec) -> spec_pb2.ServerSpec:
         message.headers[name].CopyFrom(_value_to_proto(value))
     for name, value in spec.proxy.items():
         message.proxy[name].CopyFrom(_value_to_proto(value))
+    if spec.auth:
+        message.auth.CopyFrom(_auth_to_proto(spec.auth))
     for name, one in spec.security.items():
         credential = spec_pb2.Credential(
             kind=one.kind, name=one.name, value=_value_to_proto(one.value)
@@ -136,6 +142,7 @@ def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
         env={name: _value_from_proto(value) for name, value in message.env.items()},
         headers={name: _value_from_proto(value) for name, value in message.headers.items()},
         proxy={name: _value_from_proto(value) for name, value in message.proxy.items()},
+        auth=_auth_from_proto(message.auth) if message.HasField("auth") else NO_AUTH,
         session_id=message.session_id,
         protocol=message.protocol or "auto",
         inherit_env=_known(message.inherit_env, INHERIT_ENV, "safe"),
@@ -179,6 +186,38 @@ def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
         confined_files={
             path: tuple(granted.patterns) for path, granted in message.confined_files.items()
         },
+    )
+
+
+def _auth_to_proto(auth: Auth) -> spec_pb2.Auth:
+    message = spec_pb2.Auth(
+        grant=auth.grant,
+        subject=auth.subject,
+        scopes=auth.scopes,
+        issuer=auth.issuer,
+        resource=auth.resource,
+        algorithm=auth.algorithm,
+        key_id=auth.key_id,
+        client_metadata_url=auth.client_metadata_url,
+        redirect_port=auth.redirect_port,
+    )
+    for name, value in auth.values.items():
+        message.values[name].CopyFrom(_value_to_proto(value))
+    return message
+
+
+def _auth_from_proto(message: spec_pb2.Auth) -> Auth:
+    return Auth(
+        grant=_known(message.grant, AUTH_GRANTS, "client_credentials"),
+        subject=_known(message.subject, SUBJECTS, "service"),
+        values={name: _value_from_proto(value) for name, value in message.values.items()},
+        scopes=tuple(message.scopes),
+        issuer=message.issuer,
+        resource=message.resource,
+        algorithm=message.algorithm,
+        key_id=message.key_id,
+        client_metadata_url=message.client_metadata_url,
+        redirect_port=message.redirect_port,
     )
 
 

@@ -448,6 +448,89 @@ class Credential(_message.Message):
 Global___Credential: _TypeAlias = Credential  # noqa: Y015
 
 @_typing.final
+class Auth(_message.Message):
+    """How a worker obtains the OAuth tokens that it sends to a remote server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Value: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Value | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GRANT_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    ALGORITHM_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_METADATA_URL_FIELD_NUMBER: _builtins.int
+    REDIRECT_PORT_FIELD_NUMBER: _builtins.int
+    grant: _builtins.str
+    """`client_credentials` or `authorization_code`."""
+    subject: _builtins.str
+    """Whose tokens these are: `service` (also when empty) or `tenant`."""
+    issuer: _builtins.str
+    """The authorization server. Empty means the one that the server names."""
+    resource: _builtins.str
+    """The resource indicator. Empty means the one that the server names, or its address."""
+    algorithm: _builtins.str
+    """The signature of the client's assertion, such as `ES256`. Empty means the key's usual one."""
+    key_id: _builtins.str
+    """The `kid` of the client's assertion. Empty means none."""
+    client_metadata_url: _builtins.str
+    """The address of the client's metadata document. Empty means none."""
+    redirect_port: _builtins.int
+    """The loopback port of a login's redirect. Zero means any free one."""
+    @_builtins.property
+    def values(self) -> _containers.MessageMap[_builtins.str, Global___Value]:
+        """`client_id`, `client_secret` and `private_key`."""
+
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The requested scopes. Empty means those that the server asks for."""
+
+    def __init__(
+        self,
+        *,
+        grant: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        values: _abc.Mapping[_builtins.str, Global___Value] | None = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        issuer: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        algorithm: _builtins.str = ...,
+        key_id: _builtins.str = ...,
+        client_metadata_url: _builtins.str = ...,
+        redirect_port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "client_metadata_url", b"client_metadata_url", "grant", b"grant", "issuer", b"issuer", "key_id", b"key_id", "redirect_port", b"redirect_port", "resource", b"resource", "scopes", b"scopes", "subject", b"subject", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Auth: _TypeAlias = Auth  # noqa: Y015
+
+@_typing.final
 class Builtin(_message.Message):
     """The enabled features of the server that Leaseway includes (`builtin`)."""
 
@@ -654,6 +737,7 @@ class ServerSpec(_message.Message):
     WORKER_LABELS_FIELD_NUMBER: _builtins.int
     MAX_CALLS_FIELD_NUMBER: _builtins.int
     PROXY_FIELD_NUMBER: _builtins.int
+    AUTH_FIELD_NUMBER: _builtins.int
     CONFINED_FILES_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`, `python`, `builtin`."""
@@ -772,6 +856,10 @@ class ServerSpec(_message.Message):
         """
 
     @_builtins.property
+    def auth(self) -> Global___Auth:
+        """The OAuth tokens of a server with an address. Unset means none."""
+
+    @_builtins.property
     def confined_files(self) -> _containers.MessageMap[_builtins.str, Global___Patterns]:
         """The file references that the tenant's own layer added, by path, with the patterns of paths that
         are granted to it. The file that the worker opens must match one.
@@ -814,11 +902,12 @@ class ServerSpec(_message.Message):
         worker_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         max_calls: _builtins.int = ...,
         proxy: _abc.Mapping[_builtins.str, Global___Value] | None = ...,
+        auth: Global___Auth | None = ...,
         confined_files: _abc.Mapping[_builtins.str, Global___Patterns] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "confined_files", b"confined_files", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "proxy", b"proxy", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "auth", b"auth", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "confined_files", b"confined_files", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "proxy", b"proxy", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -158,6 +158,13 @@ MAX_HEADERS: Final = 20 * KIB
 MAX_RPCS: Final = 5_000
 """Open RPCs of one connection: more than the limits with an error of their own allow."""
 
+MAX_OAUTH_DOCUMENT: Final = 256 * KIB
+"""Bytes of one response of an authorization server, or of a server's OAuth metadata."""
+MAX_OAUTH_TOKEN: Final = 16 * KIB
+"""Characters of a token that is sent to a server."""
+MAX_OAUTH_GRANTS: Final = 4_096
+"""Clients and subjects whose tokens a worker remembers."""
+
 MAX_CONFIG: Final = 4 * MIB
 """Bytes of a configuration file."""
 

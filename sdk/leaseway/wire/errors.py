@@ -46,6 +46,8 @@ class Reason(StrEnum):
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     CONFIRMATION_REQUIRED = "CONFIRMATION_REQUIRED"
+    LOGIN_REQUIRED = "LOGIN_REQUIRED"
+    AUTHORIZATION_FAILED = "AUTHORIZATION_FAILED"
     RATE_LIMITED = "RATE_LIMITED"
     CAPACITY = "CAPACITY"
     INPUT_REQUIRED = "INPUT_REQUIRED"
@@ -67,6 +69,9 @@ OF_ONE_WORKER: Final = frozenset(
 
 SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
 """Temporary failures of a control plane."""
+
+OF_AUTHORIZATION: Final = frozenset({Reason.LOGIN_REQUIRED, Reason.AUTHORIZATION_FAILED})
+"""A worker has no token for a remote server (DESIGN §16)."""
 
 UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
 """Reasons of requests that no control plane answered."""

@@ -17,10 +17,12 @@ from yarl import URL
 from leaseway.wire.channels.fetching import (
     MAX_REDIRECTS,
     FetchError,
+    Response,
     fetch,
     in_thread,
     is_inner,
     redirect_target,
+    request,
 )
 
 Reply = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -257,3 +259,41 @@ async def test_a_function_in_a_thread_of_its_own_returns_and_raises() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+def send(url: str, configured: str, **more: Any) -> Response:
+    """Send a request to an address that a server named."""
+    return request(url, limit=1_000, timeout=BOUND, configured=[configured], **more)
+
+
+@pytest.mark.parametrize(
+    ("url", "configured", "words"),
+    [
+        ("http://127.0.0.1:9/", "https://203.0.113.1/", "begin with https"),
+        ("https://127.0.0.1:9/", "https://203.0.113.1/", "inside this network"),
+        ("https://localhost:9/", "https://203.0.113.1/", "inside this network"),
+        ("http://169.254.169.254/", "http://127.0.0.1:9/", "inside this network"),
+        ("http://[fe80::1]:9/", "http://127.0.0.1:9/", "inside this network"),
+        ("file:///etc/passwd", "http://127.0.0.1:9/", "no web address"),
+        ("unix:/run/x", "http://127.0.0.1:9/", "no web address"),
+    ],
+)
+def test_a_named_address_is_held_to_the_rules_for_redirects(
+    web: Web, url: str, configured: str, words: str
+) -> None:
+    with pytest.raises(FetchError, match=words):
+        send(url, configured, is_inner=lambda each: is_inner(each) and each != "203.0.113.1")
+
+
+def test_every_status_is_a_response_whose_representation_shows_nothing(web: Web) -> None:
+    def reply(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(429)
+        request.send_header("Retry-After", "3")
+        request.end_headers()
+        request.wfile.write(b"a secret")
+
+    web.replies["/"] = reply
+    response = send(web.url("/"), web.url("/"))
+    assert (response.status, response.headers["retry-after"]) == (429, "3")
+    assert response.body == b"a secret"
+    assert "secret" not in repr(response)

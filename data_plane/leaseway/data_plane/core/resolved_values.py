@@ -46,6 +46,8 @@ class ResolvedValues:
     """A digest of the modules of a `python` server, if people may edit them."""
     modules: tuple[Path, ...] = field(default=(), repr=False, compare=False)
     """The files of these modules."""
+    auth: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The client's id and credentials at its authorization server."""
     proxies: Proxies = field(default=NO_PROXIES, repr=False)
     """How its HTTP requests leave the worker."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -107,5 +109,5 @@ def _is_random(secret: str) -> bool:
 
 
 def _pairs(resolved: ResolvedValues) -> Iterator[list[tuple[str, str]]]:
-    for mapping in (resolved.env, resolved.headers, resolved.query):
+    for mapping in (resolved.env, resolved.headers, resolved.query, resolved.auth):
         yield sorted(mapping.items())

@@ -28,6 +28,7 @@ MAX_BODY: Final = bounds.MAX_RESULT
 
 _MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+_REFUSED: Final = frozenset((401, 403))
 _OVERLOADED: Final = frozenset((429, 502, 503, 504))
 _CONNECT_TIMEOUT: Final = 10.0
 _INITIAL_BACKOFF: Final = 0.2
@@ -124,7 +125,9 @@ class HttpToolClient:
         while True:
             attempt = retries - remaining
             try:
-                response = await self._send_once(request, trace, sending, configured, anonymous)
+                response = await self._send_authorized(
+                    request, trace, sending, configured, anonymous
+                )
             except (aiohttp.ClientError, OSError) as error:
                 if not remaining:
                     raise self._broken(request, error, sending) from error
@@ -137,9 +140,32 @@ class HttpToolClient:
             remaining -= 1
             await asyncio.sleep(pause)
 
-    async def _send_once(
+    async def _send_authorized(
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
         configured: Mapping[str, str], anonymous: bool,
+    ) -> HttpResponse:  # fmt: skip
+        """Send a request with the token in use; once more if a new one helps.
+
+        Raises:
+            Fault: There is no token.
+        """
+        authorization = None if anonymous else self._outgoing.authorization
+        if authorization is None:
+            return await self._send_once(request, trace, sending, configured, anonymous, None)
+        token = await authorization.header()
+        response = await self._send_once(request, trace, sending, configured, anonymous, token)
+        if response.status not in _REFUSED:
+            return response
+        sending.written = False  # the server did nothing with it
+        if await authorization.refused(token, response.status, response.headers):
+            token = await authorization.header()
+            return await self._send_once(request, trace, sending, configured, anonymous, token)
+        sending.written = True
+        return response
+
+    async def _send_once(
+        self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
+        configured: Mapping[str, str], anonymous: bool, token: str | None,
     ) -> HttpResponse:  # fmt: skip
         url = URL(request.url, encoded=True)
         start = url
@@ -159,6 +185,8 @@ class HttpToolClient:
             told = CIMultiDict(headers)
             if cookies is not None and is_own:
                 cookies.add_to(told, url)
+            if token is not None and is_own:
+                told["Authorization"] = token
             async with self._http.request(
                 request.method, sent, data=body, headers=told, allow_redirects=False,
                 timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,

@@ -42,6 +42,7 @@ from leaseway.data_plane.http_tools.results import (
     rendered_result,
     result,
 )
+from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolve import Vault, read_references
 from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
@@ -90,6 +91,7 @@ class HttpInstance:
         instance_id: Unique on its worker.
         resolved_values: Of the server's references, or None to resolve them at the start.
         renderers: The worker's renderers of templates, or None for own ones.
+        tokens: The worker's OAuth tokens, or None for own ones.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class HttpInstance:
         instance_id: str,
         resolved_values: ResolvedValues | None = None,
         renderers: Renderers | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -124,6 +127,8 @@ class HttpInstance:
         self._tools: dict[str, _Tool] = {}
         self._owns_renderers = renderers is None
         self._renderers = renderers or Renderers(environment)
+        self._tokens = tokens or Tokens()
+        self._without_token: Callable[[str], str] = str
         self._client: HttpToolClient | None = None
         self._calls: set[_HttpCall] = set()
 
@@ -152,6 +157,11 @@ class HttpInstance:
         if self.state != "starting":
             raise self._closed_fault()
         self.resolved_values = resolved_values
+        authorization = self._tokens.authorization(
+            self.spec, resolved_values, InstanceProblems(self._listener, self)
+        )
+        if authorization is not None:
+            self._without_token = authorization.without_token
         self._client = HttpToolClient(
             self._server,
             self._http,
@@ -161,7 +171,9 @@ class HttpInstance:
             follow_redirects=self.spec.follow_redirects,
             # All callers share a shared instance, and a cookie may be one caller's login.
             outgoing=Outgoing(
-                resolved_values.proxies, keeps_cookies=not self.spec.truely_stateless
+                resolved_values.proxies,
+                keeps_cookies=not self.spec.truely_stateless,
+                authorization=authorization,
             ),
         )
         self.tools = definitions(self.spec.http_tools)
@@ -243,8 +255,7 @@ class HttpInstance:
             return Outcome(b"", fault=fault)
         except TimeoutError:
             return Outcome(b"", fault=self._timed_out(prepared.tool, sending))
-        hide = self.resolved_values.without_secrets if self.resolved_values else str
-        payload, is_error = await self._result(response, prepared.template, hide)
+        payload, is_error = await self._result(response, prepared.template, self._hide)
         if len(payload) > MAX_RESULT and not may_hold_media(payload):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         return Outcome(payload, is_error)
@@ -261,6 +272,11 @@ class HttpInstance:
         if len(response.body) > _INLINE:
             return await self._renderers.run(self._server, result, response, hide)
         return result(response, hide)
+
+    def _hide(self, text: str) -> str:
+        if self.resolved_values is not None:
+            text = self.resolved_values.without_secrets(text)
+        return self._without_token(text)
 
     def remove(self, call: _HttpCall) -> None:
         self._calls.discard(call)

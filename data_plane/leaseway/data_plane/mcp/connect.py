@@ -65,6 +65,12 @@ class ServerContext:
     def server(self) -> str:
         return self.spec.key.server_id
 
+    def hide_in_definitions(self, text: str) -> str:
+        """Return a definition without the secrets of the server and its token."""
+        text = self.resolved.without_secrets_in_definitions(text)
+        authorization = self.outgoing.authorization
+        return text if authorization is None else authorization.without_token(text)
+
 
 @dataclass(frozen=True)
 class UnopenedConnection:

@@ -12,6 +12,7 @@ import aiohttp
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolve import NO_VAULT, Vault
 
 _KEEP_ALIVE: Final = 4.0
@@ -29,6 +30,7 @@ class Host:
         pods: Runs images as pods; None if a container engine on this machine runs them.
         server_folders: Returns the folders that the entries of all servers name as their own.
         own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
+        tokens: The OAuth tokens of its servers.
         eras: What earlier starts found out about the protocol of servers.
     """
 
@@ -39,6 +41,7 @@ class Host:
     pods: Pods | None = None
     server_folders: Callable[[], Iterable[str]] = tuple
     own_paths: Callable[[], Iterable[Path]] = tuple
+    tokens: Tokens = field(default_factory=Tokens)
     eras: KnownEras = field(default_factory=KnownEras)
 
 

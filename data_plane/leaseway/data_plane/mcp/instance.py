@@ -24,6 +24,7 @@ from leaseway.data_plane.mcp.eras import LEGACY_GREETING
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
+from leaseway.data_plane.oauth.tokens import InstanceProblems
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.lease_names import LeaseNames
@@ -283,7 +284,14 @@ class Instance:
             )
         self.stderr.hide(self.resolved_values.secrets)
         if self._outgoing is None:
-            self._outgoing = Outgoing(self.resolved_values.proxies)
+            self._outgoing = Outgoing(
+                self.resolved_values.proxies,
+                authorization=self._host.tokens.authorization(
+                    self.spec,
+                    self.resolved_values,
+                    InstanceProblems(self._listener, self),
+                ),
+            )
         context = context_type(
             self.spec,
             self.resolved_values.for_lease(self._names),

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
@@ -45,7 +45,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_resu
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.permissions import folders
 from leaseway.wire.channels import ancestors
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 
 StartPhase = Literal["connect", "negotiate", "list"]
@@ -106,8 +106,7 @@ class McpSession:
         permissions = spec.policy.permissions
         if permissions.allowed_paths is not None:
             peer.offer_roots(roots_result(folders(permissions, working_folder(spec))))
-        hide = context.resolved.without_secrets_in_definitions
-        return cls(spec, peer, connection.pid, connection.warnings, hide)
+        return cls(spec, peer, connection.pid, connection.warnings, context.hide_in_definitions)
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -252,6 +251,8 @@ def start_fault(
         cause = cause.cause
     if isinstance(cause, Fault):
         return cause
+    if _has_no_token(cause):
+        return cause.fault
     server = spec.key.server_id
     problem, text, facts = _describe(spec, cause, phase)
     last_words = stderr.last(lines=10, size=2048)
@@ -266,6 +267,12 @@ def start_fault(
             " server that logs to its standard error."
         )
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
+
+
+def _has_no_token(cause: BaseException) -> TypeGuard[ConnectionLost | InvalidResponse]:
+    if not isinstance(cause, ConnectionLost | InvalidResponse):
+        return False
+    return cause.fault.reason in OF_AUTHORIZATION
 
 
 def _describe(

@@ -33,7 +33,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.data_plane.references.modules import read_code
 from leaseway.spec.lease_names import NAMES, marks
-from leaseway.spec.model import ServerSpec, Value, walk_config
+from leaseway.spec.model import CLIENT_ID, ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
@@ -285,6 +285,10 @@ def resolve(
         | credentials,
         credentials=frozenset(credentials),
         query=query,
+        auth={
+            name: resolver.value(f"auth.{name}", value, name != CLIENT_ID)
+            for name, value in spec.auth.values.items()
+        },
         proxies=_proxies(spec, resolver, known),
         code=code.digest,
         modules=code.files,

@@ -1,4 +1,4 @@
-"""Fetches documents from web addresses: keys of token issuers, OpenAPI documents.
+"""Fetches documents from web addresses: keys of token issuers, OpenAPI documents, OAuth's.
 
 One fetch is bounded as a whole, in time and size, however slowly a server sends. Redirects lead
 neither to unencrypted addresses nor into the network of this machine, unless the configured address
@@ -12,7 +12,9 @@ import ipaddress
 import socket
 import threading
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from leaseway.wire import bounds
@@ -45,6 +47,63 @@ class FetchError(OSError):
     """A document cannot be fetched; the message is the reason, without the address."""
 
 
+@dataclass(frozen=True)
+class Response:
+    """The response of any status to a request.
+
+    Attributes:
+        headers: The last value of each, by its name in lower case.
+        body: The content, within the limit; it may be a secret.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+def request(
+    url: str,
+    *,
+    limit: int,
+    timeout: float,
+    configured: Sequence[str],
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+    is_inner: Callable[[str], bool] = is_inner,
+) -> Response:
+    """Send a request to an address that a server named, not an operator. Blocks.
+
+    The address itself is held to the rules for redirects: it may be inside this machine's network,
+    or unencrypted, only if a configured address is, and link-local only if it is configured.
+
+    Args:
+        url: The address.
+        limit: The greatest size of the response in bytes.
+        timeout: Seconds for everything.
+        configured: The addresses that an operator wrote, the server's first.
+        headers: Of the request.
+        content: What to POST; None for a GET. Redirects of a POST are not followed.
+        is_inner: Returns whether an IP address is one that the address may not lead to.
+
+    Raises:
+        FetchError: There is no response.
+    """
+    from yarl import URL
+
+    target, origins = URL(url), [URL(each) for each in configured]
+    if target.scheme not in ("http", "https") or not target.host:
+        raise FetchError("it is no web address")
+    is_known = any(target.origin() == each.origin() for each in origins)
+    if target.scheme == "http" and not is_known and origins[0].scheme in ("https", "wss"):
+        raise FetchError("it is not encrypted: its address must begin with https")
+    loop = asyncio.new_event_loop()
+    try:
+        fetched = _Fetch(target, origins, limit, "application/json", False, is_inner)
+        return loop.run_until_complete(_within(timeout, fetched.respond(headers or {}, content)))
+    finally:
+        loop.close()
+
+
 def fetch(
     url: str,
     *,
@@ -67,11 +126,13 @@ def fetch(
     Raises:
         FetchError: It cannot be fetched.
     """
+    from yarl import URL
+
     loop = asyncio.new_event_loop()  # of this thread; closing it waits for no name lookup
     try:
-        return loop.run_until_complete(
-            _within(timeout, _Fetch(url, limit, accept, is_protected, is_inner))
-        )
+        target = URL(url)
+        fetched = _Fetch(target, [target], limit, accept, is_protected, is_inner)
+        return loop.run_until_complete(_within(timeout, fetched.run()))
     finally:
         loop.close()
 
@@ -105,12 +166,12 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await done
 
 
-async def _within(timeout: float, fetch: _Fetch) -> bytes:
+async def _within(timeout: float, fetch: Coroutine[Any, Any, T]) -> T:
     import aiohttp  # only processes that fetch something load it
 
     try:
         async with asyncio.timeout(timeout):
-            return await fetch.run()
+            return await fetch
     except TimeoutError:
         raise FetchError(f"it has not sent everything within {timeout:g} s") from None
     except FetchError:
@@ -125,18 +186,32 @@ class _Fetch:
     """One fetch with its redirects."""
 
     def __init__(
-        self, url: str, limit: int, accept: str, is_protected: bool, is_inner: Callable[[str], bool]
+        self,
+        target: URL,
+        origins: Sequence[URL],
+        limit: int,
+        accept: str,
+        is_protected: bool,
+        is_inner: Callable[[str], bool],
     ) -> None:
-        from yarl import URL
-
-        self._origin = URL(url)
+        self._target = target
+        self._origins = origins
         self._limit = limit
         self._accept = accept
         self._is_protected = is_protected
         self._is_inner = is_inner
         self._outer_only = False
+        self._is_configured = True
 
     async def run(self) -> bytes:
+        """Return the content of a response of status 200."""
+        response = await self.respond({}, None)
+        if response.status != HTTPStatus.OK:
+            raise FetchError(f"it responds with HTTP status {response.status}")
+        return response.body
+
+    async def respond(self, headers: Mapping[str, str], content: bytes | None) -> Response:
+        """Return the response after redirects."""
         import aiohttp
 
         connector = aiohttp.TCPConnector(resolver=_resolver(self._look_up), force_close=True)
@@ -146,15 +221,21 @@ class _Fetch:
             headers={"Accept": self._accept, "User-Agent": "leaseway"},
             timeout=aiohttp.ClientTimeout(total=None),  # `_within` bounds all of it
         ) as http:
-            target = self._origin
+            target, method = self._target, "GET" if content is None else "POST"
             for _ in range(MAX_REDIRECTS + 1):
                 proxy = _proxy(target)
+                self._is_configured = any(target.host == each.host for each in self._origins)
                 self._outer_only = proxy is None and not await self._may_be_inner(target)
-                async with http.get(target, allow_redirects=False, proxy=proxy) as response:
+                async with http.request(
+                    method, target, data=content, headers=headers, allow_redirects=False,
+                    proxy=proxy,
+                ) as response:  # fmt: skip
                     if response.status not in _REDIRECTS:
-                        return await self._content(response)
+                        return await self._read(response)
+                    if content is not None:
+                        raise FetchError("it redirects a request that it must answer itself")
                     target = redirect_target(target, response.headers.get("Location", ""))
-                    is_elsewhere = target.host != self._origin.host
+                    is_elsewhere = target.host != self._origins[0].host
                     if self._is_protected and is_elsewhere and target.scheme != "https":
                         raise FetchError("it redirects to http")
         raise FetchError(f"it redirects more than {MAX_REDIRECTS} times")
@@ -162,19 +243,21 @@ class _Fetch:
     async def _look_up(self, host: str, port: int, family: int) -> list[tuple[int, str]]:
         """Look up a name, and refuse inner addresses of redirects."""
         found = await in_thread(_look_up, host, port, family)
+        addresses = [address for _, address in found]
         if self._outer_only:
-            self._check_outer(host, [address for _, address in found])
+            self._check_outer(host, addresses)
+        if not self._is_configured and any(map(_is_link_local, addresses)):
+            raise _inner(host)
         return found
 
-    async def _content(self, response: Any) -> bytes:
-        if response.status != 200:
-            raise FetchError(f"it responds with HTTP status {response.status}")
+    async def _read(self, response: Any) -> Response:
         content = bytearray()
         async for part in response.content.iter_chunked(_PART):
             content += part
             if len(content) > self._limit:
                 raise FetchError(f"it has more than {self._limit} bytes")
-        return bytes(content)
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Response(response.status, headers, bytes(content))
 
     async def _may_be_inner(self, target: URL) -> bool:
         """Return whether a target may be inside this machine's network.
@@ -182,10 +265,10 @@ class _Fetch:
         Raises:
             FetchError: It is, and may not be.
         """
-        if target.host == self._origin.host:
+        if self._is_configured:
             return True
         addresses = _literal(target)
-        if any(ipaddress.ip_address(each).is_link_local for each in addresses):
+        if any(map(_is_link_local, addresses)):
             raise _inner(str(target.host))
         if await self._origin_is_inner():
             return True
@@ -197,12 +280,14 @@ class _Fetch:
             raise _inner(host)
 
     async def _origin_is_inner(self) -> bool:
-        literal = _literal(self._origin)
-        host = str(self._origin.host)
-        found = literal or [
-            address for _, address in await in_thread(_look_up, host, 0, socket.AF_UNSPEC)
-        ]
-        return any(self._is_inner(address) for address in found)
+        for origin in self._origins:
+            host = str(origin.host)
+            found = _literal(origin) or [
+                address for _, address in await in_thread(_look_up, host, 0, socket.AF_UNSPEC)
+            ]
+            if any(self._is_inner(address) for address in found):
+                return True
+        return False
 
 
 def _resolver(look_up: Callable[[str, int, int], Awaitable[list[tuple[int, str]]]]) -> Any:
@@ -247,9 +332,13 @@ def redirect_target(current: URL, location: str) -> URL:
     return target
 
 
+def _is_link_local(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+
+
 def _inner(host: str) -> FetchError:
     return FetchError(
-        f"it redirects to {host[:200]}, which is inside this network; configure that address itself"
+        f"it leads to {host[:200]}, which is inside this network; configure that address itself"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
+from leaseway.control_plane.config.schema.auth import check_auth
 from leaseway.control_plane.config.schema.filters import for_server
 from leaseway.control_plane.config.schema.http_api.servers import add_http_tools
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
@@ -108,6 +109,7 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         transforms = for_server(values.get("transforms", defaults.transforms), server_id)
         add_http_tools(entry, values, transforms, where)
     values.pop("openapi", None)
+    check_auth(entry, values, where)
     if transport == "builtin" and "tools" in values:
         written = {each.name for each in known}
         confined = values.get("sandbox", Sandbox()).strict

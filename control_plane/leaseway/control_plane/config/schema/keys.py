@@ -11,6 +11,7 @@ from typing import Final
 
 from leaseway.control_plane.config.schema import fields, policy, process_servers
 from leaseway.control_plane.config.schema import filters as naming
+from leaseway.control_plane.config.schema.auth import auth
 from leaseway.control_plane.config.schema.http_api.documents import openapi
 from leaseway.control_plane.config.schema.http_api.security import security
 from leaseway.control_plane.config.schema.http_api.tools import http_tools
@@ -240,6 +241,12 @@ SERVER_KEYS: Final = keyed(
         proxy,
         transports=_NETWORK | _HTTP_API,
         about="The forward proxy: its address or its parts; none ignores the environment's.",
+    ),
+    Key(
+        "auth",
+        auth,
+        transports=_NETWORK | _HTTP_API,
+        about="The OAuth grant by which workers obtain the tokens of its requests.",
     ),
     Key("base_url", fields.url, "url", transports=_HTTP_API),
     Key("http_tools", http_tools, transports=_HTTP_API),

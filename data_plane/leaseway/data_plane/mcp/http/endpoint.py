@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Final, Literal
 
 import aiohttp
@@ -21,6 +22,7 @@ from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
 SESSION_ID: Final = "mcp-session-id"
+_AUTHORIZATION: Final = "authorization"
 _ACCEPT: Final = "application/json, text/event-stream"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 _MAX_REDIRECTS: Final = 4
@@ -68,8 +70,10 @@ class HttpEndpoint:
     ) -> aiohttp.ClientResponse:
         """Send a request and return its response of any status; follow redirects.
 
+        A request that the server refuses with 401 or 403 is sent once more if a new token helps.
+
         Raises:
-            Fault: A redirect that must not be followed.
+            Fault: A redirect that must not be followed, or there is no token.
             aiohttp.ClientError: The connection could not be opened, or broke.
             OSError: Likewise.
         """
@@ -78,6 +82,36 @@ class HttpEndpoint:
         if self.session_id:
             sent[SESSION_ID] = self.session_id
         sent.update(headers)
+        authorization = self.outgoing.authorization
+        if authorization is None:
+            return await self._follow(method, sent, body)
+        token = await authorization.header()
+        if token is not None:
+            sent[_AUTHORIZATION] = token
+        response = await self._follow(method, sent, body)
+        if response.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return response
+        if body is not None:
+            body.mark_written(False)  # the server did nothing with it
+        try:
+            is_renewed = await authorization.refused(token, response.status, response.headers)
+        except BaseException:
+            response.release()
+            raise
+        if not is_renewed:
+            if body is not None:
+                body.mark_written(True)
+            return response
+        response.release()
+        token = await authorization.header()
+        if token is not None:
+            sent[_AUTHORIZATION] = token
+        return await self._follow(method, sent, body.again() if body is not None else None)
+
+    async def _follow(
+        self, method: str, sent: CIMultiDict[str], body: RequestBody | None
+    ) -> aiohttp.ClientResponse:
+        """Send a request and follow its redirects."""
         url, cookies, configured = self.url, self.outgoing.cookies, sent.get("cookie")
         for _ in range(_MAX_REDIRECTS):
             if cookies is not None:
@@ -183,13 +217,21 @@ class RequestBody(Payload):
         self._size = len(value)
         self._entry = entry
 
+    def again(self) -> RequestBody:
+        """Return the body for the same request once more."""
+        return RequestBody(self._value, self._entry)
+
+    def mark_written(self, written: bool) -> None:
+        """Note whether the server may have started the request."""
+        if self._entry is not None:
+            self._entry.written = written
+
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Return it as text, for aiohttp's own messages."""
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        if self._entry is not None:
-            self._entry.written = True
+        self.mark_written(True)
         await writer.write(self._value)
 
 

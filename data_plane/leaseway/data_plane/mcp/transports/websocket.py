@@ -35,6 +35,7 @@ allows an idle server, since a server that computes may not respond for a while.
 
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=2.0)
 _MAX_REASON: Final = 200
+_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class WebSocketTransport(PullTransport):
@@ -72,11 +73,30 @@ class WebSocketTransport(PullTransport):
             Fault: SERVER_LOST or SERVER_ERROR with the error of the server or the network.
         """
         self._session = self._create_session()
+        authorization = self._outgoing.authorization
+        token = await authorization.header() if authorization is not None else None
+        try:
+            await self._open(self._session, token)
+        except aiohttp.WSServerHandshakeError as error:
+            if authorization is None or error.status not in _REFUSED:
+                raise self._refusal(error) from None
+            if not await authorization.refused(token, error.status, error.headers or {}):
+                raise self._refusal(error) from None
+        else:
+            return
+        try:
+            await self._open(self._session, await authorization.header())
+        except aiohttp.WSServerHandshakeError as error:
+            raise self._refusal(error) from None
+
+    async def _open(self, session: aiohttp.ClientSession, token: str | None) -> None:
         headers, cookies = CIMultiDict(self._headers), self._outgoing.cookies
+        if token is not None:
+            headers["authorization"] = token
         if cookies is not None:
             cookies.add_to(headers, self._url)
         try:
-            self._socket = await self._session.ws_connect(
+            self._socket = await session.ws_connect(
                 handshake_url(self._url),  # a proxy knows no scheme ws
                 protocols=(SUBPROTOCOL,),
                 headers=headers,
@@ -86,12 +106,15 @@ class WebSocketTransport(PullTransport):
                 heartbeat=_HEARTBEAT,
                 timeout=_CLOSE_TIMEOUT,
             )
-        except aiohttp.WSServerHandshakeError as error:
-            if error.status < HTTPStatus.BAD_REQUEST:
-                raise self._no_websocket(error) from None
-            raise status_fault(self._server, error.status, error.headers or {}, self._url) from None
+        except aiohttp.WSServerHandshakeError:
+            raise
         except (aiohttp.ClientError, OSError) as error:
             raise unreachable(self._server, self._url, error) from None
+
+    def _refusal(self, error: aiohttp.WSServerHandshakeError) -> Fault:
+        if error.status < HTTPStatus.BAD_REQUEST:
+            return self._no_websocket(error)
+        return status_fault(self._server, error.status, error.headers or {}, self._url)
 
     async def disconnect(self) -> None:
         """Send a close frame and close."""

@@ -1,0 +1,183 @@
+"""Reader of `auth`: how a worker obtains the OAuth tokens for a server (DESIGN §16)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from leaseway.control_plane.config.schema import credentials
+from leaseway.control_plane.config.schema.fields import (
+    MAX_HEADER,
+    MAX_URL,
+    reference,
+    value_schema,
+    warn_of_credential,
+)
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, record
+from leaseway.control_plane.config.schema.values import (
+    MAX_TEXT,
+    BadValue,
+    Reader,
+    checked,
+    choice,
+    list_of,
+    plain_text,
+    reader,
+    suggestion,
+    worker_text,
+)
+from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
+from leaseway.spec.model import (
+    ALGORITHMS,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    NO_RESOURCE,
+    PRIVATE_KEY,
+    SUBJECTS,
+    Auth,
+    AuthGrant,
+    Subject,
+    Value,
+)
+
+MAX_SCOPES: Final = 100
+_MAX_SCOPE: Final = 256
+_PEOPLE: Final = tuple(each for each in SUBJECTS if each != "service")
+
+
+def _address_fault(address: str) -> str | None:
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is not a valid URL."
+    if parts.scheme not in ("http", "https") or not host:
+        return "must be an http or https URL, such as https://login.example.com."
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        return "may contain neither credentials, nor a query, nor a fragment."
+    return None
+
+
+def _resource_fault(resource: str) -> str | None:
+    return None if resource == NO_RESOURCE else _address_fault(resource)
+
+
+def _scope_fault(scope: str) -> str | None:
+    if any(not "!" <= character <= "~" or character in '"\\' for character in scope):
+        return "contains a character that no scope has; write each scope as an item of its own."
+    return None
+
+
+def _value(longest: int, kind: str) -> Reader[Value]:
+    literal = worker_text(longest=longest, empty=False)
+
+    @reader(value_schema(longest))
+    def read(node: Tree, where: Where) -> Value:
+        if isinstance(node, Table):
+            return reference.read(node, where)
+        text = literal.read(node, where)
+        if kind and not text.startswith("${"):
+            warn_of_credential(node, where, kind)
+        elif not kind:
+            warn_of_credential(node, where, credentials.credential_kind("", text))
+        return Value("literal", text)
+
+    return read
+
+
+_ADDRESS: Final = checked(plain_text(longest=MAX_URL, empty=False), _address_fault)
+_RESOURCE: Final = checked(plain_text(longest=MAX_URL, empty=False), _resource_fault)
+_SCOPE: Final = checked(plain_text(longest=_MAX_SCOPE, empty=False), _scope_fault)
+
+_COMMON: Final = (
+    Key(CLIENT_ID, _value(MAX_HEADER, "")),
+    Key(CLIENT_SECRET, _value(MAX_HEADER, "a client secret")),
+    Key(PRIVATE_KEY, _value(MAX_TEXT, "a private key")),
+    Key("algorithm", choice(*ALGORITHMS)),
+    Key("key_id", plain_text(longest=256, empty=False)),
+    Key("scopes", list_of(_SCOPE, MAX_SCOPES)),
+    Key("issuer", _ADDRESS, about="The authorization server; by default the server names it."),
+    Key(
+        "resource",
+        _RESOURCE,
+        about="The resource indicator; by default the server's; none sends none.",
+    ),
+)
+
+
+def _grant(grant: AuthGrant, subject: Subject) -> Callable[..., Auth]:
+    def build(**given: Any) -> Auth:
+        names = (CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY)
+        values = {name: given.pop(name) for name in names if name in given}
+        return Auth(**{"grant": grant, "subject": subject, "values": values, **given})
+
+    return build
+
+
+_CLIENT_CREDENTIALS: Final = record(
+    keyed(*_COMMON),
+    _grant("client_credentials", "service"),
+    "'client_credentials'",
+    required=(CLIENT_ID,),
+)
+_READERS: Final[Mapping[str, Reader[Auth]]] = {"client_credentials": _CLIENT_CREDENTIALS}
+
+
+@reader(
+    {
+        "type": "object",
+        "properties": {name: read.schema for name, read in _READERS.items()},
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+)
+def auth(node: Tree, where: Where) -> Auth:
+    """Read the one grant of a server."""
+    entries = entries_of(node, where)
+    if len(entries) != 1:
+        raise BadValue(
+            f"{quoted(where.key)} must have exactly one key, the grant: {', '.join(_READERS)}."
+        )
+    (entry,) = entries
+    place = where.child(entry)
+    read = _READERS.get(entry.name)
+    if read is None:
+        message = f"{quoted(entry.name)} is not a grant: {suggestion(entry.name, tuple(_READERS))}"
+        place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
+        raise BadValue  # already reported
+    found = read.read(entry.value, place)
+    fault = _client_fault(found)
+    if fault:
+        raise BadValue(f"{quoted(place.key)} {fault}")
+    return found
+
+
+def _client_fault(found: Auth) -> str | None:
+    has_secret, has_key = CLIENT_SECRET in found.values, PRIVATE_KEY in found.values
+    if has_secret and has_key:
+        return "has 'client_secret' and 'private_key'; keep the one that your client has."
+    if found.grant == "client_credentials" and not has_secret and not has_key:
+        return "needs 'client_secret' or 'private_key', such as client_secret: {secret: NAME}."
+    if (found.algorithm or found.key_id) and not has_key:
+        return "has 'algorithm' or 'key_id', which belong to 'private_key'; add it, or remove them."
+    return None
+
+
+def check_auth(server: TableEntry, values: Mapping[str, Any], where: Where) -> None:
+    """Report a second `Authorization` header beside `auth`."""
+    if not values.get("auth"):
+        return
+    message = (
+        "'auth' obtains the header Authorization, and {0} sets it as well; keep one of the two."
+    )
+    for name in values.get("headers", ()):
+        if name.lower() == "authorization":
+            place, at = where.find(f"headers.{name}", server.at)
+            place.error(at, IssueReason.BAD_VALUE, message.format(f"'headers.{name}'"))
+    for name, credential in values.get("security", {}).items():
+        if getattr(credential, "header", "").lower() == "authorization":
+            place, at = where.find(f"security.{name}", server.at)
+            place.error(at, IssueReason.BAD_VALUE, message.format(f"'security.{name}'"))

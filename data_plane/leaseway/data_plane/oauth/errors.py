@@ -1,0 +1,66 @@
+"""Why a token cannot be obtained, and the faults that callers get for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.secrets.redaction import redact
+
+_MAX_DESCRIPTION: Final = 200
+
+
+class AuthorizationError(Exception):
+    """An attempt to obtain a token failed; the text is the end of a sentence, without secrets.
+
+    Attributes:
+        code: OAuth's own error code, or empty.
+        url: The address that failed, or empty.
+        is_unreachable: Whether there was no response at all.
+        is_lasting: Whether another try fails in the same way until somebody acts.
+        needs_login: Whether a person must log in (again).
+        retry_delay: Seconds that the authorization server asks to wait, or None.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        code: str = "",
+        url: str = "",
+        is_unreachable: bool = False,
+        is_lasting: bool = False,
+        needs_login: bool = False,
+        retry_delay: float | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.url = url
+        self.is_unreachable = is_unreachable
+        self.is_lasting = is_lasting
+        self.needs_login = needs_login
+        self.retry_delay = retry_delay
+
+
+def described(text: str) -> str:
+    """Return what an authorization server says about an error, for a message."""
+    line = "".join(each if each.isprintable() else " " for each in redact(text[:2_000])).strip()
+    return line[:_MAX_DESCRIPTION].rstrip(".")
+
+
+def fault_of(server: str, error: AuthorizationError) -> Fault:
+    """Return the fault of a call, or of a start, that got no token."""
+    metadata = {"server": server, "problem": Reason.AUTHORIZATION_FAILED.value}
+    if error.code:
+        metadata["oauth_error"] = error.code
+    advice = (
+        "Correct auth in its entry, or the client at its authorization server."
+        if error.is_lasting
+        else "It is tried again."
+    )
+    return Fault(
+        Reason.AUTHORIZATION_FAILED,
+        f"No token for the server {server}: {error}. {advice}",
+        metadata=metadata,
+        retry_delay=error.retry_delay,
+    )

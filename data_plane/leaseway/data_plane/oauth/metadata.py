@@ -1,0 +1,252 @@
+"""Discovery: which authorization server issues tokens for a server (RFC 9728, RFC 8414, OpenID).
+
+The order of the addresses, and how issuers and resources are compared, is the MCP package's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.web import Web, place_of
+from leaseway.spec.model import NO_RESOURCE, Auth
+
+_MAX_ITEMS: Final = 200
+_MAX_TEXT: Final = 4_096
+_MAX_CHALLENGE: Final = 16 << 10
+_CHALLENGE_SCHEME: Final = re.compile(r"(?:^|,)\s*bearer(?:\s+|$)", re.IGNORECASE)
+_PARAMETER: Final = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """What a server said when it refused a request (`WWW-Authenticate: Bearer`).
+
+    Attributes:
+        status: 401 or 403.
+        resource_metadata: The address of its metadata, or empty.
+        scope: The scopes that the request needs, or empty.
+        error: Such as `insufficient_scope`, or empty.
+    """
+
+    status: int
+    resource_metadata: str = ""
+    scope: str = ""
+    error: str = ""
+
+
+def read_challenge(status: int, header: str) -> Challenge:
+    """Return the bearer challenge of a header's value."""
+    found = _CHALLENGE_SCHEME.search(header[:_MAX_CHALLENGE])
+    if found is None:
+        return Challenge(status)
+    parameters: dict[str, str] = {}
+    for name, quoted, plain in _PARAMETER.findall(header[found.end() : _MAX_CHALLENGE]):
+        parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
+    return Challenge(
+        status,
+        parameters.get("resource_metadata", ""),
+        parameters.get("scope", ""),
+        parameters.get("error", ""),
+    )
+
+
+@dataclass(frozen=True)
+class AuthorizationServer:
+    """The metadata of an authorization server; endpoints that it does not have are empty."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str = ""
+    registration_endpoint: str = ""
+    device_endpoint: str = ""
+    revocation_endpoint: str = ""
+    client_auth_methods: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    accepts_metadata_documents: bool = False
+    returns_issuer: bool = False
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """What is known about a server's authorization.
+
+    Attributes:
+        resource: The resource indicator; empty if none is sent.
+        scopes: Those that the server's metadata names.
+    """
+
+    server: AuthorizationServer
+    resource: str
+    scopes: tuple[str, ...] = ()
+
+
+def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered:
+    """Find the authorization server of a server.
+
+    Args:
+        web: Sends the requests.
+        url: The server's address; `http` or `https`.
+        auth: What the operator configured.
+        challenge: What the server said.
+
+    Raises:
+        AuthorizationError: It cannot be found.
+    """
+    from mcp.shared.auth_utils import resource_url_from_server_url
+
+    own = "" if auth.resource == NO_RESOURCE else auth.resource
+    default = "" if auth.resource == NO_RESOURCE else resource_url_from_server_url(url)
+    if auth.issuer:
+        return Discovered(_authorization_server(web, auth.issuer, url), own or default)
+    protected = _protected_resource(web, url, challenge)
+    if protected is None:
+        return Discovered(_authorization_server(web, "", url), own or default)
+    issuers = _texts(protected.get("authorization_servers"))
+    if not issuers:
+        raise AuthorizationError(
+            "its metadata names no authorization server; write issuer in auth", is_lasting=True
+        )
+    resource = _text(protected.get("resource"))
+    _check_resource(url, resource)
+    return Discovered(
+        _authorization_server(web, issuers[0], url),
+        own or (default and resource),
+        _texts(protected.get("scopes_supported")),
+    )
+
+
+def _check_resource(url: str, resource: str) -> None:
+    """Refuse metadata of another server: its tokens would be sent to this one."""
+    from mcp.shared.auth_utils import check_resource_allowed
+
+    if not resource or not check_resource_allowed(url, resource):
+        raise AuthorizationError(
+            f"its metadata is about another resource, {place_of(resource) if resource else 'none'},"
+            f" and not about {place_of(url)}; nothing was requested for it",
+            is_lasting=True,
+        )
+
+
+def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, Any] | None:
+    """Return the metadata of a protected resource, or None if it has none."""
+    from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
+
+    named = challenge.resource_metadata
+    places = build_protected_resource_metadata_discovery_urls(named or None, url)
+    return _first_document(web, dict.fromkeys(places), must_exist=bool(named))
+
+
+def _authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer:
+    """Return the metadata of an issuer, or of the server's own origin, as before MCP 2025-06-18."""
+    from mcp.client.auth.utils import (
+        build_oauth_authorization_server_metadata_discovery_urls,
+        issuers_match,
+    )
+
+    places = build_oauth_authorization_server_metadata_discovery_urls(issuer or None, url)
+    document = _first_document(web, dict.fromkeys(places), must_exist=False)
+    if document is None:
+        if issuer:
+            raise AuthorizationError(
+                f"the authorization server {place_of(issuer)} has no metadata", is_lasting=True
+            )
+        return _by_convention(url)
+    found = _text(document.get("issuer"))
+    if issuer and not issuers_match(found, issuer):
+        raise AuthorizationError(
+            f"the metadata of the authorization server {place_of(issuer)} is of another issuer,"
+            f" {place_of(found)}; nothing was sent to it",
+            is_lasting=True,
+        )
+    token_endpoint = _text(document.get("token_endpoint"))
+    if not token_endpoint:
+        raise AuthorizationError(
+            f"the authorization server {place_of(issuer or url)} names no token endpoint",
+            is_lasting=True,
+        )
+    return AuthorizationServer(
+        issuer=found,
+        token_endpoint=token_endpoint,
+        authorization_endpoint=_text(document.get("authorization_endpoint")),
+        registration_endpoint=_text(document.get("registration_endpoint")),
+        device_endpoint=_text(document.get("device_authorization_endpoint")),
+        revocation_endpoint=_text(document.get("revocation_endpoint")),
+        client_auth_methods=_texts(document.get("token_endpoint_auth_methods_supported")),
+        scopes=_texts(document.get("scopes_supported")),
+        accepts_metadata_documents=document.get("client_id_metadata_document_supported") is True,
+        returns_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def _by_convention(url: str) -> AuthorizationServer:
+    """Return the endpoints that MCP 2025-03-26 assumes if there is no metadata at all."""
+    from yarl import URL
+
+    origin = str(URL(url).origin())
+    return AuthorizationServer(
+        issuer="",
+        token_endpoint=f"{origin}/token",
+        authorization_endpoint=f"{origin}/authorize",
+        registration_endpoint=f"{origin}/register",
+    )
+
+
+def _first_document(
+    web: Web, places: Mapping[str, None], *, must_exist: bool
+) -> dict[str, Any] | None:
+    """Return the first of some documents that exists, or None.
+
+    Raises:
+        AuthorizationError: None exists, and one should or may: a response was missing.
+    """
+    failure: AuthorizationError | None = None
+    for place in places:
+        try:
+            response = web.get(place)
+        except AuthorizationError as error:
+            failure = failure or error
+            continue
+        if response.status >= 500 or response.status == 429:
+            failure = failure or AuthorizationError(
+                f"{place_of(place)} answered with HTTP status {response.status}", url=place
+            )
+        elif response.status == 200:
+            document = _document(response.body)
+            if document is not None:
+                return document
+            failure = failure or AuthorizationError(
+                f"{place_of(place)} did not answer with a JSON document", url=place
+            )
+        elif must_exist:
+            failure = failure or AuthorizationError(
+                f"{place_of(place)}, which the server names, answered with HTTP status"
+                f" {response.status}",
+                url=place,
+            )
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _document(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= _MAX_TEXT else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(text for each in value[:_MAX_ITEMS] if (text := _text(each)))

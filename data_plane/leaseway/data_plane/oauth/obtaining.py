@@ -1,0 +1,93 @@
+"""One attempt to obtain a token: discovery, then a request to the token endpoint. Blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from leaseway.data_plane.oauth.metadata import Challenge, Discovered, discover
+from leaseway.data_plane.oauth.requests import Client, TokenAnswer, request_token
+from leaseway.data_plane.oauth.web import Web
+from leaseway.spec.model import NO_RESOURCE, Auth
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a token is wanted for.
+
+    Attributes:
+        url: The server's address.
+        auth: Its configured grant.
+        client: The client, resolved.
+        tenant: The tenant whose token it is; empty for the service's own.
+    """
+
+    server: str
+    url: str
+    auth: Auth
+    client: Client = field(repr=False)
+    tenant: str = ""
+
+    @property
+    def web_url(self) -> str:
+        """The address as `http` or `https`; the one of a websocket's handshake."""
+        parts = urlsplit(self.url)
+        scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+        return urlunsplit(parts._replace(scheme=scheme))
+
+    @property
+    def configured(self) -> tuple[str, ...]:
+        """The addresses that the operator wrote."""
+        resource = "" if self.auth.resource == NO_RESOURCE else self.auth.resource
+        return tuple(each for each in (self.web_url, self.auth.issuer, resource) if each)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is known at an attempt.
+
+    Attributes:
+        challenge: What the server said last.
+        scopes: Scopes that it asked for, in addition to the configured ones.
+        refused: The access token that the server no longer accepts, or empty.
+    """
+
+    challenge: Challenge
+    scopes: tuple[str, ...] = ()
+    refused: str = field(default="", repr=False)
+
+
+class ObtainToken(Protocol):
+    """Obtains a token; blocks."""
+
+    def __call__(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        """Return a token.
+
+        Raises:
+            AuthorizationError: There is none.
+        """
+
+
+def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+    """Return a new token of the service itself.
+
+    Raises:
+        AuthorizationError: There is none.
+    """
+    web = Web(wanted.configured)
+    found = discover(web, wanted.web_url, wanted.auth, attempt.challenge)
+    form = {
+        "grant_type": "client_credentials",
+        "scope": " ".join(scopes_of(wanted.auth, attempt, found)),
+        "resource": found.resource,
+    }
+    return request_token(web, found.server, wanted.client, form)
+
+
+def scopes_of(auth: Auth, attempt: Attempt, found: Discovered) -> tuple[str, ...]:
+    """Return the scopes to request: the configured ones, else those that the server names."""
+    if auth.scopes:
+        return tuple(dict.fromkeys((*auth.scopes, *attempt.scopes)))
+    named = attempt.scopes or tuple(attempt.challenge.scope.split())
+    return named or found.scopes

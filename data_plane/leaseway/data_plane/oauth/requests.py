@@ -1,0 +1,270 @@
+"""Requests to a token endpoint: client authentication, the answer, OAuth's errors."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+import msgspec
+
+from leaseway.data_plane.oauth.errors import AuthorizationError, described
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.web import Web, place_of
+from leaseway.spec.model import CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
+from leaseway.wire import bounds
+from leaseway.wire.channels.fetching import Response
+from leaseway.wire.secrets.redaction import Hidden, hide
+from leaseway.wire.secrets.secret_names import secret_forms
+
+_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_ASSERTION_LIFETIME: Final = 120
+_MAX_LIFETIME: Final = 365 * 86_400.0
+_CLOCK_DIFFERENCE: Final = 30.0
+_TEMPORARY: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+_EC_ALGORITHMS: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client at an authorization server. Its representation has no credential.
+
+    Attributes:
+        id: The client id.
+        secret: Its secret, or empty.
+        private_key: Its private key (PEM or JWK), or empty.
+        algorithm: How it signs; empty for the key's usual one.
+        key_id: The `kid` of the key, or empty.
+    """
+
+    id: str
+    secret: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
+    algorithm: str = ""
+    key_id: str = ""
+
+    @classmethod
+    def of(cls, auth: Auth, values: Mapping[str, str]) -> Client:
+        """Return the configured client, with its resolved values."""
+        return cls(
+            values.get(CLIENT_ID, ""),
+            values.get(CLIENT_SECRET, ""),
+            values.get(PRIVATE_KEY, ""),
+            auth.algorithm,
+            auth.key_id,
+        )
+
+
+@dataclass(frozen=True)
+class TokenAnswer:
+    """The answer of a token endpoint. Its tokens are redacted while it exists.
+
+    Attributes:
+        lifetime: Seconds, or None if the server does not say.
+        scope: The granted scopes if the server names them, or empty.
+        refresh_token: Or empty.
+    """
+
+    access_token: str = field(repr=False)
+    lifetime: float | None = None
+    scope: str = ""
+    refresh_token: str = field(default="", repr=False)
+    hidden: Hidden | None = field(default=None, repr=False, compare=False)
+
+
+def hidden_tokens(*tokens: str) -> Hidden:
+    """Redact tokens in all texts for as long as the returned object exists."""
+    return hide(secret_forms(each for each in tokens if each))
+
+
+def request_token(
+    web: Web, server: AuthorizationServer, client: Client, form: Mapping[str, str]
+) -> TokenAnswer:
+    """Request a token with a form of any grant.
+
+    Raises:
+        AuthorizationError: There is none.
+    """
+    fields, headers = _authenticated(server, client, form)
+    keep = hidden_tokens(fields.get("client_assertion", ""))
+    response = web.post_form(server.token_endpoint, fields, headers)
+    if response.status == 200:
+        answer = _answer(server, response)
+        del keep
+        return answer
+    raise refusal(server, response)
+
+
+def _authenticated(
+    server: AuthorizationServer, client: Client, form: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the form and headers with the client's authentication."""
+    fields = {name: value for name, value in form.items() if value}
+    if client.private_key:
+        fields |= {
+            "client_id": client.id,
+            "client_assertion_type": _ASSERTION_TYPE,
+            "client_assertion": _assertion(client, server.issuer or server.token_endpoint),
+        }
+        return fields, {}
+    if not client.secret:
+        return fields | {"client_id": client.id}, {}
+    methods = server.client_auth_methods
+    if not methods or "client_secret_basic" in methods or "client_secret_post" not in methods:
+        pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
+        return fields, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return fields | {"client_id": client.id, "client_secret": client.secret}, {}
+
+
+def _assertion(client: Client, audience: str) -> str:
+    """Return a signed statement of the client's identity (RFC 7523)."""
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+
+    now = int(time.time())
+    claims = {
+        "iss": client.id,
+        "sub": client.id,
+        "aud": audience,
+        "iat": now,
+        "exp": now + _ASSERTION_LIFETIME,
+        "jti": secrets.token_urlsafe(16),
+    }
+    try:
+        key, usual = _private_key(client.private_key)
+        algorithm = client.algorithm or usual
+        header = {"alg": algorithm, "typ": "JWT"}
+        if client.key_id:
+            header["kid"] = client.key_id
+        return jwt.encode(header, claims, key, algorithms=[algorithm])
+    except (JoseError, ValueError, TypeError, KeyError):
+        raise AuthorizationError(
+            "private_key cannot sign: it must be a private key as PEM or JWK"
+            + (f", for {client.algorithm}" if client.algorithm else ""),
+            is_lasting=True,
+        ) from None
+
+
+def _private_key(text: str) -> tuple[Any, str]:
+    """Return a private key, and its usual algorithm."""
+    from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
+
+    if text.lstrip().startswith("{"):
+        key = import_key(msgspec.json.decode(text))
+    else:
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        loaded = load_pem_private_key(text.encode(), None)
+        match loaded:
+            case rsa.RSAPrivateKey():
+                key = RSAKey.import_key(text)
+            case ec.EllipticCurvePrivateKey():
+                key = ECKey.import_key(text)
+            case ed25519.Ed25519PrivateKey():
+                key = OKPKey.import_key(text)
+            case _:
+                raise ValueError
+    if not key.is_private:
+        raise ValueError
+    match key:
+        case RSAKey():
+            return key, "RS256"
+        case ECKey():
+            return key, _EC_ALGORITHMS[key.curve_name]
+        case OKPKey():
+            return key, "Ed25519"
+    raise ValueError
+
+
+class _Answer(msgspec.Struct):
+    access_token: str
+    token_type: str = "Bearer"  # noqa: S105 - a type, not a token
+    expires_in: int | float | str | None = None
+    scope: str | None = None
+    refresh_token: str | None = None
+
+
+def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
+    place = place_of(server.token_endpoint)
+    try:
+        answer = msgspec.json.decode(response.body, type=_Answer)
+    except (ValueError, RecursionError):  # its text could quote a token
+        raise AuthorizationError(f"{place} answered without a token") from None
+    token = answer.access_token
+    if (
+        not token
+        or len(token) > bounds.MAX_OAUTH_TOKEN
+        or not all("!" <= each <= "~" for each in token)
+    ):
+        raise AuthorizationError(f"{place} answered with a token that no header may contain")
+    if answer.token_type.lower() != "bearer":
+        raise AuthorizationError(
+            f"{place} issues tokens of the type {described(answer.token_type)}, which is not"
+            " supported; only bearer tokens are",
+            is_lasting=True,
+        )
+    refresh = answer.refresh_token or ""
+    if len(refresh) > bounds.MAX_OAUTH_TOKEN:
+        raise AuthorizationError(f"{place} answered with a refresh token that is too long")
+    return TokenAnswer(
+        token,
+        _lifetime(answer.expires_in),
+        (answer.scope or "")[:_MAX_SCOPES],
+        refresh,
+        hidden_tokens(token, refresh),
+    )
+
+
+_MAX_SCOPES: Final = 8_192
+
+
+def _lifetime(expires_in: float | str | None) -> float | None:
+    try:
+        seconds = float(expires_in) if expires_in is not None else 0.0
+    except ValueError:
+        return None
+    return min(seconds, _MAX_LIFETIME) if seconds > 0 else None
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
+    error_description: str = ""
+
+
+def refusal(server: AuthorizationServer, response: Response) -> AuthorizationError:
+    """Return the error for a response that is none of success."""
+    try:
+        said = msgspec.json.decode(response.body, type=_Refusal)
+    except (ValueError, RecursionError):
+        said = _Refusal()
+    code = described(said.error)[:64]
+    retry_after = response.headers.get("retry-after", "")
+    retry_delay = min(float(retry_after), 3_600.0) if retry_after.isdecimal() else None
+    is_temporary = response.status >= 500 or response.status == 429 or code in _TEMPORARY
+    words = f": {described(said.error_description)}" if said.error_description else ""
+    text = (
+        f"the authorization server {server.issuer or place_of(server.token_endpoint)} answered"
+        f" with {code or f'HTTP status {response.status}'}{words}"
+    )
+    difference = _clock_difference(response)
+    if difference and not is_temporary:
+        text += f" (its clock differs from the worker's by {difference:.0f} s)"
+    return AuthorizationError(
+        text, code=code, is_lasting=bool(code) and not is_temporary, retry_delay=retry_delay
+    )
+
+
+def _clock_difference(response: Response) -> float:
+    """Return by how many seconds the server's clock differs, or 0 if that may not matter."""
+    try:
+        date = parsedate_to_datetime(response.headers.get("date", ""))
+        difference = abs(date.timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return difference if difference > _CLOCK_DIFFERENCE else 0.0

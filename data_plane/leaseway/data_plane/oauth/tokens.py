@@ -1,0 +1,298 @@
+"""The tokens of a worker: when one is requested, how often, and who waits for it.
+
+For each client, server and subject there is one token and at most one attempt at a time, whoever
+waits for it. A token is renewed before it expires, while calls use the old one. A failed attempt is
+repeated with backoff only, and callers meanwhile get its fault at once (DESIGN §16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from leaseway.data_plane.core.ports import InstanceListener
+from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.oauth.errors import AuthorizationError, fault_of
+from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
+from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain
+from leaseway.data_plane.oauth.requests import Client, TokenAnswer
+from leaseway.spec.model import ServerSpec
+from leaseway.wire import bounds
+from leaseway.wire.channels.fetching import in_thread
+from leaseway.wire.errors import OF_AUTHORIZATION, Fault
+from leaseway.wire.timing.backoff import Backoff
+
+_logger = logging.getLogger(__name__)
+_RETRY: Final = Backoff(initial=1.0, maximum=60.0)
+_LASTING: Final = Backoff(initial=30.0, maximum=300.0)
+"""For errors that somebody must correct: trying more often would only fill two logs."""
+_RENEWED_EARLY: Final = 60.0
+"""Seconds before its end that a token is renewed; at most a fifth of its lifetime."""
+_TRUSTED: Final = 10.0
+"""Seconds in which a new token that is refused is no reason to request another one."""
+_MAX_ATTEMPTS: Final = 32
+"""Attempts of a worker at the same time; each has a thread."""
+_MAX_SCOPES: Final = 100
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token in use.
+
+    Attributes:
+        header: The value of `Authorization`.
+        obtained_at: When, on the monotonic clock, like the other times.
+        renew_at: When it is renewed; infinity for never.
+        expires_at: When it must not be sent any more.
+    """
+
+    header: str = field(repr=False)
+    obtained_at: float
+    renew_at: float
+    expires_at: float
+    answer: TokenAnswer = field(repr=False)
+
+    @classmethod
+    def of(cls, answer: TokenAnswer, now: float) -> Token:
+        lifetime = float("inf") if answer.lifetime is None else answer.lifetime
+        early = min(_RENEWED_EARLY, lifetime * 0.2)
+        header = f"Bearer {answer.access_token}"
+        return cls(header, now, now + lifetime - early, now + lifetime, answer)
+
+
+class InstanceProblems:
+    """Reports failed attempts as warnings of an instance, until a token was obtained."""
+
+    def __init__(self, listener: InstanceListener, instance: object) -> None:
+        self._listener = listener
+        self._instance = instance
+
+    def report(self, fault: Fault) -> None:
+        self._listener.on_warning(self._instance, fault.metadata["problem"], fault.message)
+
+    def clear(self) -> None:
+        for reason in OF_AUTHORIZATION:
+            self._listener.on_warning_cleared(self._instance, reason.value)
+
+
+class TokenAuthorization:
+    """The authorization of one instance's requests; an `outgoing.Authorization`."""
+
+    def __init__(self, grant: _Grant, problems: InstanceProblems) -> None:
+        self._grant = grant
+        self._problems = problems  # the grant holds it weakly
+        grant.listeners.add(problems)
+
+    async def header(self) -> str | None:
+        """Return the value of `Authorization`; None if it is not known which token is needed.
+
+        Raises:
+            Fault: AUTHORIZATION_FAILED or LOGIN_REQUIRED.
+        """
+        return await self._grant.header()
+
+    async def refused(self, sent: str | None, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether a request that the server refused should be sent again, with a new token.
+
+        Args:
+            sent: The value of its `Authorization`, or None.
+            status: The status of the response.
+            headers: Its headers; names match without regard to case.
+
+        Raises:
+            Fault: AUTHORIZATION_FAILED or LOGIN_REQUIRED.
+        """
+        challenge = read_challenge(status, headers.get("www-authenticate") or "")
+        return await self._grant.refused(sent, challenge)
+
+    def without_token(self, text: str) -> str:
+        """Return a text without the token in use."""
+        return self._grant.without_token(text)
+
+
+class Tokens:
+    """All tokens of a worker, by client, server and subject: the last 4,096 that were used.
+
+    Args:
+        obtain_token: Obtains one; called in a thread.
+        now: The monotonic clock.
+    """
+
+    def __init__(
+        self, obtain_token: ObtainToken = obtain, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._obtain = obtain_token
+        self._now = now
+        self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
+        self._slots = asyncio.Semaphore(_MAX_ATTEMPTS)
+
+    def authorization(
+        self,
+        spec: ServerSpec,
+        resolved: ResolvedValues,
+        problems: InstanceProblems,
+        tenant: str = "",
+    ) -> TokenAuthorization | None:
+        """Return the authorization of an instance's requests, or None if its server has none."""
+        if not spec.auth:
+            return None
+        server, client = spec.key.server_id, Client.of(spec.auth, resolved.auth)
+        wanted = Wanted(server, resolved.url, spec.auth, client, tenant)
+        part = {name: value for name, value in spec.auth.launch_part().items() if name != "values"}
+        key = (server, resolved.url, client, tenant, repr(part))
+        grant = self._grants.pop(key, None) or _Grant(wanted, self._attempt, self._now)
+        self._grants[key] = grant
+        while len(self._grants) > bounds.MAX_OAUTH_GRANTS:
+            self._grants.popitem(last=False)
+        return TokenAuthorization(grant, problems)
+
+    async def aclose(self) -> None:
+        """Abandon the attempts in progress."""
+        await asyncio.gather(*(grant.aclose() for grant in self._grants.values()))
+
+    async def _attempt(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        async with self._slots:
+            return await in_thread(self._obtain, wanted, attempt)
+
+
+class _Grant:
+    """The token of one client for one server and subject."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        attempt: Callable[[Wanted, Attempt], Awaitable[TokenAnswer]],
+        now: Callable[[], float],
+    ) -> None:
+        self.listeners: weakref.WeakSet[InstanceProblems] = weakref.WeakSet()
+        self._wanted = wanted
+        self._attempt = attempt
+        self._now = now
+        self._token: Token | None = None
+        self._challenge: Challenge | None = None
+        self._scopes: tuple[str, ...] = ()
+        self._failures = 0
+        self._not_before = 0.0
+        self._fault: Fault | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def header(self) -> str | None:
+        token = self._token
+        if token is None:
+            if self._challenge is None and not self._wanted.auth.issuer:
+                return None  # the server's refusal will name its authorization server
+        else:
+            now = self._now()
+            if now < token.renew_at:
+                return token.header
+            if now < token.expires_at:
+                if now >= self._not_before:
+                    self._start("")
+                return token.header
+        return (await self._renewed("")).header
+
+    async def refused(self, sent: str | None, challenge: Challenge) -> bool:
+        token = self._token
+        if token is not None and token.header != sent:
+            return True  # it was renewed meanwhile
+        added = self._added_scopes(challenge)
+        if challenge.status == 403 and not added:
+            return False  # this client may not do it, with any token
+        if token is not None and not added and self._now() - token.obtained_at < _TRUSTED:
+            raise self._unaccepted()
+        self._challenge = challenge
+        self._scopes = (*self._scopes, *added)
+        await self._renewed(token.answer.access_token if token is not None else "")
+        return True
+
+    def _added_scopes(self, challenge: Challenge) -> tuple[str, ...]:
+        """Return the scopes that the server asks for and that were never requested."""
+        if challenge.status == 403 and challenge.error != "insufficient_scope":
+            return ()
+        known = {*self._wanted.auth.scopes, *self._scopes}
+        if self._token is not None:
+            known |= set(self._token.answer.scope.split())
+        asked = tuple(dict.fromkeys(challenge.scope.split()))
+        added = tuple(scope for scope in asked if scope not in known)
+        return added if len(self._scopes) + len(added) <= _MAX_SCOPES else ()
+
+    async def aclose(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    def without_token(self, text: str) -> str:
+        token = self._token
+        if token is None:
+            return text
+        return text.replace(token.answer.access_token, "[hidden]")
+
+    async def _renewed(self, refused: str) -> Token:
+        """Return a new token, after waiting for the attempt in progress.
+
+        Raises:
+            Fault: There is none.
+        """
+        if self._running is None:
+            wait = self._not_before - self._now()
+            if wait > 0 and self._fault is not None:
+                is_busy = self._fault.retry_delay is not None
+                raise replace(self._fault, retry_delay=wait if is_busy else None)
+            self._start(refused)
+        assert self._running is not None
+        await asyncio.shield(self._running)
+        if self._fault is not None:
+            raise replace(self._fault)
+        assert self._token is not None
+        return self._token
+
+    def _start(self, refused: str) -> None:
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run(refused))
+
+    async def _run(self, refused: str) -> None:
+        server = self._wanted.server
+        challenge = self._challenge or Challenge(401)
+        try:
+            answer = await self._attempt(self._wanted, Attempt(challenge, self._scopes, refused))
+        except AuthorizationError as error:
+            self._fail(error, refused)
+        except Exception:  # whoever waits must learn of any failure
+            _logger.exception("Obtaining a token for the server %s failed.", server)
+            self._fail(AuthorizationError("the worker failed; see its log"), refused)
+        else:
+            self._token = Token.of(answer, self._now())
+            self._failures, self._not_before, self._fault = 0, 0.0, None
+            _logger.debug("Obtained a token for the server %s.", server)
+            for listener in tuple(self.listeners):
+                listener.clear()
+        finally:
+            self._running = None
+
+    def _fail(self, error: AuthorizationError, refused: str) -> None:
+        backoff = _LASTING if error.is_lasting else _RETRY
+        delay = max(error.retry_delay or 0.0, backoff.ceiling(self._failures))
+        self._failures += 1
+        self._not_before = self._now() + delay
+        fault = self._fault = fault_of(self._wanted.server, error)
+        fault.retry_delay = None if error.is_lasting or error.needs_login else delay
+        token = self._token
+        if token is not None and (refused or self._now() >= token.expires_at):
+            self._token = None
+        _logger.info("%s", fault.message)
+        for listener in tuple(self.listeners):
+            listener.report(fault)
+
+    def _unaccepted(self) -> Fault:
+        error = AuthorizationError(
+            "it refuses a token that its authorization server has just issued; check resource,"
+            " scopes and issuer",
+            is_lasting=True,
+        )
+        return fault_of(self._wanted.server, error)

@@ -1,0 +1,98 @@
+"""The key `auth` of servers with an address."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
+
+from leaseway.spec.model import NO_AUTH, Auth, ServerSpec, Value
+from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
+
+MINIMAL = "auth: {client_credentials: {client_id: me, client_secret: {secret: WORD}}}"
+
+
+def remote(body: str, transport: str = "streamable_http") -> ServerSpec:
+    return spec_of(parse_server(text_of(body, transport)))
+
+
+def text_of(body: str, transport: str = "streamable_http") -> str:
+    url = "base_url" if transport == "http_api" else "url"
+    tools = ", http_tools: [{name: t, method: GET, endpoint: /t}]"
+    scheme = "ws" if transport == "websocket" else "http"
+    return (
+        f"transport: {transport}, {url}: '{scheme}://a/'"
+        f"{tools if transport == 'http_api' else ''}, {body}"
+    )
+
+
+@pytest.mark.parametrize("transport", ["streamable_http", "sse", "websocket", "http_api"])
+def test_every_transport_with_an_address_accepts_client_credentials(transport: str) -> None:
+    spec = remote(MINIMAL, transport)
+    values = {"client_id": Value("literal", "me"), "client_secret": Value("secret", "WORD")}
+    assert spec.auth == Auth("client_credentials", values=values)
+    assert spec_from_proto(spec_to_proto(spec)).auth == spec.auth
+    assert {"auth.client_id", "auth.client_secret"} <= spec.values.keys()
+
+
+def test_all_that_a_grant_says_reaches_the_worker() -> None:
+    body = (
+        "auth: {client_credentials: {client_id: '${ID}', private_key: {file: /k.pem},"
+        " algorithm: ES256, key_id: one, scopes: [read, 'write:all'],"
+        " issuer: 'https://login.example.com/realm', resource: 'https://a/mcp'}}"
+    )
+    spec = remote(body)
+    assert spec_from_proto(spec_to_proto(spec)).auth == spec.auth
+    assert spec.auth.scopes == ("read", "write:all")
+    assert spec.auth.values["private_key"] == Value("file", "/k.pem")
+
+
+def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None:
+    plain, one, other = remote("enabled: true"), remote(MINIMAL), remote(MINIMAL.replace("me", "i"))
+    assert plain.auth == NO_AUTH
+    assert len({plain.launch_hash, one.launch_hash, other.launch_hash}) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("auth: {}", "exactly one key"),
+        ("auth: {password: {}}", "'password' is not a grant"),
+        ("auth: {client_credentials: {client_secret: {secret: W}}}", "needs 'client_id'"),
+        ("auth: {client_credentials: {client_id: me}}", "needs 'client_secret' or 'private_key'"),
+        (
+            MINIMAL.replace("client_id: me", "client_id: me, private_key: {file: /k}"),
+            "keep the one",
+        ),
+        (MINIMAL.replace("client_id: me", "client_id: me, key_id: k"), "belong to 'private_key'"),
+        (MINIMAL.replace("client_id: me", "client_id: me, scope: k"), "did you mean 'scopes'"),
+        (
+            MINIMAL.replace("client_id: me", "client_id: me, issuer: 'ftp://x'"),
+            "must be an http or https URL",
+        ),
+        (
+            MINIMAL.replace("client_id: me", "client_id: me, issuer: 'https://x/?a=b'"),
+            "neither credentials",
+        ),
+        (MINIMAL.replace("client_id: me", "client_id: me, scopes: ['a b']"), "no scope has"),
+        (f"headers: {{authorization: {{env: TOKEN}}}}, {MINIMAL}", "keep one of the two"),
+    ],
+)
+def test_a_mistake_is_reported_in_words(body: str, words: str) -> None:
+    assert words in only_issue(parse_server(text_of(body))).message
+
+
+def test_a_server_that_is_a_process_has_no_auth() -> None:
+    issue = only_issue(parse_server(f"transport: stdio, command: x, {MINIMAL}"))
+    assert issue.reason == "KEY_NOT_FOR_TRANSPORT"
+
+
+def test_a_second_credential_for_the_same_header_is_an_error() -> None:
+    body = f"security: {{key: {{type: bearer, value: {{secret: T}}}}}}, {MINIMAL}"
+    issue = only_issue(parse_server(text_of(body, "http_api")))
+    assert "keep one of the two" in issue.message
+
+
+def test_a_literal_secret_is_a_warning() -> None:
+    issue = only_issue(parse_server(text_of(MINIMAL.replace("{secret: WORD}", "hunter2hunter2"))))
+    assert issue.reason == "LITERAL_CREDENTIAL"
+    assert "hunter2" not in issue.message

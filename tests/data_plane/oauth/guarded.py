@@ -1,0 +1,199 @@
+"""An MCP server and its authorization server, on the test's loop; both count what they are asked.
+
+It guards streamable HTTP (`/mcp`), SSE (`/sse`), a websocket (`/ws`) and a plain API (`/api`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+TOOL = {"name": "whoami", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+Answer = Callable[[Mapping[str, str]], Awaitable[web.Response]]
+
+
+class Guarded:
+    """The server, and what it has seen.
+
+    Attributes:
+        accepted: The access tokens that it accepts, with their scopes.
+        granted: The forms of all token requests.
+        clients: The `Authorization` headers of the token requests.
+        asked: The paths of all requests for metadata.
+        refused: How many requests had no accepted token.
+        needed: The scope that a call needs.
+        lifetime: Of a token, in seconds; None is not told.
+        answer: Answers a token request instead, if set.
+        metadata: Overrides members of the authorization server's metadata.
+        challenge: Whether it says where its metadata is.
+        status: Of the plain API.
+        protected: Overrides members of the resource's metadata.
+    """
+
+    def __init__(self) -> None:
+        self.accepted: dict[str, set[str]] = {}
+        self.granted: list[dict[str, str]] = []
+        self.clients: list[str | None] = []
+        self.asked: list[str] = []
+        self.refused = 0
+        self.called = 0
+        self.needed = ""
+        self.lifetime: float | None = 3_600
+        self.answer: Answer | None = None
+        self.metadata: dict[str, Any] = {}
+        self.protected: dict[str, Any] = {}
+        self.challenge = True
+        self.status = 200
+        self.tokens = itertools.count(1)
+        self.base = ""
+
+    async def start(self) -> TestServer:
+        app = web.Application()
+        app.router.add_get("/.well-known/oauth-protected-resource/{path:.*}", self._protected)
+        app.router.add_get("/.well-known/oauth-authorization-server", self._metadata)
+        app.router.add_post("/token", self._token)
+        app.router.add_route("*", "/mcp", self._mcp)
+        app.router.add_get("/ws", self._websocket)
+        app.router.add_get("/sse", self._sse)
+        app.router.add_post("/messages", self._message)
+        app.router.add_get("/api/whoami", self._api)
+        server = TestServer(app)
+        await server.start_server()
+        self.base = f"http://127.0.0.1:{server.port}"
+        return server
+
+    # The authorization server.
+
+    async def _protected(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        path = request.match_info["path"]
+        return web.json_response(
+            {
+                "resource": f"{self.base}/{path}",
+                "authorization_servers": [self.base],
+                "scopes_supported": ["tools"],
+                **self.protected,
+            }
+        )
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        return web.json_response(
+            {
+                "issuer": self.base,
+                "token_endpoint": f"{self.base}/token",
+                "authorization_endpoint": f"{self.base}/authorize",
+                "token_endpoint_auth_methods_supported": [
+                    "client_secret_basic",
+                    "private_key_jwt",
+                ],
+                **self.metadata,
+            }
+        )
+
+    async def _token(self, request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self.granted.append(form)
+        self.clients.append(request.headers.get("Authorization"))
+        if self.answer is not None:
+            return await self.answer(form)
+        return self.grant(form)
+
+    def grant(self, form: Mapping[str, str]) -> web.Response:
+        token = f"planted-access-{next(self.tokens)}-Zk3vQ9"
+        self.accepted[token] = set(form.get("scope", "").split())
+        told = {} if self.lifetime is None else {"expires_in": self.lifetime}
+        return web.json_response({"access_token": token, "token_type": "bearer", **told})
+
+    # The server.
+
+    def _refusal(self, request: web.Request, path: str, method: str = "") -> web.Response | None:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        metadata = f'resource_metadata="{self.base}/.well-known/oauth-protected-resource/{path}"'
+        if token not in self.accepted:
+            self.refused += 1
+            headers = {"WWW-Authenticate": f'Bearer error="invalid_token", {metadata}'}
+            return web.Response(status=401, headers=headers if self.challenge else {})
+        if method == "tools/call" and not {self.needed} <= {"", *self.accepted[token]}:
+            self.refused += 1
+            said = f'Bearer error="insufficient_scope", scope="{self.needed}", {metadata}'
+            return web.Response(status=403, headers={"WWW-Authenticate": said})
+        return None
+
+    def _reply(self, message: dict[str, Any], token: str) -> dict[str, Any] | None:
+        result: dict[str, Any]
+        match message.get("method"):
+            case "initialize":
+                result = {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "guarded", "version": "1"},
+                }
+            case "tools/list":
+                result = {"tools": [{**TOOL, "description": f"For {token}."}]}
+            case "tools/call":
+                self.called += 1
+                result = {"content": [{"type": "text", "text": token}]}
+            case "ping":
+                result = {}
+            case None | "notifications/initialized" | "notifications/cancelled":
+                return None
+            case _:
+                error = {"code": -32601, "message": "unknown method"}
+                return {"jsonrpc": "2.0", "id": message["id"], "error": error}
+        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+    async def _mcp(self, request: web.Request) -> web.Response:
+        message = await request.json() if request.method == "POST" else {}
+        refusal = self._refusal(request, "mcp", message.get("method", ""))
+        if refusal is not None:
+            return refusal
+        if request.method != "POST":
+            return web.Response(status=405)
+        reply = self._reply(message, request.headers["Authorization"])
+        return web.Response(status=202) if reply is None else web.json_response(reply)
+
+    async def _websocket(self, request: web.Request) -> web.StreamResponse:
+        refusal = self._refusal(request, "ws")
+        if refusal is not None:
+            return refusal
+        socket = web.WebSocketResponse(protocols=("mcp",))
+        await socket.prepare(request)
+        async for frame in socket:
+            reply = self._reply(json.loads(frame.data), request.headers["Authorization"])
+            if reply is not None:
+                await socket.send_json(reply)
+        return socket
+
+    async def _sse(self, request: web.Request) -> web.StreamResponse:
+        refusal = self._refusal(request, "sse")
+        if refusal is not None:
+            return refusal
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        await stream.write(b"event: endpoint\ndata: /messages\n\n")
+        self.stream = stream
+        self.closed = asyncio.Event()
+        await self.closed.wait()
+        return stream
+
+    async def _message(self, request: web.Request) -> web.Response:
+        refusal = self._refusal(request, "sse")
+        if refusal is not None:
+            return refusal
+        reply = self._reply(await request.json(), request.headers["Authorization"])
+        if reply is not None:
+            await self.stream.write(f"data: {json.dumps(reply)}\n\n".encode())
+        return web.Response(status=202)
+
+    async def _api(self, request: web.Request) -> web.Response:
+        refusal = self._refusal(request, "api")
+        self.called += refusal is None
+        said = {"said": request.headers.get("Authorization")}
+        return refusal or web.json_response(said, status=self.status)

@@ -1,0 +1,346 @@
+"""Tokens of a server with `auth: {client_credentials: …}`, over every transport."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from joserfc import jwt
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench, bench, until
+from tests.data_plane.oauth.guarded import Guarded
+
+from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
+from leaseway.data_plane.core.ports import InstancePort
+from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.references.resolve import NO_VAULT
+from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.model import Auth, ServerSpec, Value, VariantKey
+from leaseway.wire.errors import Fault, Reason
+
+__all__ = ["bench"]
+SECRET = "planted-secret-7Tq2xW"
+ENVIRONMENT = {"WORD": SECRET}
+PATHS = {"streamable_http": "mcp", "sse": "sse", "websocket": "ws", "http_api": "api"}
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[Guarded]:
+    guarded = Guarded()
+    server = await guarded.start()
+    try:
+        yield guarded
+    finally:
+        if hasattr(guarded, "closed"):
+            guarded.closed.set()
+        await server.close()
+
+
+def auth(**more: Any) -> Auth:
+    values = {"client_id": Value("literal", "me"), "client_secret": Value("env", "WORD")}
+    return Auth("client_credentials", values=values, **more)
+
+
+def spec_of(guarded: Guarded, transport: str = "streamable_http", **more: Any) -> ServerSpec:
+    base = guarded.base.replace("http", "ws") if transport == "websocket" else guarded.base
+    tools = (HttpTool("whoami", "GET", "/whoami"),) if transport == "http_api" else ()
+    given: dict[str, Any] = {"auth": auth(), "protocol": "legacy", "truely_stateless": True} | more
+    url = f"{base}/{PATHS[transport]}"
+    return ServerSpec(VariantKey("remote"), transport, url=url, http_tools=tools, **given)
+
+
+async def started(bench: Bench, spec: ServerSpec) -> InstancePort:
+    if spec.transport != "http_api":
+        return await bench.start(spec, ENVIRONMENT)
+    instance = HttpInstance(
+        spec,
+        bench.http,
+        ENVIRONMENT,
+        NO_VAULT,
+        bench,
+        instance_id="api",
+    )
+    await instance.start()
+    return instance
+
+
+async def call(instance: InstancePort) -> Outcome:
+    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    head = instance.prepare("whoami")
+    instance.call(ToolRequest("whoami", head, b"{}"), done.set_result)
+    async with asyncio.timeout(BOUND):
+        return await done
+
+
+@pytest.mark.parametrize("transport", PATHS)
+async def test_a_server_gets_a_token_from_the_authorization_server_that_it_names(
+    bench: Bench, guarded: Guarded, transport: str
+) -> None:
+    instance = await started(bench, spec_of(guarded, transport))
+    outcome = await call(instance)
+    assert outcome.fault is None
+    assert not outcome.is_error
+    assert guarded.called == 1
+    [form] = guarded.granted
+    assert form == {
+        "grant_type": "client_credentials",
+        "scope": "tools",
+        "resource": f"{guarded.base}/{PATHS[transport]}",
+    }
+    pair = base64.b64encode(f"me:{SECRET}".encode()).decode()
+    assert guarded.clients == [f"Basic {pair}"]
+    await instance.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [
+        (RSAKey.generate_key(2_048), "RS256"),
+        (ECKey.generate_key("P-256"), "ES256"),
+        (OKPKey.generate_key(), "Ed25519"),
+    ],
+    ids=["RSA", "EC", "Ed25519"],
+)
+@pytest.mark.parametrize("is_pem", [True, False], ids=["PEM", "JWK"])
+async def test_a_client_with_a_private_key_signs_who_it_is(
+    bench: Bench, guarded: Guarded, key: Any, algorithm: str, is_pem: bool
+) -> None:
+    private = key.as_pem(private=True) if is_pem else json.dumps(key.as_dict(private=True)).encode()
+    values = {"client_id": Value("literal", "me"), "private_key": Value("env", "KEY")}
+    more = Auth("client_credentials", values=values, key_id="one")
+    await bench.start(spec_of(guarded, auth=more), {"KEY": private.decode()})
+    [form] = guarded.granted
+    assert form["client_assertion_type"].endswith(":jwt-bearer")
+    token = jwt.decode(form["client_assertion"], key, algorithms=[algorithm])
+    assert token.header == {"alg": algorithm, "kid": "one", "typ": "JWT"}
+    claims = token.claims
+    assert (claims["iss"], claims["sub"], claims["aud"]) == ("me", "me", guarded.base)
+    assert 0 < claims["exp"] - claims["iat"] <= 300
+    assert guarded.clients == [None]
+
+
+async def test_a_key_that_cannot_sign_is_a_typed_error(bench: Bench, guarded: Guarded) -> None:
+    values = {"client_id": Value("literal", "me"), "private_key": Value("env", "WORD")}
+    spec = spec_of(guarded, auth=Auth("client_credentials", values=values))
+    fault = await bench.fails(spec, environment=ENVIRONMENT)
+    assert "private_key cannot sign" in fault.message
+    assert SECRET not in fault.message
+
+
+async def test_concurrent_calls_make_one_token_request(bench: Bench, guarded: Guarded) -> None:
+    instance = await started(bench, spec_of(guarded, "http_api"))
+    outcomes = await asyncio.gather(*(call(instance) for _ in range(500)))
+    assert [each.fault for each in outcomes if each.fault] == []
+    assert guarded.called == 500
+    assert len(guarded.granted) == 1
+    await instance.close()
+
+
+async def test_a_configured_issuer_is_asked_before_the_first_request(
+    bench: Bench, guarded: Guarded
+) -> None:
+    more = auth(issuer=guarded.base, scopes=("a", "b"), resource="none")
+    await started(bench, spec_of(guarded, auth=more))
+    assert guarded.refused == 0
+    assert guarded.asked == ["/.well-known/oauth-authorization-server"]
+    assert guarded.granted == [{"grant_type": "client_credentials", "scope": "a b"}]
+
+
+async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
+    bench: Bench, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await started(bench, spec_of(guarded, "http_api"))
+    await call(instance)
+    guarded.accepted.clear()
+    # A token is trusted for some seconds, which a test does not wait for.
+    monkeypatch.setattr("leaseway.data_plane.oauth.tokens._TRUSTED", 0.0)
+    outcomes = await asyncio.gather(*(call(instance) for _ in range(50)))
+    assert not any(each.fault or each.is_error for each in outcomes)
+    assert len(guarded.granted) == 2
+    await instance.close()
+
+
+async def test_a_token_that_expires_soon_is_renewed_while_calls_use_it(
+    bench: Bench, guarded: Guarded
+) -> None:
+    guarded.lifetime = 2.5
+    instance = await started(bench, spec_of(guarded, "http_api"))
+    await call(instance)
+    async with asyncio.timeout(BOUND):
+        while len(guarded.granted) < 2:
+            assert (await call(instance)).fault is None
+            await asyncio.sleep(0.05)
+    assert guarded.refused == 1  # the first request, which had no token yet
+    await instance.close()
+
+
+async def test_more_scopes_are_requested_when_a_call_needs_them(
+    bench: Bench, guarded: Guarded
+) -> None:
+    instance = await started(bench, spec_of(guarded, auth=auth(scopes=("tools",))))
+    guarded.needed = "write"
+    outcome = await call(instance)
+    assert outcome.fault is None
+    assert [form["scope"] for form in guarded.granted] == ["tools", "tools write"]
+    guarded.accepted = {token: {"tools"} for token in guarded.accepted}
+    fault = (await call(instance)).fault
+    assert fault is not None
+    assert fault.metadata["http_status"] == "403"
+    assert len(guarded.granted) == 2
+
+
+def answering(
+    status: int, body: Mapping[str, Any] | bytes, headers: Mapping[str, str] | None = None
+) -> Any:
+    async def answer(form: Mapping[str, str]) -> web.Response:
+        if isinstance(body, bytes):
+            return web.Response(status=status, body=body, headers=headers)
+        return web.json_response(body, status=status, headers=headers)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (answering(401, {"error": "invalid_client"}), "invalid_client"),
+        (
+            answering(400, {"error": "invalid_scope", "error_description": "no tools here"}),
+            "no tools here",
+        ),
+        (answering(429, b"", {"Retry-After": "7"}), "HTTP status 429"),
+        (answering(500, b"<html>"), "HTTP status 500"),
+        (answering(200, b"<html>"), "without a token"),
+        (answering(200, {"access_token": "x y"}), "no header may contain"),
+        (answering(200, {"access_token": "x", "token_type": "DPoP"}), "only bearer"),
+        (answering(200, b" " * 300_000), "more than 262144 bytes"),
+        (answering(302, b"", {"Location": "/elsewhere"}), "redirects a request"),
+    ],
+)
+async def test_a_failed_request_is_a_typed_error_in_words(
+    bench: Bench, guarded: Guarded, answer: Any, words: str
+) -> None:
+    guarded.answer = answer
+    fault = await bench.fails(spec_of(guarded), environment=ENVIRONMENT)
+    assert fault.reason is Reason.AUTHORIZATION_FAILED
+    assert fault.started == "no"
+    assert fault.metadata["problem"] == "AUTHORIZATION_FAILED"
+    assert words in fault.message
+    assert SECRET not in fault.message
+    assert len(guarded.granted) == 1
+
+
+async def test_calls_during_an_outage_cause_no_further_requests(
+    bench: Bench, guarded: Guarded
+) -> None:
+    guarded.answer = answering(429, b"", {"Retry-After": "7"})
+    instance = await started(bench, spec_of(guarded, "http_api"))
+    outcomes = await asyncio.gather(*(call(instance) for _ in range(100)))
+    outcomes += [await call(instance) for _ in range(20)]
+    faults = [each.fault for each in outcomes]
+    assert all(each and each.reason is Reason.AUTHORIZATION_FAILED for each in faults)
+    assert all(each and 0 < (each.retry_delay or 0) <= 7 for each in faults)
+    assert len(guarded.granted) == 1
+    assert [reason for reason, _ in bench.warned] == ["AUTHORIZATION_FAILED"]
+    await instance.close()
+
+
+async def test_a_server_that_refuses_new_tokens_causes_no_further_requests(
+    bench: Bench, guarded: Guarded
+) -> None:
+    instance = await started(bench, spec_of(guarded, "http_api"))
+    await call(instance)
+    guarded.accepted.clear()
+    faults = [(await call(instance)).fault for _ in range(5)]
+    assert all(each and "has just issued" in each.message for each in faults)
+    assert len(guarded.granted) == 1
+    await instance.close()
+
+
+async def test_a_slow_authorization_server_delays_only_its_own_server(
+    bench: Bench, guarded: Guarded
+) -> None:
+    release = asyncio.Event()
+
+    async def slow(form: Mapping[str, str]) -> web.Response:
+        await release.wait()
+        return guarded.grant(form)
+
+    guarded.answer = slow
+    instance = await started(bench, spec_of(guarded, "http_api"))
+    waiting = asyncio.ensure_future(call(instance))
+    await until(lambda: guarded.granted)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    await asyncio.sleep(0)
+    assert loop.time() - before < 0.5
+    assert not waiting.done()
+    release.set()
+    assert (await waiting).fault is None
+    await instance.close()
+
+
+async def test_no_secret_and_no_token_is_in_what_a_worker_says(
+    bench: Bench, guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def echo(form: Mapping[str, str]) -> web.Response:
+        said = f"wrong: {guarded.clients[-1]} {SECRET}"
+        return web.json_response({"error": "invalid_client", "error_description": said}, status=401)
+
+    guarded.status = 500  # an API that repeats its caller's token in an error
+    api = await started(bench, spec_of(guarded, "http_api"))
+    outcome = await call(api)
+    assert outcome.is_error
+    assert b"planted" not in outcome.payload
+    await api.close()
+    listing = await started(bench, spec_of(guarded))
+    assert b"[hidden]" in listing.tools["whoami"]
+    assert b"planted" not in listing.tools["whoami"]
+    guarded.answer = echo
+    fault = await bench.fails(spec_of(guarded), environment=ENVIRONMENT)
+    texts = [fault.message, repr(fault.metadata), caplog.text, repr(bench.warned)]
+    assert not [text for text in texts if "planted" in text]
+
+
+@pytest.fixture
+def fault_of_discovery(bench: Bench, guarded: Guarded) -> Any:
+    async def fails() -> Fault:
+        fault = await bench.fails(spec_of(guarded), environment=ENVIRONMENT)
+        assert fault.reason is Reason.AUTHORIZATION_FAILED
+        assert guarded.granted == []
+        return fault
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("protected", "metadata", "words"),
+    [
+        ({"resource": "https://other.example/mcp"}, {}, "another resource"),
+        ({"authorization_servers": []}, {}, "no authorization server"),
+        ({"authorization_servers": ["http://169.254.169.254/"]}, {}, "inside this network"),
+        ({"authorization_servers": ["file:///etc/passwd"]}, {}, "no web address"),
+        ({}, {"issuer": "https://other.example"}, "another issuer"),
+        ({}, {"token_endpoint": "http://169.254.169.254/t"}, "inside this network"),
+        ({}, {"token_endpoint": "ftp://127.0.0.1/t"}, "no web address"),
+        ({}, {"token_endpoint": 7}, "no token endpoint"),
+    ],
+)
+async def test_metadata_cannot_lead_a_secret_elsewhere(
+    guarded: Guarded,
+    fault_of_discovery: Any,
+    protected: dict[str, Any],
+    metadata: dict[str, Any],
+    words: str,
+) -> None:
+    guarded.protected, guarded.metadata = protected, metadata
+    assert words in (await fault_of_discovery()).message
