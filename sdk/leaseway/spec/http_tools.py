@@ -19,7 +19,6 @@ Position = Literal["path", "query", "header", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]
 Style = Literal["repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix"]
 
-TemplateEngine = Literal["go", "jinja2"]
 
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "body")
@@ -140,7 +139,6 @@ class HttpTool:
     body: Body = "json"
     content_type: str = ""
     response_template: str = ""
-    template_engine: TemplateEngine = "go"
     timeout: float | None = None
     retries: int = 0
     annotations: tuple[tuple[str, bool], ...] = ()

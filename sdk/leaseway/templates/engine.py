@@ -1,10 +1,10 @@
-"""Compiled templates with limits on each rendering; both syntaxes run in Jinja2's sandbox."""
+"""Compiled templates with limits on each rendering, which run in Jinja2's sandbox."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from traceback import walk_tb
-from typing import Any, Final, Literal
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
@@ -15,36 +15,27 @@ from leaseway.templates import go_functions
 from leaseway.templates.go_functions import FUNCTIONS, MISSING
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.go_translate import translate
-from leaseway.templates.jinja_syntax import JinjaEnvironment, parse_jinja
 from leaseway.templates.limits import MAX_OUTPUT, MAX_TEMPLATE, Budget, TemplateFailure
-
-Engine = Literal["go", "jinja2"]
-ENGINES: Final[tuple[Engine, ...]] = ("go", "jinja2")
 
 
 class Template:
     """A compiled template.
 
     Attributes:
-        text: The template.
-        engine: Its syntax.
+        text: The template, in Go's syntax.
 
     Raises:
         TemplateSyntaxError: It does not compile.
     """
 
-    def __init__(self, text: str, engine: Engine = "go") -> None:
+    def __init__(self, text: str) -> None:
         if len(text) > MAX_TEMPLATE:
             raise TemplateSyntaxError(1, f"it has more than {MAX_TEMPLATE:,} characters")
         self.text = text
-        self.engine = engine
         self._lines: Mapping[int, int] = {}
         try:
-            if engine == "go":
-                source, self._lines = translate(text)
-                self._template = _GO.from_string(source)
-            else:
-                self._template = _JINJA.from_string(parse_jinja(_JINJA, text))
+            source, self._lines = translate(text)
+            self._template = _GO.from_string(source)
         except TemplateError as error:
             line = getattr(error, "lineno", None) or 1
             raise TemplateSyntaxError(line, str(error.message or error)) from None
@@ -64,13 +55,7 @@ class Template:
             TemplateFailure: It fails with this value, or exceeds another limit.
         """
         budget = budget or Budget()
-        if self.engine == "go":
-            context = {"_root": go_functions.lift(data), "_run": budget, "_missing": MISSING}
-        else:
-            names = data if isinstance(data, dict) else {}
-            context = {**names, "data": names.get("data", data)}
-            context["response"] = data
-            context["_run"] = budget
+        context = {"_root": go_functions.lift(data), "_run": budget, "_missing": MISSING}
         try:
             return self._collect(context)
         except TemplateFailure as failure:
@@ -100,25 +85,22 @@ class Template:
         for frame, python_line in walk_tb(error.__traceback__):
             if frame.f_globals.get("environment") is not None and "blocks" in frame.f_globals:
                 line = self._template.get_corresponding_lineno(python_line)
-        if self.engine == "jinja2" or not line:
-            return line
         return self._lines.get(max((each for each in self._lines if each <= line), default=0), 0)
 
 
-def compiled(text: str, engine: Engine = "go") -> Template:
+def compiled(text: str) -> Template:
     """Return a compiled template, shared by all callers that still use it.
 
     Raises:
         TemplateSyntaxError: It does not compile.
     """
-    key = engine, text
-    template = _compiled.get(key)
+    template = _compiled.get(text)
     if template is None:
-        template = _compiled[key] = Template(text, engine)
+        template = _compiled[text] = Template(text)
     return template
 
 
-_compiled: Final[WeakValueDictionary[tuple[Engine, str], Template]] = WeakValueDictionary()
+_compiled: Final[WeakValueDictionary[str, Template]] = WeakValueDictionary()
 
 
 def _go_environment() -> SandboxedEnvironment:
@@ -150,4 +132,3 @@ def _put(cell: list[Any], value: Any) -> str:
 
 
 _GO: Final = _go_environment()
-_JINJA: Final = JinjaEnvironment()

@@ -316,8 +316,6 @@ def _bound_widths(budget: Budget, text: str, values: Sequence[Any]) -> None:
             digits += char
         elif digits:
             total, digits = total + min(int(digits[:8]), MAX_OUTPUT), ""
-    if "*" in text:
-        total += sum(abs(value) for value in values if type(value) is int and abs(value) < 10**7)
     lists = max((_size(value) for value in values if isinstance(value, list | dict)), default=1)
     if total > _FREE_WIDTH:
         budget.make(total * max(1, lists))

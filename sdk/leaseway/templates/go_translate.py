@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from leaseway.templates.go_format import Unprintable, check_format
 from leaseway.templates.go_functions import FUNCTIONS
 from leaseway.templates.go_nodes import (
     Action,
@@ -203,6 +204,8 @@ class _Translator:
     def _command(self, operands: list[Operand], final: str | None, line: int) -> str:
         first, arguments = operands[0], operands[1:]
         if isinstance(first, Function):
+            if first.name == "printf" and arguments and isinstance(arguments[0], Constant):
+                _check_format(arguments[0].value, line)
             values = [self._operand(each, line) for each in arguments]
             return self._function(first.name, values + ([final] if final else []), line)
         if arguments or final is not None:
@@ -256,6 +259,13 @@ class _Translator:
         if name == "not":
             return f"(not {values[0]})"
         return f"(_run|go_{name}({', '.join(values)}))" if values else f"(_run|go_{name})"
+
+
+def _check_format(form: object, line: int) -> None:
+    try:
+        check_format(form if isinstance(form, str) else "")
+    except Unprintable as error:
+        raise TemplateSyntaxError(line, str(error)) from None
 
 
 def _literal_size(nodes: list[Node]) -> int:

@@ -15,7 +15,7 @@ from typing import IO, Final
 
 import msgspec
 
-from leaseway.templates.engine import Engine, compiled
+from leaseway.templates.engine import compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import TemplateFailure
 
@@ -27,7 +27,6 @@ _KEPT: Final = 64
 class Rendering(msgspec.Struct):
     """A template and the JSON document that it renders."""
 
-    engine: Engine
     template: str
     body: bytes
 
@@ -59,7 +58,7 @@ def _render(rendering: Rendering, kept: list[object]) -> Rendered:
     except (ValueError, RecursionError):
         return Rendered(failure=NOT_JSON)
     try:
-        template = compiled(rendering.template, rendering.engine)
+        template = compiled(rendering.template)
         if template not in kept:
             kept[_KEPT:] = []
             kept.insert(0, template)  # `compiled` itself keeps no template

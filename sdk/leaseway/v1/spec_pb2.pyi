@@ -335,7 +335,6 @@ class HttpTool(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     RESPONSE_TEMPLATE_FIELD_NUMBER: _builtins.int
-    TEMPLATE_ENGINE_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
@@ -359,8 +358,6 @@ class HttpTool(_message.Message):
     """
     response_template: _builtins.str
     """The template that formats the response. Empty means that the response is returned as it is."""
-    template_engine: _builtins.str
-    """The template's syntax: `go` (also when empty) or `jinja2`."""
     retries: _builtins.int
     """How often to retry a request that did not arrive, 0 to 5."""
     content_type: _builtins.str
@@ -396,7 +393,6 @@ class HttpTool(_message.Message):
         parameters: _abc.Iterable[Global___HttpParameter] | None = ...,
         body: _builtins.str = ...,
         response_template: _builtins.str = ...,
-        template_engine: _builtins.str = ...,
         timeout: _duration_pb2.Duration | None = ...,
         retries: _builtins.int = ...,
         annotations: _abc.Mapping[_builtins.str, _builtins.bool] | None = ...,
@@ -407,7 +403,7 @@ class HttpTool(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "base_url", b"base_url", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "is_anonymous", b"is_anonymous", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "send_credentials", b"send_credentials", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "base_url", b"base_url", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "is_anonymous", b"is_anonymous", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "send_credentials", b"send_credentials", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

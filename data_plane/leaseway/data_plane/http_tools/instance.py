@@ -299,7 +299,7 @@ class HttpInstance:
         if not tool.response_template:
             return _Tool(tool, None, bytes_in, base, is_foreign)
         try:
-            template = compiled(tool.response_template, tool.template_engine)
+            template = compiled(tool.response_template)
             return _Tool(tool, template, bytes_in, base, is_foreign)
         except TemplateSyntaxError as error:
             text = f"the response template of its tool {tool.name} does not compile ({error})"

@@ -74,7 +74,7 @@ class Renderers:
         if len(body) <= _QUICK_BODY and len(template.text) <= _QUICK_TEMPLATE:
             with contextlib.suppress(OutOfFuel):
                 return template.render(_decoded(body), Budget(_QUICK_STEPS, _QUICK_SECONDS))
-        rendering = Rendering(template.engine, template.text, body)
+        rendering = Rendering(template.text, body)
         rendered = await self._threads.run(server, partial(self._render, rendering))
         self._end_idle_later()
         if rendered.failure:

@@ -122,9 +122,6 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
          "POST may not be sent twice"),
         ("name: t, method: GET, endpoint: /u, response_template: '{{ .a | nope }}'",
          "response_template", "BAD_TEMPLATE", "line 1 of it: the function 'nope' is not defined"),
-        (("name: t, method: GET, endpoint: /u, template_engine: jinja2,"
-         " response_template: '{% include \"x\" %}'"),
-         "response_template", "BAD_TEMPLATE", "may not use include"),
         ("name: a b, method: GET, endpoint: /u", "name", "BAD_VALUE", "is 'a b'; write 1 to 64"),
         ("name: t, method: GET, endpiont: /u, endpoint: /u", "endpiont", "UNKNOWN_KEY",
          "did you mean 'endpoint'?"),

@@ -47,11 +47,10 @@ from leaseway.spec.http_tools import (
     HttpParameter,
     HttpTool,
     Position,
-    TemplateEngine,
     find_faults,
     placeholders,
 )
-from leaseway.templates.engine import ENGINES, Template
+from leaseway.templates.engine import Template
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import MAX_TEMPLATE
 from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TOOL_HINTS, TYPES
@@ -81,7 +80,7 @@ def _check(tool: HttpTool, node: Tree, where: Where) -> None:
         place.error(at, IssueReason.BAD_HTTP_TOOL, message)
     if not tool.response_template:
         return
-    fault = _template_fault(tool.response_template, tool.template_engine)
+    fault = _template_fault(tool.response_template)
     if fault:
         place, at = where.find("response_template", node.at)
         message = (
@@ -91,10 +90,10 @@ def _check(tool: HttpTool, node: Tree, where: Where) -> None:
 
 
 @functools.lru_cache(maxsize=4_096)
-def _template_fault(text: str, engine: TemplateEngine) -> str:
+def _template_fault(text: str) -> str:
     """Return why a template does not compile, or an empty text. Results are cached."""
     try:
-        Template(text, engine)
+        Template(text)
     except TemplateSyntaxError as error:
         return f"line {error.line} of it: {error.message}"
     return ""
@@ -298,7 +297,6 @@ _TOOL_KEYS: Final = keyed(
     Key("body", choice(*BODIES)),
     Key("content_type", plain_text(longest=256, empty=False)),
     Key("response_template", text(longest=MAX_TEMPLATE)),
-    Key("template_engine", choice(*ENGINES)),
     Key("timeout", duration(_INSTANT, _DAY)),
     Key("retries", integer(0, MAX_RETRIES)),
     Key(
