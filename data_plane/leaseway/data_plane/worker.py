@@ -202,23 +202,26 @@ class Worker:
             lambda spec: resolve(spec, os.environ, known),
             watch_timing,
         )
-        self.executor = Executor(self.pool, self.leases, options.id)
-        describe = LeaseMessages(options.id, self.leases, clock)
-        self._exchanges = Exchanges(self.executor, self.leases, describe, me)
         self.artifacts = ArtifactStore(
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
         self.artifacts.tenant_limit = self._artifact_space
         self.artifacts.on_disk = self._report_artifact_storage
-        self.executor.artifacts = self.artifacts
-        self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
-        if options.recent_calls:
-            self.executor.recent = RecentCalls(options.recent_calls)
         self._recorder: Recorder | None = None
         if audit is not None:
             audit.on_problem = self._report_audit
             self._recorder = Recorder(audit)
-            self.executor.set_recorder(self._recorder)
+        self.executor = Executor(
+            self.pool,
+            self.leases,
+            options.id,
+            artifacts=self.artifacts,
+            confirmation=Confirmation(lambda question: self.sync.ask_approval(question)),
+            recorder=self._recorder,
+            recent=RecentCalls(options.recent_calls) if options.recent_calls else None,
+        )
+        describe = LeaseMessages(options.id, self.leases, clock)
+        self._exchanges = Exchanges(self.executor, self.leases, describe, me)
         if meters is not None:
             self.artifacts.on_rejected = lambda fault: meters.limits.record(fault.metadata)
             StateMeters(meters, self._state_readers())

@@ -20,6 +20,7 @@ MAX_VALUES: Final = 2_000
 """Values in the arguments that a rule uses: CEL copies each. Calls with more are denied."""
 
 _NAMED: Final = re.compile(rf"\b(?:{'|'.join(VARIABLES[:-1])})\b")
+_CONTAINERS: Final = (dict, list)
 _ARGUMENTS: Final = re.compile(r"\bargs\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w|\s*\())?")
 """Each use of `args`, with the member that it selects if it does nothing else."""
 
@@ -93,24 +94,28 @@ class Needs:
         members = self._members
         if members is None:
             return _is_small(arguments)
-        for name in arguments:
-            if name not in members and name.casefold() in self._folded:
+        nested: list[Any] = []
+        for name, value in arguments.items():
+            if name in members:
+                if isinstance(value, _CONTAINERS):
+                    nested.append(value)
+            elif name.casefold() in self._folded:
                 return False
-        nested = [
-            value
-            for name, value in arguments.items()
-            if name in members and isinstance(value, dict | list)
-        ]
         return not nested or _is_small(nested)  # a rule names far fewer members than `MAX_VALUES`
 
     def select(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed part of the facts of a call."""
-        chosen = {name: facts[name] for name in self._names}
+        chosen: dict[str, Any] = {}
+        for name in self._names:  # no comprehension: it is a function call, and each call does this
+            chosen[name] = facts[name]
         args = facts["args"]
         if self._members is None:
             chosen["args"] = args
         elif self._members:
-            chosen["args"] = {name: args[name] for name in self._members if name in args}
+            chosen["args"] = members = {}
+            for name in self._members:
+                if name in args:
+                    members[name] = args[name]
         return chosen
 
 
@@ -119,7 +124,7 @@ def _is_small(value: Any) -> bool:
     while remaining:
         each = remaining.pop()
         count += 1
-        if isinstance(each, dict | list):  # as JSON is parsed
+        if isinstance(each, _CONTAINERS):  # as JSON is parsed
             if len(each) > MAX_VALUES:
                 return False
             remaining.extend(each.values() if isinstance(each, dict) else each)
@@ -173,12 +178,13 @@ class DeniesAll:
 class Expressions:
     """Compiled rules that are evaluated together, in order."""
 
-    __slots__ = ("_all", "_compiled", "_needs")
+    __slots__ = ("_all", "_compiled", "_needs", "_only")
 
     def __init__(self, expressions: Sequence[Expression]) -> None:
         self._all = tuple(expressions)
         self._compiled = [each for each in self._all if isinstance(each, _Compiled)]
         self._needs = functools.reduce(Needs.__or__, (each.needs for each in self._all), _NOTHING)
+        self._only = self._all[0] if len(self._all) == 1 else None
 
     def can_judge(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether the rules can judge arguments; see `Needs.are_met_by`."""
@@ -186,6 +192,8 @@ class Expressions:
 
     def first_that_denies(self, facts: Mapping[str, Any]) -> int | None:
         """Return the index of the first rule that denies a call, or None."""
+        if self._only is not None:
+            return 0 if self._only.denies(facts) else None
         if len(self._compiled) > 1 and len(self._compiled) == len(self._all):
             try:
                 activation = cel_environment()[1].Activation(self._needs.select(facts))

@@ -16,6 +16,7 @@ from leaseway.sdk.retry_policy import FailedTry, decide
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_status
 
 Bench = Any
 NEEDS = ServerPolicy(risks=(("*", "financial"),))
@@ -148,3 +149,21 @@ async def test_calls_whose_rules_are_checked_together_keep_their_callers(
         "key bob": "key bob",
     }
     await bench.until(lambda: bench.worker.executor.in_flight == 0)
+
+
+async def test_an_approval_is_spent_only_when_the_call_has_its_turn(bench: Bench) -> None:
+    await bench.hold("bank", policy=NEEDS, max_calls=1)
+    caller = bench.caller()
+    first = await caller.begin("bank")
+    for _ in range(2):
+        await answer(bench, "approved")
+    [running] = await bench.wait_for_calls()
+    second = await caller.begin("bank")
+    assert not (await answer(bench, "approved")).use
+    await bench.until(lambda: bench.worker.executor.waiting == 1)
+    running.answer(b"{}")
+    assert (await caller.result(first)).payload == b"{}"
+    assert (await answer(bench, "denied", decided_by="key eve")).use
+    fault = fault_from_status((await caller.result(second)).status)
+    assert (fault.reason, fault.started) == (Reason.PERMISSION_DENIED, "no")
+    assert bench.worker.executor.in_flight == 0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.data_plane.conftest import Bench
 
 from leaseway.data_plane.calls.recent import PastCall, RecentCalls
+from leaseway.wire.errors import Fault
 from leaseway.wire.messages.states import CALL_OK
 
 _TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -112,21 +113,40 @@ def test_a_long_message_is_cut() -> None:
     assert len(calls.select("failed", limit=1, now=0.0)[0].message) == 500
 
 
+class Ended:
+    """A call that ended well after some time."""
+
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.was_kept = False
+
+    def past_call(self, fault: Fault | None, is_error: bool) -> PastCall:
+        self.was_kept = True
+        return _call(duration=0.01)
+
+
+def keeps(calls: RecentCalls, server_id: str, took: float, ended: float) -> bool:
+    """Return whether a success is kept."""
+    call = Ended(ended - took)
+    calls.end_call(server_id, call, None, False, ended)
+    return call.was_kept
+
+
 def test_of_very_many_successes_all_are_counted_and_the_first_of_each_second_kept() -> None:
     calls = RecentCalls(kept=40, kept_slow=1)
     calls.record(_call(duration=60.0))
-    kept = [calls.count_success("busy", 0.01, 100.0 + n / 100) for n in range(200)]
+    kept = [keeps(calls, "busy", 0.01, 100.0 + n / 100) for n in range(200)]
     assert calls.traffic["busy"].calls == 200
     assert kept[:12] == [True] * 10 + [False] * 2
     assert 20 <= sum(kept) <= 30
-    assert calls.count_success("quiet", 0.01, 102.0)
+    assert keeps(calls, "quiet", 0.01, 102.0)
 
 
 def test_a_slow_success_is_kept_however_many_there_are() -> None:
     calls = RecentCalls(kept=4, kept_slow=1)
     calls.record(_call(1, duration=0.5))
-    assert [calls.count_success("time", 0.01, 100.0) for _ in range(3)] == [True, False, False]
-    assert calls.count_success("time", 0.6, 100.0)
+    assert [keeps(calls, "time", 0.01, 100.0) for _ in range(3)] == [True, False, False]
+    assert keeps(calls, "time", 0.6, 100.0)
 
 
 @given(
@@ -153,7 +173,8 @@ def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
 
 
 async def test_a_successful_call_is_remembered_with_all_fields(bench: Bench) -> None:
-    recent = bench.worker.executor.recent = RecentCalls()
+    recent = bench.worker.executor.recent
+    assert recent is not None
     await bench.serve("time")
     caller = bench.caller()
     context = f"00-{'1' * 32}-{'2' * 16}-01"

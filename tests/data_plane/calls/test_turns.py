@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.data_plane.conftest import Bench
 
 from leaseway.data_plane.testing.servers import MemoryCall
-from leaseway.spec.policy import ServerPolicy, TenantLimits
+from leaseway.spec.policy import ArgumentRule, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 
@@ -90,4 +90,38 @@ async def test_calls_that_wait_for_a_turn_fail_as_not_started_when_the_server_cr
     bench.servers.opened[0].crash()
     faults = [fault_from_status((await caller.result(each)).status) for each in begun]
     assert [each.started for each in faults[1:]] == ["no"] * 99
+    assert bench.worker.executor.in_flight == bench.worker.executor.waiting == 0
+
+
+async def test_a_call_that_waits_for_its_turn_is_judged_by_a_rule_that_comes_meanwhile(
+    bench: Bench,
+) -> None:
+    await bench.serve("time", max_calls=1)
+    await flood(bench, 1)
+    caller = bench.caller()
+    waits = await caller.begin("time", tenant="rival")
+    await bench.until(lambda: bench.worker.executor.waiting == 1)
+    denies = ServerPolicy(rules=(ArgumentRule('tenant == "rival"'),))
+    await bench.serve("time", max_calls=1, policy=denies)
+    first(bench).answer(b"{}")
+    fault = fault_from_status((await caller.result(waits)).status)
+    assert (fault.reason, fault.started) == (Reason.PERMISSION_DENIED, "no")
+    assert not texts(bench)
+    await caller.begin("time", tenant="acme")
+    await bench.until(lambda: len(texts(bench)) == 1)  # the turn is free again
+
+
+async def test_a_call_that_waits_for_its_turn_runs_if_its_server_has_no_limit_any_more(
+    bench: Bench,
+) -> None:
+    await bench.serve("time", max_calls=1)
+    await flood(bench, 1)
+    caller = bench.caller()
+    waits = await caller.begin("time", tenant="rival")
+    await bench.until(lambda: bench.worker.executor.waiting == 1)
+    await bench.serve("time")
+    first(bench).answer(b"{}")
+    await bench.until(lambda: len(texts(bench)) == 1)
+    first(bench).answer(b"{}")
+    assert (await caller.result(waits)).payload == b"{}"
     assert bench.worker.executor.in_flight == bench.worker.executor.waiting == 0

@@ -1,14 +1,13 @@
-"""Decides whether a call may run (DESIGN §6): server, tool, arguments, rules, limits, audit."""
+"""Decides whether a call may run (DESIGN §6): server, tool, limits, arguments, rules."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.calls.call import ActiveCall, parse_meta
 from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.data_plane.core.tools.policy import (
@@ -16,7 +15,7 @@ from leaseway.data_plane.core.tools.policy import (
     JudgedCall,
     TenantUsage,
     ToolPolicy,
-    check_rules,
+    judge,
     reads_only,
 )
 from leaseway.data_plane.core.tools.prompts_resources import (
@@ -28,6 +27,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.identity.interceptor import caller
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import (
     DEFAULT_TENANT,
@@ -46,18 +46,16 @@ class CallAdmission:
     """Admits calls by the current configuration of their servers.
 
     Attributes:
-        recorder: Writes the audit, or None if calls are not recorded.
         usage: Calls and rejections by tenant.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.usage = TenantUsage()
-        self.recorder: Recorder | None = None
         self._loop = asyncio.get_running_loop()
 
-    def admit(self, active: ActiveCall) -> tuple[Generation, ToolPlan | AdmittedRequest]:
-        """Return a call's server and request. Its rules are still to be evaluated (`check_rules`).
+    def admit(self, active: ActiveCall) -> None:
+        """Find a call's server and plan. Its rules are still to be evaluated (`check_rules`).
 
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, RATE_LIMITED, INVALID_ARGUMENTS,
@@ -67,11 +65,12 @@ class CallAdmission:
         tenant = call.tenant or DEFAULT_TENANT
         if not is_valid_tenant(tenant) or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
-        generation = self._pool.resolve(call.server_id, tenant, call.agent)
+        active.generation = generation = self._pool.resolve(call.server_id, tenant, call.agent)
         variant = generation.variant
         toolset = variant.toolset
         if call.method:
-            return generation, self._admit_request(active, generation, tenant)
+            active.plan = self._admit_request(active, generation, tenant)
+            return
         plan = toolset.tools.get(call.tool)
         policies = variant.policies
         if policies.is_needed or active.audit is not None:
@@ -85,16 +84,19 @@ class CallAdmission:
             active.audit.plan = plan
             active.audit.risk = risk = active.policy.risk
             active.audit.writes_first = not reads_only(risk, plan)
-        if active.policy is not None and active.policy.has_limits:
-            self._count(active, active.policy)
+        if active.policy is not None:
+            if active.policy.has_limits:
+                self._count(active, active.policy)
+            if active.policy.needs_approval and active.caller is None:
+                active.caller = caller()
+        active.plan = plan
         parsed = check_arguments(active, plan)
         if active.audit is not None:
             active.audit.parsed = True
         if active.policy is not None and active.policy.judges_calls:
-            active.judged = JudgedCall(
-                _facts(active, tenant, TOOLS_CALL, parsed), extra=_other_values(active)
-            )
-        return generation, plan
+            facts = _facts(active, tenant, TOOLS_CALL, parsed)
+            extra = _other_values(active) if active.policy.restrictions else None
+            active.judged = JudgedCall(facts, extra)
 
     def _admit_request(
         self, active: ActiveCall, generation: Generation, tenant: str
@@ -122,66 +124,6 @@ class CallAdmission:
                     uri=uri,
                 )
         return request
-
-    def check_rules(self, active: ActiveCall) -> None:
-        """Check the permissions and rules of an admitted call, once.
-
-        The server gets the arguments encoded anew, so that of a name that is there twice it reads
-        the value that was checked.
-
-        Raises:
-            Fault: PERMISSION_DENIED.
-        """
-        judged, policy, call = active.judged, active.policy, active.call
-        if judged is None or policy is None:
-            return
-        active.judged = None
-        if active.arguments.find(_NUL) >= 0:  # `in` makes and drops an exception first
-            raise Fault(
-                Reason.PERMISSION_DENIED,
-                f"The rules of server {call.server_id} cannot check this call of {call.tool}: a "
-                "text in its arguments has the character 0. Remove it.",
-            )
-        check_rules(policy, judged, call.server_id)
-        if not call.method:
-            active.arguments = msgspec.json.encode(judged.facts["args"])
-
-    def record_first(self, active: ActiveCall) -> None:
-        """Record a call if it must be recorded before it is sent.
-
-        Raises:
-            Fault: OVERLOADED: it cannot be recorded.
-        """
-        if self.must_record(active):
-            self.record((active,))
-
-    def must_record(self, active: ActiveCall) -> bool:
-        """Return, once for a call, whether to record it before it is sent."""
-        if active.was_recorded:
-            return False
-        active.was_recorded = True
-        return active.audit is not None and active.audit.writes_first
-
-    def record(self, calls: Iterable[ActiveCall]) -> None:
-        """Record calls that are about to be sent, all of them or none.
-
-        Raises:
-            Fault: OVERLOADED: they cannot be recorded.
-        """
-        assert self.recorder is not None
-        self.recorder.start(
-            [
-                (
-                    active.audit,
-                    active.number,
-                    active.call,
-                    active.arguments,
-                    active.lease.id if active.lease is not None else "",
-                )
-                for active in calls
-                if active.audit is not None
-            ]
-        )
 
     def _count(self, active: ActiveCall, policy: ToolPolicy) -> None:
         """Count a call against its limits, once and before any other work for it.
@@ -212,6 +154,30 @@ class CallAdmission:
         if not variant.toolset.prompts_resources.uris.allows(uri):
             return False
         return variant.policies.may_read(tenant, call.agent, uri)
+
+
+def check_rules(active: ActiveCall) -> None:
+    """Check the permissions and rules of an admitted call, once.
+
+    The server gets the arguments encoded anew, so that of a name that is there twice it reads the
+    value that was checked.
+
+    Raises:
+        Fault: PERMISSION_DENIED.
+    """
+    judged, policy, call = active.judged, active.policy, active.call
+    if judged is None or policy is None:
+        return
+    active.judged = None
+    if active.arguments.find(_NUL) >= 0:  # `in` makes and drops an exception first
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"The rules of server {call.server_id} cannot check this call of {call.tool}: a text "
+            "in its arguments has the character 0. Remove it.",
+        )
+    judge(policy, judged, call.server_id)
+    if not call.method:
+        active.arguments = msgspec.json.encode(judged.facts["args"])
 
 
 def _facts(

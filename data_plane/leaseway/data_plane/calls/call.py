@@ -6,22 +6,27 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from leaseway.data_plane.audit.record import AuditEntry
-from leaseway.data_plane.calls.recent import PastCall, RecentCalls, call_outcome
+from leaseway.data_plane.calls.recent import PastCall, call_outcome
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.artifacts.media import DATA_MARK
 from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
+from leaseway.data_plane.core.desired_state import DesiredState
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy
+from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest
+from leaseway.data_plane.core.tools.toolset import ToolPlan
+from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
+from leaseway.identity.principal import Principal
 from leaseway.telemetry.tracing import is_sampled
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -213,6 +218,15 @@ class CallSink(Protocol):
 class CallOwner(Protocol):
     """What a call needs of the executor that runs it."""
 
+    def resume(self, active: ActiveCall) -> None:
+        """Let a call that has waited in a stage go on. Never raises."""
+
+    def wait_for(self, active: ActiveCall, work: Callable[[ActiveCall], Awaitable[None]]) -> None:
+        """Do a stage's work in a task, then resume the call."""
+
+    def fail(self, active: ActiveCall, error: Exception) -> None:
+        """End a call with a fault; log any other error and end the call with INTERNAL."""
+
     def call_fault(self, active: ActiveCall, fault: Fault) -> Fault:
         """Return the fault of a call whose instance failed with another fault."""
 
@@ -230,10 +244,17 @@ class ActiveCall:
     Attributes:
         number: Its id in the worker; never reused.
         arguments: JSON.
+        pending: Its request at the instance; None before it is sent.
+        live: Its instance, on which it counts; None before the stage that finds it.
+        generation: Its server, once it is admitted.
+        plan: Its tool or other request, once it is admitted.
+        line: The stages that it still has to pass.
+        configuration: The state of the registry that admitted it, or None.
+        caller: Who asks for it, if it is recorded or needs an approval.
+        approval: `given` before its instance is found, then `spent`; empty without one.
         is_new_lease: Whether this call acquired its lease.
         is_counted: Whether it counts as a concurrent call of its tenant.
         was_counted: Whether its limits were checked already.
-        was_recorded: Whether it is decided if it is recorded before it is sent.
         audit: Its audit record, or None if nothing is recorded.
         policy: The policy of its tool, or None if its server has none.
         judged: Input of the rules and permissions that must still be checked, or None.
@@ -251,13 +272,18 @@ class ActiveCall:
     call: execution_pb2.Call
     arguments: bytes
     _sink: CallSink
-    _pending: PendingCall | None = None
+    generation: Generation = field(init=False)
+    plan: ToolPlan | AdmittedRequest = field(init=False)
+    line: Iterator[Callable[[ActiveCall], bool]] = field(init=False)
+    configuration: DesiredState | None = None
+    pending: PendingCall | None = None
     live: LiveInstance | None = None
     lease: WorkerLease | None = None
     is_new_lease: bool = False
     is_counted: bool = False
     was_counted: bool = False
-    was_recorded: bool = False
+    caller: Principal | None = None
+    approval: str = ""
     policy: ToolPolicy | None = None
     judged: JudgedCall | None = None
     audit: AuditEntry | None = None
@@ -271,11 +297,6 @@ class ActiveCall:
     arrived_at: float = 0.0
     started_at: float = 0.0
     marks: list[tuple[str, float]] | None = None
-
-    @property
-    def is_unsent(self) -> bool:
-        """Whether its request still waits to be sent to the server."""
-        return self._pending is None
 
     def event(self, name: str) -> None:
         """Add an event to the call's span, and to the record of the call."""
@@ -297,23 +318,29 @@ class ActiveCall:
         parent = self.call.traceparent
         return parent if parent and is_sampled(parent) else ""
 
-    def set_pending(self, pending: PendingCall) -> None:
-        """Store the request that was sent to the instance, so that it can be cancelled."""
-        self._pending = pending
-        if self.trace is not None:
-            self.trace.set_request_id(getattr(pending, "id", None))
+    def resume(self) -> None:
+        """Go on to the next stage after a wait. Never raises."""
+        self._owner.resume(self)
+
+    def wait_for(self, work: Callable[[ActiveCall], Awaitable[None]]) -> None:
+        """Do a stage's work in a task, then go on to the next stage."""
+        self._owner.wait_for(self, work)
+
+    def fail_with(self, error: Exception) -> None:
+        """End the call with an error that a stage met. Never raises."""
+        self._owner.fail(self, error)
 
     def handle_outcome(self, outcome: Outcome) -> None:
         """End the call with the instance's outcome, after its media are stored."""
-        self._pending = None
+        self.pending = None
         fault = outcome.fault
         if fault is not None:
             self.fail(self._owner.call_fault(self, fault))
         elif not self.has_ended:
             if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
                 self.mark("keeping images and sounds")
-                self._pending = self._owner.store_media(self, outcome)
-                if self._pending is None:  # otherwise the store calls `finish`
+                self.pending = self._owner.store_media(self, outcome)
+                if self.pending is None:  # otherwise the store calls `finish`
                     self.finish(outcome.payload, outcome.is_error)
                 return
             self._end(None, outcome.is_error)
@@ -321,7 +348,7 @@ class ActiveCall:
 
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with a result whose media were stored, or remain in it."""
-        self._pending = None
+        self.pending = None
         if len(payload) > bounds.MAX_RESULT:
             self.fail(too_large(self.call.server_id, len(payload)))
         elif not self.has_ended:
@@ -372,7 +399,7 @@ class ActiveCall:
 
     def cancel_request(self, reason: str) -> Started:
         """Cancel the request at the server, or the task that waits to send it."""
-        pending, self._pending = self._pending, None
+        pending, self.pending = self.pending, None
         if self.task is not None:
             self.task.cancel()
         if pending is None:
@@ -430,14 +457,6 @@ class ActiveCall:
         """Refuse a question of the server that cannot reach the caller."""
         if self.asks is not None:
             self.asks.refuse(ask_id, reason)
-
-    def record_success(self, recent: RecentCalls) -> None:
-        """Record a call that ended well. This inlines `RecentCalls.record`, for speed."""
-        live = self.live
-        server_id = live.spec.key.server_id if live is not None else self.call.server_id
-        ended = time.perf_counter()
-        if recent.count_success(server_id, ended - self.started_at, ended):
-            recent.keep(self.past_call(None, False))
 
     def past_call(self, fault: Fault | None, is_error: bool) -> PastCall:
         """Return the record of the ended call."""

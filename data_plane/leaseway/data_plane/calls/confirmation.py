@@ -16,7 +16,6 @@ from leaseway.data_plane.audit.record import Plan
 from leaseway.data_plane.audit.redact import Redactors
 from leaseway.data_plane.calls.approval_view import ApprovalView, view_call
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
-from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -67,7 +66,7 @@ class Confirmation:
             digest=_digest(view),
             arguments=view.shown_arguments,
             extra=view.shown_extra,
-            asked_by=caller().name,
+            asked_by=active.caller.name if active.caller is not None else "",
         )
         answer = await self._ask(question)
         if active.audit is not None:
@@ -138,6 +137,8 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
             "confirmation_id": approval,
             "server": active.call.server_id,
             "expires_in": f"{valid_for:.0f}",
-            "may_approve": "yes" if caller().has({Role.APPROVER}) else "no",
+            "may_approve": "yes"
+            if active.caller is not None and active.caller.has({Role.APPROVER})
+            else "no",
         },
     )

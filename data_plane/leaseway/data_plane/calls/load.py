@@ -46,7 +46,7 @@ def call_loads(
         if load is None:
             load = loads.setdefault(UNKNOWN_SERVER, CallLoad())
         load.in_flight += 1
-        if active.is_unsent and active.call.method != SUBSCRIBE:
+        if active.pending is None and active.call.method != SUBSCRIBE:
             load.waiting += 1
             load.oldest_wait = max(load.oldest_wait, now - active.arrived_at)
     return loads

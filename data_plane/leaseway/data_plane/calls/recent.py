@@ -11,7 +11,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.states import CALL_OK, TOOL_ERROR, CallSelection
@@ -90,6 +90,19 @@ class PastCall(NamedTuple):
             yield CallPhase(name, start, max(0.0, end - start))
 
 
+class EndedCall(Protocol):
+    """A call that has ended.
+
+    Attributes:
+        started_at: When it arrived, on a monotonic clock.
+    """
+
+    started_at: float
+
+    def past_call(self, fault: Fault | None, is_error: bool) -> PastCall:
+        """Return its record."""
+
+
 class Traffic:
     """The calls of one server since the worker started.
 
@@ -141,34 +154,39 @@ class RecentCalls:
         self._prune_at = 0.0
         self._slow_from = -1.0
 
-    def count_success(self, server_id: str, took: float, ended: float) -> bool:
-        """Count a call that ended well. On the path of every call.
+    def end_call(
+        self, server_id: str, call: EndedCall, fault: Fault | None, is_error: bool, now: float
+    ) -> None:
+        """Count a call that has just ended, and keep it if it says something new.
 
-        Of a busy server only the first calls of each second are kept: the others would be
-        replaced before an operator could see them.
+        On the path of every call. Of a busy server only the first successes of each second are
+        kept: the others would be replaced before an operator could see them.
 
         Args:
             server_id: The server.
-            took: The call's duration in seconds.
-            ended: When it ended, on any monotonic clock.
-
-        Returns:
-            Whether to `keep` the call too.
+            call: The call.
+            fault: Why it has no result, or None.
+            is_error: `isError` of its result.
+            now: The time, on the clock of the call's start.
         """
+        if fault is not None or is_error:
+            self.record(call.past_call(fault, is_error))
+            return
         traffic = self.traffic.get(server_id)
         if traffic is None:
             traffic = self._new_traffic(server_id)
+        took = now - call.started_at
         traffic.seconds += took  # `add`, without a function call
         bucket = int(took * 1_000).bit_length()
         traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
         if traffic.room:
             traffic.room -= 1
-            return True
-        if ended > traffic.kept_until:
-            traffic.kept_until = ended + 1.0
+        elif now > traffic.kept_until:
+            traffic.kept_until = now + 1.0
             traffic.room = self._room - 1
-            return True
-        return took > self._slow_from
+        elif took <= self._slow_from:
+            return
+        self._keep(call.past_call(None, False))
 
     def record(self, call: PastCall) -> None:
         """Count and keep a call that has just ended."""
@@ -178,7 +196,7 @@ class RecentCalls:
             if len(call.message) > _MAX_MESSAGE:
                 call = call._replace(message=call.message[: _MAX_MESSAGE - 1] + "…")
             self._failed.append(call)
-        self.keep(call)
+        self._keep(call)
         traffic = self.traffic.get(call.server_id)
         if traffic is None:
             if call.outcome in _UNKNOWN_SERVER:
@@ -187,8 +205,7 @@ class RecentCalls:
         traffic.add(call.duration)
         traffic.failed += failed
 
-    def keep(self, call: PastCall) -> None:
-        """Keep a counted call."""
+    def _keep(self, call: PastCall) -> None:
         self._recent.append(call)
         if call.duration > self._slow_from or call.started_at > self._prune_at:
             self._keep_slow(call)

@@ -33,13 +33,17 @@ class WorkerSubscriptions:
         self.is_visible = is_visible
         self._leases = leases
         self._active: set[ActiveCall] = set()
+        self._rejection: Fault | None = None
 
     def subscribe(self, active: ActiveCall, live: LiveInstance, request: AdmittedRequest) -> None:
         """Subscribe to a resource.
 
         Raises:
-            Fault: OVERLOADED: the caller's stream has too many subscriptions.
+            Fault: OVERLOADED: the caller's stream has too many subscriptions; or as `reject_new`
+                was told.
         """
+        if self._rejection is not None:
+            raise self._rejection
         active.add_subscription()
         subscription = _Subscription(self, active, live)
         self._active.add(active)
@@ -50,7 +54,11 @@ class WorkerSubscriptions:
         subscription.pending = live.instance.follow(
             request.name, subscription.on_update, subscription.on_outcome
         )
-        active.set_pending(subscription)
+        active.pending = subscription
+
+    def reject_new(self, rejection: Fault) -> None:
+        """Reject new subscriptions from now on: they would outlive the drain of the worker."""
+        self._rejection = rejection
 
     def end_all(self, fault: Fault) -> None:
         for active in tuple(self._active):

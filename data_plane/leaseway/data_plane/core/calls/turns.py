@@ -40,7 +40,9 @@ class CallTurns:
         return bool(self._queues)
 
     def add(self, call: Hashable, tenant: str) -> bool:
-        """Add a call; return whether it runs at once. Otherwise `start_next` returns it later."""
+        """Add a call; return whether it runs. Otherwise `start_next` returns it later."""
+        if call in self._running:
+            return True
         if not self._queues and len(self._running) < self.max_running:
             self._running.add(call)
             return True

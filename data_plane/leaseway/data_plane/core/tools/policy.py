@@ -76,6 +76,9 @@ class ToolPolicy:
         limits: The limits of the tenant, or None.
         restrictions: From the permissions of the server and of the tenant.
         expressions: The expressions of all rules, evaluated together.
+        needs_approval: Whether a person must approve each call.
+        judges_calls: Whether rules or permissions judge each call.
+        has_limits: Whether each call counts against a limit.
     """
 
     risk: Risk
@@ -84,24 +87,18 @@ class ToolPolicy:
     limits: TenantLimits | None = None
     restrictions: tuple[Restrictions, ...] = ()
     expressions: Expressions = field(init=False, repr=False, compare=False)
+    needs_approval: bool = field(init=False, repr=False, compare=False)
+    judges_calls: bool = field(init=False, repr=False, compare=False)
+    has_limits: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         together = Expressions([rule.expression for rule in self.rules])
+        # Each call asks for these, and a policy never changes.
         object.__setattr__(self, "expressions", together)
-
-    @property
-    def needs_approval(self) -> bool:
-        """Whether a person must approve each call."""
-        return self.risk == "financial"
-
-    @property
-    def judges_calls(self) -> bool:
-        """Whether rules or permissions judge each call."""
-        return bool(self.rules or self.restrictions)
-
-    @property
-    def has_limits(self) -> bool:
-        return self.rate is not None or self.limits is not None
+        object.__setattr__(self, "needs_approval", self.risk == "financial")
+        object.__setattr__(self, "judges_calls", bool(self.rules or self.restrictions))
+        has_limits = self.rate is not None or self.limits is not None
+        object.__setattr__(self, "has_limits", has_limits)
 
 
 class ToolPolicies:
@@ -251,22 +248,23 @@ def _expression(text: str) -> Expression:
         return DeniesAll(str(error))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each call: a frozen one takes twice as long
 class JudgedCall:
     """What rules and permissions judge of a request.
 
     Attributes:
         facts: The variables of rules.
-        extra: Other values of the caller that reach the server: `_meta` and answers.
+        extra: Other values of the caller that reach the server: `_meta` and answers. Permissions
+            judge them, rules do not; None if there are none.
         uri: The URI of a request that reads one; empty for others.
     """
 
     facts: Mapping[str, Any]
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] | None = None
     uri: str = ""
 
 
-def check_rules(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
+def judge(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
     """Check permissions and rules for a call.
 
     Args:
@@ -324,7 +322,7 @@ def _reason(restrictions: Restrictions, judged: JudgedCall) -> str:
         return restrictions.refusal
     if judged.uri and not judge.permits_uri(judged.uri):
         return "its URI is not permitted"
-    return judge.denied(judged.facts["args"]) or judge.denied(judged.extra) or ""
+    return judge.denied(judged.facts["args"]) or judge.denied(judged.extra or {}) or ""
 
 
 class TenantUsage:

@@ -1,0 +1,116 @@
+"""The stage that finds the instance for a call, or waits for one: shared or leased."""
+
+from __future__ import annotations
+
+from leaseway.data_plane.calls.call import ActiveCall
+from leaseway.data_plane.core.leases.table import WorkerLease
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
+from leaseway.wire.timing.durations import seconds
+
+
+class InstanceStage:
+    """Gives each call its instance, on which the call counts from then on.
+
+    Args:
+        pool: The servers of the worker.
+        leases: The leases of the worker.
+    """
+
+    def __init__(self, pool: Pool, leases: WorkerLeaseManager) -> None:
+        self._pool = pool
+        self._leases = leases
+
+    def enter(self, active: ActiveCall) -> bool:
+        """Let a call pass if its instance is ready; otherwise wait for it in a task."""
+        if active.live is not None:
+            return True
+        generation, call = active.generation, active.call
+        if generation.is_shared and not call.lease_id:
+            live = generation.shared_for("" if call.method else call.tool)
+        else:
+            live = self._leased(active)
+        if live is None:
+            active.wait_for(self._wait)
+            return False
+        active.live = live
+        live.calls += 1
+        return True
+
+    def _leased(self, active: ActiveCall) -> LiveInstance | None:
+        """Return the instance of a call's lease; None if it has no lease, or it is starting."""
+        call = active.call
+        key = _lease_key(call)
+        if call.lease_id:
+            lease: WorkerLease | None = self._leases.get_held(call.lease_id, key)
+        elif not key.session:
+            raise Fault(
+                Reason.SESSION_REQUIRED,
+                f"Server {key.server_id} keeps state for each session: name a session.",
+            )
+        else:
+            lease = self._leases.find(key)
+            if lease is not None:
+                self._leases.add_user(lease, call.acquirer[:MAX_KEY_LENGTH])
+        if lease is None:
+            return None
+        live = self._leases.live_instance(lease)
+        if live is not None and active.lease is None:
+            active.lease = lease
+            self._leases.start_call(lease)
+        return live
+
+    async def _wait(self, active: ActiveCall) -> None:
+        generation, call = active.generation, active.call
+        if generation.is_shared and not call.lease_id:
+            live = await self._wait_for_shared(active)
+        else:
+            live = await self._wait_for_lease(active)
+        active.live = live
+        live.calls += 1
+
+    async def _wait_for_shared(self, active: ActiveCall) -> LiveInstance:
+        active.event("waiting for the instance to start")
+        generation, call = active.generation, active.call
+        while True:
+            try:
+                live = await generation.wait_for_shared("" if call.method else call.tool)
+            except Fault:
+                tenant = call.tenant or DEFAULT_TENANT
+                newest = self._pool.resolve(call.server_id, tenant, call.agent)
+                if newest is generation or not newest.is_shared:
+                    raise
+                generation = newest
+            else:
+                active.event("the instance is up")
+                return live
+
+    async def _wait_for_lease(self, active: ActiveCall) -> LiveInstance:
+        """Return the instance of a call's lease; acquire the lease if necessary."""
+        active.event("waiting for a lease")
+        call = active.call
+        ttl = seconds(call.lease_ttl) if call.HasField("lease_ttl") else bounds.LEASE_TTL
+        key = _lease_key(call)
+        if call.lease_id:
+            key = self._leases.get_held(call.lease_id, key).key
+        elif call.report_end:
+            self._leases.report_end(key, call.expected_lease)
+        lease, created = await self._leases.acquire(
+            key, agent=call.agent, acquirer=call.acquirer, ttl=ttl
+        )
+        active.event("the lease is held")
+        live = self._leases.live_instance(lease)
+        if live is None:
+            raise self._leases.ended_fault(lease.id)
+        active.lease, active.is_new_lease = lease, created
+        self._leases.start_call(lease)
+        return live
+
+
+def _lease_key(call: execution_pb2.Call) -> LeaseKey:
+    return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)

@@ -1,0 +1,58 @@
+"""The stage in which the audit records calls that may change something, before they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+
+from leaseway.data_plane.audit.record import Recorder
+from leaseway.data_plane.calls.call import ActiveCall
+
+
+class RecordStage:
+    """Records all calls that arrive together in one write.
+
+    Args:
+        recorder: Writes the audit.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # of no caller: one write serves all of them
+        self._waiting: list[ActiveCall] = []
+
+    def enter(self, active: ActiveCall) -> bool:
+        """Keep a call until it is recorded."""
+        if active.audit is None or active.audit.written:
+            return True
+        if not self._waiting:
+            self._loop.call_soon(self._record, context=self._context)
+        self._waiting.append(active)
+        return False
+
+    def _record(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        waiting = [active for active in waiting if not active.has_ended]
+        if not waiting:
+            return
+        try:
+            self._recorder.start(
+                [
+                    (
+                        active.audit,
+                        active.number,
+                        active.call,
+                        active.arguments,
+                        active.lease.id if active.lease is not None else "",
+                    )
+                    for active in waiting
+                    if active.audit is not None
+                ]
+            )
+        except Exception as error:
+            for active in waiting:
+                active.fail_with(error)
+            return
+        for active in waiting:
+            active.resume()

@@ -1,0 +1,101 @@
+"""The last stage: it builds the request of a call and sends it to the instance."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
+from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
+from leaseway.data_plane.core.calls.call import ToolRequest, answerable
+from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, AdmittedRequest
+from leaseway.data_plane.core.tools.toolset import ToolPlan
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import check_log_level
+
+
+class SendStage:
+    """Sends calls to their instances.
+
+    Args:
+        subscriptions: Calls that last until they are cancelled.
+        artifacts: Read for servers that send bytes, or None if no artifacts are kept.
+        meters: Instruments, or None if metrics are off.
+    """
+
+    def __init__(
+        self,
+        subscriptions: WorkerSubscriptions,
+        artifacts: ArtifactStore | None,
+        meters: WorkerMeters | None,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._artifacts = artifacts
+        self._meters = meters
+
+    def enter(self, active: ActiveCall) -> bool:
+        """Send a call; its instance's callback ends it, possibly before this returns."""
+        call, live, plan = active.call, active.live, active.plan
+        assert live is not None
+        meta: dict[str, object] | None = None
+        if active.trace is not None or call.traceparent or call.meta:
+            meta = _request_meta(active, live)
+        if isinstance(plan, ToolPlan):
+            label = plan.original_name
+            head = live.head(active.generation.variant.toolset, label)
+            request = ToolRequest(label, head, active.arguments, meta)
+            if live.spec.http_tools:
+                request.read_artifact = partial(self._read_artifact, active)
+        else:
+            label = plan.method
+            meta = {**(plan.meta or {}), **(meta or {})}
+            request = ToolRequest(plan.name, b"", plan.params, meta, method=label)
+        if call.wants_progress:
+            request.on_progress = active.progress
+        if call.log_level:
+            check_log_level(call.log_level)
+            request.on_log, request.log_level = active.log, call.log_level
+        if call.answers:
+            request.on_ask, request.answers = active.ask, answerable(call.answers)
+        if call.passes_input:
+            request.passes_input, request.continuation = True, parse_input(call.input)
+        if self._meters is not None:
+            active.timer = self._meters.timer(live.spec, label)
+        active.sent_at = time.perf_counter()
+        if request.method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
+            self._subscribe(active, live, plan)
+            return True
+        active.pending = live.instance.call(request, active.handle_outcome)
+        if active.trace is not None:
+            active.trace.set_request_id(getattr(active.pending, "id", None))
+        return True
+
+    def _subscribe(self, active: ActiveCall, live: LiveInstance, plan: AdmittedRequest) -> None:
+        """Start a subscription, which is no call of its instance: it would never rest."""
+        active.live = None
+        live.calls -= 1
+        active.started_at = 0.0  # its duration is the caller's choice: not remembered
+        self._subscriptions.subscribe(active, live, plan)
+
+    async def _read_artifact(self, active: ActiveCall, ref: str, max_size: int) -> bytes:
+        if self._artifacts is None:
+            raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
+        return await self._artifacts.read(ref, active.call.tenant, active.call.session, max_size)
+
+
+def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:
+    """Return the `_meta` of a request: its trace context and the caller's own keys."""
+    call = active.call
+    meta: dict[str, object] | None = None
+    if active.trace is not None:
+        meta = active.trace.start_request(live)
+    elif call.traceparent:
+        meta = {"traceparent": call.traceparent}
+        if call.tracestate:
+            meta["tracestate"] = call.tracestate
+    if call.meta:
+        meta = {**parse_meta(call.meta), **(meta or {})}
+    return meta
