@@ -17,7 +17,8 @@ from pathlib import Path
 
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.telemetry.trace_file import format_tree, read_spans
-from leaseway.telemetry.tracing import Telemetry, configure_telemetry, traceparent_of, tracer
+from leaseway.telemetry.tracing import Telemetry, configure_telemetry, tracer
+from leaseway.wire.channels.trace_context import traceparent_of
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT = 60.0

@@ -15,7 +15,7 @@ from tests.e2e.system import eventually, kit, python_server, running
 from tests.servers import rest_api
 
 from leaseway.telemetry.trace_file import SpanRecord, TraceCollector, otlp_environment, read_spans
-from leaseway.telemetry.tracing import context_from
+from leaseway.wire.channels.trace_context import context_from
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

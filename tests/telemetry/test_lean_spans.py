@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_ON, 
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
 
 from leaseway.telemetry.spans import LeanSpan, LeanTracerProvider
-from leaseway.telemetry.tracing import context_from, traceparent_of
+from leaseway.wire.channels.trace_context import context_from, traceparent_of
 
 SAMPLED = f"00-{'a' * 32}-{'b' * 16}-01"
 UNSAMPLED = f"00-{'a' * 32}-{'b' * 16}-00"

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from leaseway.telemetry.otlp_encoding import encode_spans
-from leaseway.telemetry.tracing import context_from
+from leaseway.wire.channels.trace_context import context_from
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 

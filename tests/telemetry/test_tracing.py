@@ -11,19 +11,16 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, TraceFlags
 
-from leaseway.telemetry.tracing import (
-    context_from,
-    is_sampled,
-    traceparent_of,
-    tracing_active,
-)
+from leaseway.telemetry.tracing import tracing_active
+from leaseway.wire.channels.trace_context import context_from, is_sampled, traceparent_of
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 # A process has one provider, so each set of variables needs its own process.
 _SETUP = """
 import logging, sys
-from leaseway.telemetry.tracing import configure_telemetry, is_sampled, traceparent_of
+from leaseway.telemetry.tracing import configure_telemetry
+from leaseway.wire.channels.trace_context import is_sampled, traceparent_of
 from leaseway.telemetry.tracing import tracer, tracing_active
 logging.basicConfig(stream=sys.stdout, format="log: %(message)s")
 telemetry = configure_telemetry("unit", instance="i1")

@@ -22,7 +22,8 @@ from leaseway.control_plane.config.schema.issues import (
 )
 from leaseway.control_plane.config.watch.all_files import watch_sources
 from leaseway.control_plane.plane import Plane
-from leaseway.telemetry.tracing import traceparent_of, tracer
+from leaseway.telemetry.tracing import tracer
+from leaseway.wire.channels.trace_context import traceparent_of
 from leaseway.wire.span_attributes import Attr
 
 OnLoaded = Callable[[Mapping[Source, FileContent], ParsedConfig], None]

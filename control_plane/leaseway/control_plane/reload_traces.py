@@ -20,7 +20,8 @@ from leaseway.control_plane.core.workers.actions import (
     StartProbe,
     WorkerAction,
 )
-from leaseway.telemetry.tracing import context_from, traceparent_of, tracer, tracing_active
+from leaseway.telemetry.tracing import tracer, tracing_active
+from leaseway.wire.channels.trace_context import context_from, traceparent_of
 from leaseway.wire.span_attributes import Attr
 
 _MAX_PROBES: Final = 4096

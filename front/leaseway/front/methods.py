@@ -18,7 +18,6 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec import structs
 from opentelemetry import context as otel_context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from leaseway.front.calling import approvals
 from leaseway.front.calling.handles import (
@@ -80,6 +79,7 @@ from leaseway.sdk.relay import (
     template_completion,
 )
 from leaseway.wire.bounds import MAX_META
+from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE, context_from
 from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
 
 _EMPTY: Final = b"{}"
@@ -95,8 +95,6 @@ _MAX_LISTENED: Final = 256
 """Resources in one `subscriptions/listen`."""
 _MAX_PROBLEMS: Final = 3
 """Configuration errors that are shown to a client without tools."""
-
-_trace: Final = TraceContextTextMapPropagator()
 
 
 @dataclass(slots=True)
@@ -309,7 +307,7 @@ class Methods:
     async def _relay(
         self, request: Request, tool: Tool | None, name: str, arguments: bytes
     ) -> ToolResult:
-        if request.session is not None and "traceparent" not in request.meta:
+        if request.session is not None and TRACEPARENT not in request.meta:
             # The common case, without context managers.
             return await call_tool(request.session.sdk, name, arguments, request.listener)
         with _traced(request.meta):
@@ -479,14 +477,11 @@ def _pass_input_responses(request: Request, params: ResumableParams) -> None:
 @contextlib.contextmanager
 def _traced(meta: dict[str, Any]) -> Iterator[None]:
     """Continue the client's trace in the block if `_meta` has a traceparent."""
-    if "traceparent" not in meta:
+    traceparent, tracestate = meta.get(TRACEPARENT), meta.get(TRACESTATE, "")
+    if not (isinstance(traceparent, str) and isinstance(tracestate, str)):
         yield
         return
-    carrier = {key: meta[key] for key in ("traceparent", "tracestate") if key in meta}
-    if not all(isinstance(value, str) for value in carrier.values()):
-        yield
-        return
-    token = otel_context.attach(_trace.extract(carrier))
+    token = otel_context.attach(context_from(traceparent, tracestate))
     try:
         yield
     finally:

@@ -8,13 +8,14 @@ label set at each call. No I/O and not thread-safe: the loop that writes the cel
 
 from __future__ import annotations
 
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
+
+from leaseway.wire.channels.trace_context import ids_in
 
 MAX_SERIES: Final = 2_000
 """Limit of series per instrument; further label sets share the series `OTHER`."""
@@ -25,7 +26,6 @@ OTHER: Final = "other"
 DURATIONS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of buckets in seconds, as OpenTelemetry's MCP conventions advise."""
 
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
@@ -93,12 +93,12 @@ class Histogram:
             self.maximum = amount
 
     def _add_exemplar(self, bucket: int, amount: float, traceparent: str) -> None:
-        found = _TRACEPARENT.match(traceparent)
-        if found is None:  # a caller may send any text
+        ids = ids_in(traceparent)
+        if ids is None:  # a caller may send any text
             return
         if self.exemplars is None:
             self.exemplars = [None] * len(self.counts)
-        self.exemplars[bucket] = Exemplar(found[1], found[2], amount, time.time())
+        self.exemplars[bucket] = Exemplar(ids[0], ids[1], amount, time.time())
 
 
 class Buckets(NamedTuple):

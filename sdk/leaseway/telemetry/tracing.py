@@ -10,12 +10,10 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import ProxyTracerProvider, Span, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import ProxyTracerProvider, Tracer
 
 from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
 from leaseway.wire.version import PACKAGE_VERSION
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_PROPAGATOR: Final = TraceContextTextMapPropagator()
-_TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
 _QUEUE: Final = 8_192
 """Spans that can wait for export. A busy worker ends 2,048, the standard limit, in 0.2 s."""
 
@@ -127,27 +123,3 @@ def tracing_active() -> bool:
 def tracer(name: str) -> Tracer:
     """Return the tracer of a module, such as `leaseway.sdk`."""
     return trace.get_tracer(name, PACKAGE_VERSION)
-
-
-def traceparent_of(span: Span) -> str:
-    """Return the W3C `traceparent` of a span, or an empty text if its context is invalid."""
-    context = span.get_span_context()
-    if not context.is_valid:
-        return ""
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-
-
-def context_from(traceparent: str, tracestate: str = "") -> Context:
-    """Return the context that a peer sent, or an empty one for a new trace if it is invalid."""
-    carrier: dict[str, Any] = {"traceparent": traceparent, "tracestate": tracestate}
-    return _PROPAGATOR.extract(carrier) if traceparent else Context()
-
-
-def is_sampled(traceparent: str) -> bool:
-    """Return whether a `traceparent` has the sampled flag, without building a context."""
-    if len(traceparent) < _TRACEPARENT_LENGTH:
-        return False
-    try:
-        return bool(int(traceparent[53:55], 16) & 1)
-    except ValueError:
-        return False

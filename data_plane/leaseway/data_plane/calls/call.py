@@ -27,10 +27,10 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
 from leaseway.identity.principal import Principal
-from leaseway.telemetry.tracing import is_sampled
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
+from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT

@@ -9,9 +9,16 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import error_type
-from leaseway.telemetry.tracing import context_from, is_sampled, traceparent_of, tracer
+from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
+from leaseway.wire.channels.trace_context import (
+    context_from,
+    headers_of,
+    is_sampled,
+    meta_from,
+    traceparent_of,
+)
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
@@ -108,11 +115,7 @@ class CallTrace:
 
 
 def _trace_context(span: Span) -> dict[str, object]:
-    meta: dict[str, object] = {"traceparent": traceparent_of(span)}
-    state = span.get_span_context().trace_state
-    if state:
-        meta["tracestate"] = state.to_header()
-    return meta
+    return meta_from(*headers_of(span))
 
 
 def _span_name(call: execution_pb2.Call) -> str:

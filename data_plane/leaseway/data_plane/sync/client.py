@@ -22,13 +22,14 @@ from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import WorkerStatus
 from leaseway.spec.protobuf import key_from_proto
-from leaseway.telemetry.tracing import context_from, tracer
+from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
+from leaseway.wire.channels.trace_context import context_from
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.span_attributes import Attr

@@ -22,9 +22,10 @@ from leaseway.data_plane.sync.convert import problem_to_proto
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_proto, spec_from_proto
 from leaseway.spec.transports import is_known, unavailable
-from leaseway.telemetry.tracing import context_from, tracer
+from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
+from leaseway.wire.channels.trace_context import context_from
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.span_attributes import Attr
 from leaseway.wire.timing.backoff import RETRY

@@ -130,7 +130,7 @@ class CallRunner:
             state.span = self._tracer.start_call(str(state.name), state.session)
         else:
             state.span = self._tracer.start_request(state.request, state.session)
-        state.trace = tracing.trace_headers(state.span)
+        state.trace = tracing.current_trace_headers(state.span)
         try:
             if timeout is None:
                 state.open_ended, timeout = True, CALL_TIMEOUT

@@ -15,6 +15,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
+from leaseway.wire.channels.trace_context import NO_TRACE, headers_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
@@ -23,7 +24,6 @@ from leaseway.wire.version import PACKAGE_VERSION
 
 _UNKNOWN: Final = object()
 """Stands for a provider that this version of OpenTelemetry stores elsewhere."""
-_NO_CONTEXT: Final = ("", "")
 _INERT: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
@@ -106,17 +106,10 @@ def record_cancellation(span: Span) -> None:
         span.set_status(StatusCode.ERROR, "The caller was cancelled.")
 
 
-def trace_headers(span: Span | None) -> tuple[str, str]:
+def current_trace_headers(span: Span | None) -> tuple[str, str]:
     """Return `traceparent` and `tracestate` of a span, or of the caller's context if it is None."""
     if span is None:
         if not get_current():
-            return _NO_CONTEXT
+            return NO_TRACE
         span = trace.get_current_span()
-    context = span.get_span_context()
-    if not context.is_valid:
-        return _NO_CONTEXT
-    flags = int(context.trace_flags)
-    return (
-        f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}",
-        context.trace_state.to_header(),
-    )
+    return headers_of(span)

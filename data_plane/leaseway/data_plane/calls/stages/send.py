@@ -13,6 +13,7 @@ from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, Admitted
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.wire.channels.trace_context import meta_from
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import check_log_level
 
@@ -93,9 +94,7 @@ def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] |
     if active.trace is not None:
         meta = active.trace.start_request(live)
     elif call.traceparent:
-        meta = {"traceparent": call.traceparent}
-        if call.tracestate:
-            meta["tracestate"] = call.tracestate
+        meta = meta_from(call.traceparent, call.tracestate)
     if call.meta:
         meta = {**parse_meta(call.meta), **(meta or {})}
     return meta
