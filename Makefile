@@ -24,7 +24,7 @@ SKEW ?= HEAD~50
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test soak skew bench bench-against call-path check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
+.PHONY: demo docs test soak skew bench bench-against call-path check fmt fmt-check lint types imports rooms wiring protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -58,7 +58,7 @@ bench-against: .venv/bench.stamp
 call-path: .venv/bench.stamp
 	$(BIN)/python tools/call_path.py
 
-check: fmt-check lint types imports rooms protos
+check: fmt-check lint types imports rooms wiring protos
 
 fmt: .venv/dev.stamp
 	$(BIN)/ruff format $(SOURCES)
@@ -79,6 +79,10 @@ imports: .venv/dev.stamp
 # Fails on import cycles between files or folders, and on folders with too many entries.
 rooms: .venv/dev.stamp
 	$(BIN)/python tools/rooms.py
+
+# Fails on more lambdas, or more parts that are wired after their construction, than are allowed.
+wiring: .venv/dev.stamp
+	$(BIN)/python tools/wiring.py
 
 protos: .venv/dev.stamp .build/protos/stamp
 	tools/check_protos.sh

@@ -1,0 +1,53 @@
+"""The count of lambdas and of late wiring, with which `make wiring` guards the code."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from pathlib import Path
+
+import pytest
+
+_PATH = Path(__file__).parents[1] / "tools" / "wiring.py"
+_PARTS = """
+class Engine:
+    on_stop = None
+    def __init__(self): self.label = ""
+    def stop(self): ...
+"""
+
+
+def _late(code: str) -> list[str]:
+    """Return the late wirings of a method of a class beside the parts."""
+    wiring = runpy.run_path(str(_PATH))
+    tree = ast.parse(_PARTS + "class Car:\n" + "\n".join("    " + x for x in code.splitlines()))
+    names = wiring["Names"]()
+    names.add(tree)
+    return [ast.unparse(each) for each in wiring["late_wiring"](tree, names)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "car.on_stop = other",
+        "car.halt = engine.stop",
+        "self.engine.halt = lambda: None",
+        "car.halt = partial(print, 1)",
+        "car.engine = Engine()",
+        "car.engine, car.count = (Engine(), 1)",
+    ],
+)
+def test_an_object_that_is_wired_after_its_construction_is_found(statement: str) -> None:
+    assert _late(f"def drive(self, car, engine, other):\n    {statement}") == [statement]
+
+
+def test_a_constructor_that_sets_attributes_of_other_objects_is_found() -> None:
+    assert _late("def __init__(self, engine):\n    engine.label = 1") == ["engine.label = 1"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["car.count = 1", "self.engine = Engine()", "car.count += 1", "car.label = engine.label"],
+)
+def test_changing_state_is_no_late_wiring(statement: str) -> None:
+    assert _late(f"def drive(self, car, engine):\n    {statement}") == []

@@ -1,0 +1,182 @@
+"""Count lambdas, and parts wired after their construction; fail if there are more than allowed.
+
+A part that gets its collaborators late can be used before it is complete, and a reader must search
+for the place that completes it. So a part takes them in its constructor. Counted as late wiring is
+an assignment to an attribute of an object other than `self` or `cls`,
+
+- in a constructor,
+- or of a callback: an attribute named `on_...`, or a value that is a lambda, a `partial`, or the
+  name of a function or method of the product,
+- or of a part: an object of a class of the product that has an own constructor.
+
+State that changes while the product runs, such as the fields of a record, is not counted.
+
+    python tools/wiring.py            both numbers of each root, and late wiring by its place
+    python tools/wiring.py --lambdas  each lambda, too
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
+# The most that the product may have. Lower them as the numbers fall; never raise them.
+MAX_LAMBDAS = 308
+MAX_LATE = 44
+_CONSTRUCTORS = frozenset({"__init__", "__post_init__"})
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass
+class Names:
+    """What the product defines: functions and methods, names of values, and parts."""
+
+    functions: set[str] = field(default_factory=set)
+    values: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+
+    def add(self, tree: ast.Module) -> None:
+        """Add the definitions of a module."""
+        for node in ast.walk(tree):
+            if isinstance(node, _FUNCTIONS):
+                is_property = any("property" in ast.unparse(d) for d in node.decorator_list)
+                (self.values if is_property else self.functions).add(node.name)
+                self.values |= {each.arg for each in _arguments(node)}
+            elif isinstance(node, ast.ClassDef):
+                methods = {each.name for each in node.body if isinstance(each, _FUNCTIONS)}
+                if "__init__" in methods:
+                    self.parts.add(node.name)
+            elif isinstance(node, ast.AnnAssign):
+                self.values.add(_last_name(node.target))
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                self.values.add(node.attr)
+
+    def is_callback(self, value: ast.expr) -> bool:
+        """Return whether a value is a function, or named like nothing but a function."""
+        if isinstance(value, ast.Lambda):
+            return True
+        if isinstance(value, ast.Call):
+            return _last_name(value.func) == "partial"
+        name = _last_name(value)
+        return name in self.functions and name not in self.values
+
+    def is_part(self, value: ast.expr) -> bool:
+        """Return whether a value is a new object of a class with an own constructor."""
+        return isinstance(value, ast.Call) and _last_name(value.func) in self.parts
+
+
+def lambdas(tree: ast.Module) -> Iterator[ast.Lambda]:
+    """Yield the lambdas of a module."""
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Lambda))
+
+
+def late_wiring(tree: ast.Module, names: Names) -> Iterator[ast.stmt]:
+    """Yield the assignments of a module that wire an object after its construction."""
+    for function in ast.walk(tree):
+        if not isinstance(function, _FUNCTIONS):
+            continue
+        for node in _own_nodes(function):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target, value in _pairs(targets, node.value):
+                if not isinstance(target, ast.Attribute) or _is_own(target):
+                    continue
+                if (
+                    function.name in _CONSTRUCTORS
+                    or target.attr.startswith("on_")
+                    or names.is_callback(value)
+                    or names.is_part(value)
+                ):
+                    yield node
+
+
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:
+    given = function.args
+    yield from (*given.posonlyargs, *given.args, *given.kwonlyargs)
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of the functions in it."""
+    rest = list(ast.iter_child_nodes(function))
+    while rest:
+        node = rest.pop()
+        yield node
+        if not isinstance(node, _FUNCTIONS | ast.ClassDef):
+            rest += ast.iter_child_nodes(node)
+
+
+def _pairs(targets: list[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for target in targets:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for each, of in zip(target.elts, value.elts, strict=False):
+                yield from _pairs([each], of)
+        elif isinstance(target, ast.Tuple):
+            yield from ((each, value) for each in target.elts)
+        else:
+            yield target, value
+
+
+def _is_own(target: ast.Attribute) -> bool:
+    return isinstance(target.value, ast.Name) and target.value.id in ("self", "cls")
+
+
+def _last_name(value: ast.expr) -> str:
+    if isinstance(value, ast.Attribute):
+        return value.attr
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _modules(root: str) -> dict[Path, ast.Module]:
+    paths = sorted((REPOSITORY / root / "leaseway").rglob("*.py"))
+    return {
+        path: ast.parse(path.read_text())
+        for path in paths
+        if "v1" not in path.relative_to(REPOSITORY).parts
+    }
+
+
+def _print(path: Path, node: ast.stmt | ast.expr) -> None:
+    text = " ".join(ast.unparse(node).split())
+    print(f"  {path.relative_to(REPOSITORY)}:{node.lineno}: {text[:100]}")
+
+
+def main() -> int:
+    """Print the numbers; return the exit status."""
+    trees = {root: _modules(root) for root in ROOTS}
+    names = Names()
+    for modules in trees.values():
+        for tree in modules.values():
+            names.add(tree)
+    found_lambdas = found_late = 0
+    for root, modules in trees.items():
+        of_root = [(path, each) for path, tree in modules.items() for each in lambdas(tree)]
+        late = [(path, each) for path, tree in modules.items() for each in late_wiring(tree, names)]
+        print(f"{root:<16}{len(of_root):>5} lambdas{len(late):>5} wired late")
+        for path, node in late:
+            _print(path, node)
+        if "--lambdas" in sys.argv[1:]:
+            for path, each in of_root:
+                _print(path, each)
+        found_lambdas, found_late = found_lambdas + len(of_root), found_late + len(late)
+    status = 0
+    for found, most, what, instead in (
+        (found_lambdas, MAX_LAMBDAS, "lambdas", "Pass a bound method, a partial or a function"),
+        (found_late, MAX_LATE, "late wirings", "Give a part what it needs in its constructor"),
+    ):
+        print(f"{found} {what}, at most {most} are allowed")
+        if found > most:
+            print(f"wiring: {found - most} {what} too many. {instead}.", file=sys.stderr)
+            status = 1
+        elif found < most:
+            print(f"Lower the limit in tools/wiring.py to {found}.")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
