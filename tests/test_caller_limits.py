@@ -243,23 +243,10 @@ async def _all(stream: Any) -> list[Any]:
     return [each async for each in stream]
 
 
-async def no_lease(house: Worker, wait: float = 0.0) -> Fault:
+async def no_lease(house: Worker) -> Fault:
     await house.bench.serve("db", shared=False)
     request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db", tenant="acme")
-    request.wait.FromMilliseconds(int(wait * 1000))
     return await refusal(house.bench.leases.AcquireLease(request))
-
-
-async def no_place_in_the_line(house: Worker) -> Fault:
-    house.bench.worker.leases._table._capacity = 0
-    await house.bench.serve("other", shared=False)
-    request = leases_pb2.AcquireLeaseRequest(session="s", server_id="other", tenant="acme")
-    request.wait.FromSeconds(int(BOUND))
-    first = asyncio.ensure_future(house.bench.leases.AcquireLease(request))
-    await house.bench.until(lambda: house.bench.worker.leases.waiting)
-    fault = await no_lease(house, wait=BOUND)
-    first.cancel()
-    return fault
 
 
 async def too_many_by_policy(house: Worker, **policy: Any) -> Fault:
@@ -352,7 +339,6 @@ ON_WORKER: Final[list[tuple[str, str, dict[str, int], Callable[[Worker], Awaitab
     ("acquisitions", "connection", {"MAX_PLACEMENTS": 0}, no_lease),
     ("acquisitions", "tenant", {"MAX_TENANT_PLACEMENTS": 0}, no_lease),
     ("leases", "tenant", {"MAX_TENANT_LEASES": 0}, no_lease),
-    ("lease_waits", "tenant", {"MAX_WAITING": 1}, no_place_in_the_line),
     (
         "limits.concurrent",
         "tenant",

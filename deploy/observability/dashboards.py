@@ -255,11 +255,8 @@ WORKER: Final = Dashboard(
             ],
         ),
         Panel(
-            "Leases held and waiting",
-            [
-                ('sum(leaseway_leases_held{instance="$worker"})', "held"),
-                ('leaseway_leases_waiting{instance="$worker"}', "waiting"),
-            ],
+            "Leases held",
+            [('sum(leaseway_leases_held{instance="$worker"})', "held")],
         ),
         Panel(
             "Instances",

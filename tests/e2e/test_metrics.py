@@ -42,7 +42,6 @@ WORKER_METRICS = COMMON | {
     "leaseway_lease_wait_duration_seconds": "histogram",
     "leaseway_leases_held": "gauge",
     "leaseway_leases_ended": "counter",
-    "leaseway_leases_waiting": "gauge",
     "leaseway_instances": "gauge",
     "leaseway_instance_start_duration_seconds": "histogram",
     "leaseway_instance_restarts": "counter",

@@ -291,7 +291,6 @@ class Worker:
             loads=self.executor.loads,
             leases=lambda: (lease.key.server_id for lease in leases.leases),
             totals={
-                "leaseway.leases.waiting": lambda: leases.waiting,
                 "leaseway.exchange.streams": lambda: self._exchanges.open_streams,
                 "leaseway.exchange.queue.size": lambda: self._exchanges.queued_bytes,
                 "leaseway.artifacts": lambda: len(self.artifacts),
@@ -342,10 +341,9 @@ class Worker:
         self._reports.set_problem(problem, bool(failure))
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of leases, waiting callers, instances and calls, for diagnostics."""
+        """Return the numbers of leases, instances and calls, for diagnostics."""
         return {
             "leases": len(tuple(self.leases.leases)),
-            "waiting": self.leases.waiting,
             "instances": sum(len(each.instances) for each in self.pool.generations),
             "calls": self.executor.in_flight,
         }

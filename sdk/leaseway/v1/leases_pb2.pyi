@@ -350,7 +350,6 @@ class AcquireLeaseRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
     TTL_FIELD_NUMBER: _builtins.int
-    WAIT_FIELD_NUMBER: _builtins.int
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     ACQUIRER_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
@@ -373,10 +372,6 @@ class AcquireLeaseRequest(_message.Message):
     def ttl(self) -> _duration_pb2.Duration:
         """The requested time to live, 1 s to 24 h. Unset means 60 s."""
 
-    @_builtins.property
-    def wait(self) -> _duration_pb2.Duration:
-        """How long to wait for capacity. Unset means that a full worker responds CAPACITY at once."""
-
     def __init__(
         self,
         *,
@@ -385,13 +380,12 @@ class AcquireLeaseRequest(_message.Message):
         session: _builtins.str = ...,
         server_id: _builtins.str = ...,
         ttl: _duration_pb2.Duration | None = ...,
-        wait: _duration_pb2.Duration | None = ...,
         registry_version: _builtins.int = ...,
         acquirer: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

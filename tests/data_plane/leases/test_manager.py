@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.conftest import rpc_fault
+from tests.data_plane.conftest import rpc_fault, worker_bench
 
 from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
@@ -231,20 +231,29 @@ async def test_a_shared_call_has_no_session_or_tenant_of_any_length(bench: Bench
         assert (await bench.caller().refused("time", **wrong)).reason is Reason.INVALID_REQUEST
 
 
-async def test_a_full_worker_rejects_a_lease_at_once_or_after_the_wait(bench: Bench) -> None:
+async def test_a_full_worker_rejects_a_lease_until_one_is_released(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     held = [(await bench.acquire(f"s{number}")) for number in range(4)]
     fault = await rpc_fault(acquire(bench, "one too many"))
     assert fault.reason is Reason.CAPACITY
     assert fault.retry_delay is not None
-    assert (await rpc_fault(acquire(bench, "x", wait=duration(0.03)))).reason is Reason.CAPACITY
-    waiting = asyncio.ensure_future(acquire(bench, "patient", wait=duration(10)))
-    await bench.until(lambda: bench.worker.leases.waiting)
     await bench.leases.ReleaseLease(
         leases_pb2.ReleaseLeaseRequest(lease_id=held[0].id, session="s0")
     )
-    async with asyncio.timeout(BOUND):
-        assert (await waiting).lease.session == "patient"
+    assert (await acquire(bench, "patient")).lease.session == "patient"
+
+
+async def test_a_worker_without_capacity_grants_no_lease() -> None:
+    async with worker_bench(capacity=0) as bench:
+        assert bench.first_hello.capacity == 0
+        await bench.serve("db", shared=False)
+        assert (await rpc_fault(acquire(bench))).reason is Reason.CAPACITY
+
+
+async def test_a_worker_that_shuts_down_grants_no_new_lease(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.worker.leases.reject_new(bench.worker.executor.draining_fault())
+    assert (await rpc_fault(acquire(bench))).reason is Reason.DRAINING
 
 
 async def test_a_lease_whose_instance_does_not_start_is_not_granted(bench: Bench) -> None:

@@ -30,7 +30,6 @@ async def test_an_acquired_lease_describes_itself(client: AsyncClient, worker: F
     assert lease.expires_at.tzinfo is not None
     request = worker.acquires[0]
     assert request.ttl.seconds == 90
-    assert not request.HasField("wait")
 
 
 async def test_acquiring_again_renews_the_lease_at_its_worker(
@@ -138,7 +137,7 @@ async def test_acquire_waits_for_capacity_at_the_control_plane(
     assert lease.worker == "w1"
     waits = [seconds(request.wait) for request in plane.places]
     assert waits == [pytest.approx(BOUND, abs=BOUND / 2)]
-    assert [request.HasField("wait") for request in worker.acquires] == [False]
+    assert len(worker.acquires) == 1
 
 
 async def test_acquire_continues_to_wait_while_workers_reject_placements(

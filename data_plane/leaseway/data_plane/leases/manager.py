@@ -20,7 +20,6 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
-from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue, mark_retrieved
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
@@ -31,6 +30,10 @@ from leaseway.wire.names import LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000
+
+
+_Granted = tuple[WorkerLease, bool, asyncio.Future[None] | None]
+"""A lease, whether it is new, and the future of its instance's start, None once it has started."""
 
 
 class _InstanceStart(NamedTuple):
@@ -60,7 +63,6 @@ class WorkerLeaseManager:
         self._context = pool.context
         self._instances: dict[str, tuple[LiveInstance, Generation]] = {}
         self._starting: dict[str, _InstanceStart] = {}
-        self._wait_queue = LeaseWaitQueue(table.held_by)
         self._rejection: Fault | None = None
         self._alarm = Alarm(self._tick)
         self.refusals: Counter[str] = Counter()
@@ -69,11 +71,6 @@ class WorkerLeaseManager:
         # Not at once: the generation that reports a takeover is still changing.
         hooks.on_takeover = lambda: self._loop.call_soon(self.reconcile)
         hooks.on_lease_due = lambda live, cause: self.revoke(live.lease_id, cause)
-
-    @property
-    def waiting(self) -> int:
-        """The number of callers in the wait queue."""
-        return len(self._wait_queue)
 
     @property
     def leases(self) -> Iterable[WorkerLease]:
@@ -165,7 +162,6 @@ class WorkerLeaseManager:
         agent: str = "",
         acquirer: str = "",
         ttl: float = LEASE_TTL,
-        wait: float = 0.0,
     ) -> tuple[WorkerLease, bool]:
         """Return the lease of a key, its instance started, and whether the lease is new.
 
@@ -174,7 +170,6 @@ class WorkerLeaseManager:
             agent: The calling agent.
             acquirer: The name of the client, or empty.
             ttl: The requested time to live in seconds.
-            wait: Seconds to wait for room.
 
         Raises:
             Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
@@ -183,9 +178,7 @@ class WorkerLeaseManager:
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created, starting = await self._grant_or_wait(
-                key, lambda: self._grant(key, agent, acquirer, ttl), wait
-            )
+            lease, created, starting = self._grant(key, agent, acquirer, ttl)
             if starting is not None:
                 await asyncio.shield(starting)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
@@ -193,38 +186,29 @@ class WorkerLeaseManager:
             record_grant(lease, created, self.live_instance(lease))
         return lease, created
 
-    async def _grant_or_wait(
-        self, key: LeaseKey, attempt: Callable[[], Granted], wait: float
-    ) -> Granted:
-        try:
-            return attempt()
-        except LeaseLimitReached as error:
-            limit = error
-        try:
-            return await self._wait_queue.wait(key, attempt, limit, wait)
-        except LeaseLimitReached as error:
-            if error.tenant_full:
-                counted = len(self.refusals) < _MAX_COUNTED_TENANTS
-                self.refusals[key.tenant if counted else OTHER_TENANTS] += 1
-            raise capacity_error(key.server_id, error) from None
-
-    def _grant(self, key: LeaseKey, agent: str, acquirer: str, ttl: float) -> Granted:
+    def _grant(self, key: LeaseKey, agent: str, acquirer: str, ttl: float) -> _Granted:
         if self._rejection is not None:
             raise self._rejection
         generation = self._pool.resolve(key.server_id, key.tenant, agent)
         if generation.is_shared and self._table.find(key) is None:
             raise not_leasable(key.server_id)
-        lease, created = self._table.acquire(
-            key,
-            self._clock(),
-            variant=generation.key,
-            launch_hash=generation.launch_hash,
-            ttl=ttl,
-            agent=agent,
-            acquirer=acquirer,
-            server_limit=generation.variant.spec.instances.max_instances,
-            tenant_limit=_tenant_limit(generation, key.tenant),
-        )
+        try:
+            lease, created = self._table.acquire(
+                key,
+                self._clock(),
+                variant=generation.key,
+                launch_hash=generation.launch_hash,
+                ttl=ttl,
+                agent=agent,
+                acquirer=acquirer,
+                server_limit=generation.variant.spec.instances.max_instances,
+                tenant_limit=_tenant_limit(generation, key.tenant),
+            )
+        except LeaseLimitReached as limit:
+            if limit.tenant_full:
+                counted = len(self.refusals) < _MAX_COUNTED_TENANTS
+                self.refusals[key.tenant if counted else OTHER_TENANTS] += 1
+            raise capacity_error(key.server_id, limit) from None
         if created:
             self._start_instance(lease, generation)
         # Also a renewal, which may have changed the time to live, and also before the instance has
@@ -237,7 +221,7 @@ class WorkerLeaseManager:
         # The start counts as a call, so that a short time to live does not end the lease first.
         self._table.start_call(lease, self._clock())
         done: asyncio.Future[None] = self._loop.create_future()
-        done.add_done_callback(mark_retrieved)
+        done.add_done_callback(_mark_retrieved)
         task = self._context.background.spawn(
             self._acquire_instance(lease, generation), f"start the instance of lease {lease.id}"
         )
@@ -371,17 +355,15 @@ class WorkerLeaseManager:
             self.end(lease.id, "revoked", cause)
 
     def reject_new(self, rejection: Fault) -> None:
-        """Reject new leases from now on, and the callers in the wait queue."""
+        """Reject new leases from now on."""
         self._rejection = rejection
-        self._wait_queue.reject_all(rejection)
 
     def reconcile(self) -> None:
-        """Apply the served configuration to held leases and the wait queue, after each change."""
+        """Apply the served configuration to held leases, after each change."""
         now = self._clock()
         for lease in self._table.leases:
             self._reconcile_lease(lease, now)
         self._tick()
-        self._wait_queue.serve()  # a limit may have been raised, or a server removed
 
     def _reconcile_lease(self, lease: WorkerLease, now: float) -> None:
         server_id = lease.key.server_id
@@ -442,7 +424,6 @@ class WorkerLeaseManager:
         unasked = record is not None and record.unasked
         self._context.reports.add_lease_end(LeaseEnd(lease, outcome, ended.message, unasked))
         self._context.reports.record_lease_event(lease, outcome, ended.message, severity)
-        self._wait_queue.serve()
 
     def _tick(self) -> None:
         for lease, ended in self._table.tick(self._clock()):
@@ -472,3 +453,9 @@ def _start_interrupted(lease: WorkerLease) -> Fault:
 def _tenant_limit(generation: Generation, tenant: str) -> int:
     limits = generation.variant.spec.policy.limits_of(tenant)
     return MAX_TENANT_LEASES if limits is None or limits.leases is None else limits.leases
+
+
+def _mark_retrieved(future: asyncio.Future[None]) -> None:
+    """Keep asyncio from logging the exception of a future whose callers were cancelled."""
+    if not future.cancelled():
+        future.exception()

@@ -55,7 +55,6 @@ class StateReaders:
 
 
 TOTALS: Final[Mapping[str, tuple[str, str]]] = {
-    "leaseway.leases.waiting": ("{caller}", "Callers that wait for capacity for a lease."),
     "leaseway.exchange.streams": ("{stream}", "Open exchange streams."),
     "leaseway.exchange.queue.size": (
         "By",

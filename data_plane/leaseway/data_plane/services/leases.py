@@ -25,7 +25,6 @@ from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version
 
 _MAX_RENEWALS: Final = 1024
-_MAX_WAIT: Final = 3600.0
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -126,13 +125,11 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         if not key.session:
             raise Fault(Reason.SESSION_REQUIRED, "A lease belongs to a session: name one.")
         await self._pool.wait_for_version(request.registry_version)
-        wait = seconds(request.wait) if request.HasField("wait") else 0.0
         lease, created = await self._leases.acquire(
             key,
             agent=request.client.agent,
             acquirer=request.acquirer[:MAX_KEY_LENGTH],
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
-            wait=min(wait, _MAX_WAIT),
         )
         return leases_pb2.AcquireLeaseResponse(lease=self._lease_message(lease), created=created)
 

@@ -148,7 +148,7 @@ def test_a_tenant_has_a_limit_of_leases_of_its_own() -> None:
         last = take(table, 0, session=f"s{number}", server=f"srv{number % 9}")
     with pytest.raises(LeaseLimitReached, match="tenant default holds 1024") as full:
         take(table, 0, session="one more")
-    assert not full.value.worker_full
+    assert full.value.tenant_full
     take(table, 0, session="one more", tenant="other")
     table.end(last.id, "released", 1)
     take(table, 1, session="one more")

@@ -54,11 +54,7 @@ def wrong_holder(lease_id: str, server_id: str = "") -> Fault:
 
 
 def capacity_error(server_id: str, limit: LeaseLimitReached) -> Fault:
-    metadata: dict[str, str] = {}
-    if limit.tenant_full:
-        metadata = limit_metadata("leases", "tenant")
-    elif limit.queue_full:
-        metadata = limit_metadata("lease_waits", "tenant")
+    metadata = limit_metadata("leases", "tenant") if limit.tenant_full else {}
     return Fault(
         Reason.CAPACITY,
         f"There is no room for a lease of server {server_id}: {limit}. Wait, release a lease, or "

@@ -108,18 +108,12 @@ class LeaseLimitReached(Exception):
     """The worker, the server on it, or the tenant is at its limit of leases.
 
     Attributes:
-        worker_full: Whether the worker is at its limit, for every server and tenant.
         tenant_full: Whether the tenant is at its limit.
-        queue_full: Whether too many callers wait already, most of them of this tenant.
     """
 
-    def __init__(
-        self, message: str, *, worker_full: bool = False, tenant_full: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, tenant_full: bool = False) -> None:
         super().__init__(message)
-        self.worker_full = worker_full
         self.tenant_full = tenant_full
-        self.queue_full = False
 
 
 class LeaseTable:
@@ -212,9 +206,7 @@ class LeaseTable:
 
     def _check_limits(self, key: LeaseKey, server_limit: int, tenant_limit: int) -> None:
         if len(self._leases) >= self._capacity:
-            raise LeaseLimitReached(
-                f"this worker holds {self._capacity} leases, its limit", worker_full=True
-            )
+            raise LeaseLimitReached(f"this worker holds {self._capacity} leases, its limit")
         if self._per_server[key.server_id] >= server_limit:
             raise LeaseLimitReached(
                 f"this worker holds {server_limit} leases of server {key.server_id}, the limit of "
