@@ -30,7 +30,6 @@ from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.lease_names import LeaseNames
-from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault, Reason
 
 _CHANGED_LAUNCH_FAILED: Final = "CHANGED_LAUNCH_FAILED"
@@ -40,6 +39,10 @@ class Generation(InstanceOwner):
     """All instances of one launch hash of one variant.
 
     Attributes:
+        variant: The exposed variant; its launch hash never changes.
+        key: Its key.
+        is_shared: Whether calls of different sessions share one instance.
+        supervisor: Keeps the shared instance (`live`) running.
         launch_hash: The hash of everything that needs a new instance when it changes.
         problems: Its open problems.
         instances: Its instances that have not ended.
@@ -47,36 +50,25 @@ class Generation(InstanceOwner):
     """
 
     def __init__(self, variant: HeldVariant, context: WorkerContext) -> None:
+        self.variant = variant
+        self.key = variant.key
+        self.is_shared = variant.spec.truely_stateless
         self.launch_hash = variant.launch_hash
         self.problems = ServerProblems(variant.key, context.worker_id, context.reports)
         self.predecessor: Generation | None = None
         self._context = context
         self._loop = asyncio.get_running_loop()
         self.instances = InstanceSet(variant, context, self, self.problems, self._on_up)
-        self._supervisor = SharedSupervisor(
+        self.supervisor = SharedSupervisor(
             self.instances, context, self._replace_predecessor, self._report_failed_change
         )
         self._spares = Spares(self.instances, context)
         self._expiry_alarm = Alarm(self._expire_leases)
 
     @property
-    def variant(self) -> HeldVariant:
-        """The exposed variant; its launch hash never changes."""
-        return self.instances.variant
-
-    @property
-    def key(self) -> VariantKey:
-        return self.instances.variant.key
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether calls of different sessions share one instance."""
-        return self.instances.variant.spec.truely_stateless
-
-    @property
     def shared(self) -> LiveInstance | None:
         """The instance for shared calls, or None if none has started."""
-        return self._supervisor.live
+        return self.supervisor.live
 
     @property
     def draining(self) -> bool:
@@ -95,7 +87,7 @@ class Generation(InstanceOwner):
     @property
     def is_resting(self) -> bool:
         """Whether the shared instance ended because it was idle; the next call starts it."""
-        return self._supervisor.is_resting and not self.draining
+        return self.supervisor.is_resting and not self.draining
 
     def can_defer_to(self, older: Generation) -> bool:
         """Return whether an older generation can serve until an instance of this one starts."""
@@ -112,7 +104,7 @@ class Generation(InstanceOwner):
         """
         self.predecessor = older
         if self.is_shared:
-            self._supervisor.run()
+            self.supervisor.run()
         elif not target_spares(self.variant.spec.instances):
             older._spares.stop()
 
@@ -127,7 +119,7 @@ class Generation(InstanceOwner):
             tool: The tool's name. A call waits for this generation if the older one lacks the tool
                 or defines it differently. Empty for prompts and resources.
         """
-        live = self._supervisor.live
+        live = self.supervisor.live
         if live is None and self.predecessor is not None:
             older = self.predecessor.shared
             if older is not None and older.is_ready and older.has(self.variant.toolset, tool):
@@ -140,7 +132,7 @@ class Generation(InstanceOwner):
         Raises:
             Fault: SERVER_NOT_READY or SERVER_LOST: it is down, with the time of the next start.
         """
-        return self.shared_for(tool) or await self._supervisor.wait()
+        return self.shared_for(tool) or await self.supervisor.wait()
 
     def adopt(self, live: LiveInstance) -> None:
         """Use an instance that a probe started, as the shared one or as a spare.
@@ -152,7 +144,7 @@ class Generation(InstanceOwner):
             return
         self.instances.adopt(live)
         if self.is_shared:
-            self._supervisor.adopt(live)
+            self.supervisor.adopt(live)
         elif self.variant.spec.needs_holder:  # it was started for no session
             self.instances.discard(live)
             self._spares.start()
@@ -172,11 +164,12 @@ class Generation(InstanceOwner):
         if not self.is_shared:
             self._spares.start()
         elif self.variant.spec.starts_eagerly:
-            self._supervisor.run()
+            self.supervisor.run()
 
     def update_exposure(self, variant: HeldVariant) -> None:
         """Apply new tools and settings to the instances that run."""
-        before, self.instances.variant = self.variant.spec, variant
+        before = self.variant.spec
+        self.variant = self.instances.variant = variant
         for live in self.instances:
             if live.is_ready:
                 self._compare_again(live)
@@ -185,7 +178,7 @@ class Generation(InstanceOwner):
             self._spares.shrink(target)
         if variant.spec.starts_eagerly and not before.starts_eagerly:
             self.start()
-        self._supervisor.reconcile()
+        self.supervisor.reconcile()
         self._spares.reconcile()
         self._expire_leases()
 
@@ -324,7 +317,7 @@ class Generation(InstanceOwner):
     def drain(self) -> None:
         """Close spares now and the shared instance after its last call; start nothing new."""
         self.instances.draining = True
-        self._supervisor.stop()
+        self.supervisor.stop()
         self._spares.stop()
         for live in self.instances:
             if not live.lease_id:
@@ -337,7 +330,7 @@ class Generation(InstanceOwner):
     async def close(self) -> None:
         """Close every instance."""
         self.instances.draining = True
-        self._supervisor.stop()
+        self.supervisor.stop()
         self._spares.stop()
         self._expiry_alarm.clear()
         closing = [self.instances.discard(live) for live in self.instances]
@@ -354,7 +347,7 @@ class Generation(InstanceOwner):
             self._context.hooks.on_leased_instance_ended(live, fault)
             return
         fault = fault or ended_by_itself(live.spec)
-        self._supervisor.handle_crash(live, fault)
+        self.supervisor.handle_crash(live, fault)
         self._spares.handle_crash(live, fault)
 
     def on_instance_idle(self, live: LiveInstance) -> None:

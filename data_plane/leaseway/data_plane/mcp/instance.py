@@ -75,6 +75,8 @@ class Instance:
     Attributes:
         state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
             `closed`, or `failed` (it never became ready).
+        call: Starts a tool call, with its request and a callback for the outcome; from any task,
+            never blocks.
         pid: The process, or None.
         protocol_version: As negotiated; empty before.
         resolved_values: Of the references; None before the start, or if one is missing.
@@ -99,6 +101,7 @@ class Instance:
         self.id = instance_id
         self.spec = spec
         self.state: InstanceState = "starting"
+        self.call: Callable[[ToolRequest, Callable[[Outcome], None]], PendingCall] = self._reject
         self.pid: int | None = None
         self.protocol_version = ""
         self.resolved_values = resolved_values
@@ -164,10 +167,13 @@ class Instance:
             self._owner.cancel()
             raise
 
-    def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
-        """Start a tool call; from any task, never blocks."""
-        if self.state == "ready" and self._peer is not None:
-            return self._peer.call(request, done)
+    def _enter(self, state: InstanceState) -> None:
+        """Change the state; while it is `ready`, calls go straight to the connection."""
+        self.state = state
+        peer = self._peer if state == "ready" else None
+        self.call = peer.call if peer is not None else self._reject
+
+    def _reject(self, _request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
         return reject_call(done, self._closed_fault())
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
@@ -216,14 +222,14 @@ class Instance:
         Rejects new calls and fails calls in flight. Completes even if the caller is cancelled.
         """
         if self.state in ("starting", "ready"):
-            self.state = "closing"
+            self._enter("closing")
         self._stop.set()
         if self.state == "closing" and self._owner is not None and not self._ready.done():
             self._owner.cancel()
         if self._owner is not None:
             await asyncio.wait([self._owner])
         else:
-            self.state = "closed"
+            self._enter("closed")
 
     # The owner task.
 
@@ -318,7 +324,7 @@ class Instance:
 
     def _set_ready(self) -> None:
         if self.state == "starting":
-            self.state = "ready"
+            self._enter("ready")
         self._ready.set_result(None)
         if self._changed_early:
             self._tools_changed()
@@ -338,14 +344,14 @@ class Instance:
                     self._disconnect(peer, watch.result())
         finally:
             if self.state == "ready":
-                self.state = "closing"
+                self._enter("closing")
             for task in (*ends, *watches, listening):
                 task.cancel()
             await asyncio.gather(*ends, *watches, listening, return_exceptions=True)
 
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":
-            self.state = "disconnected"
+            self._enter("disconnected")
             self._listener.on_disconnected(self)
         peer.end(fault)
 
@@ -366,7 +372,7 @@ class Instance:
         )
 
     def _fail(self, error: BaseException) -> None:
-        self.state = "failed"
+        self._enter("failed")
         self._ready.set_exception(self._start_fault(error))
         self._ready.exception()  # `start` may have been cancelled
 
@@ -385,7 +391,7 @@ class Instance:
 
     def _finish(self) -> None:
         if self.state != "failed":
-            self.state = "closed"
+            self._enter("closed")
             lost = self._peer.fault if self._peer is not None else None
             self._listener.on_closed(self, lost or self._broken)
 

@@ -103,9 +103,12 @@ class ExchangeStream:
     async def serve(self) -> None:
         """Read and write until both sides have finished, then cancel calls without a result."""
         replies = self._replies
-        reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
+        create_task = asyncio.get_running_loop().create_task
+        reader = create_task(self._read(), name="exchange reader")
+        # A task of its own is woken without waking every coroutine that waits for it.
+        writer = create_task(replies.write(self._worker), name="exchange writer")
         try:
-            await replies.write(self._worker)
+            await writer
         finally:
             reader.cancel()
             for active in tuple(self._calls.values()):

@@ -32,7 +32,10 @@ class InstanceStage:
             return True
         generation, call = active.generation, active.call
         if generation.is_shared and not call.lease_id:
-            live = generation.shared_for("" if call.method else call.tool)
+            # A successor that has not started may let its predecessor serve the call.
+            live = generation.supervisor.live or generation.shared_for(
+                "" if call.method else call.tool
+            )
         else:
             live = self._leased(active)
         if live is None:

@@ -85,6 +85,7 @@ class HttpConnection(Peer):
 
     transport_type = "streamable_http"
     correlates = True
+    has_headers = True
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
@@ -53,6 +54,7 @@ PROBE_TIMEOUT: Final = 5.0
 """Seconds that a cheap request may take after others were refused."""
 
 _logger = logging.getLogger(__name__)
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _now = time.monotonic
 
 
@@ -122,6 +124,9 @@ class Peer(Dispatcher[TransportContext]):
 
     correlates = False
     """Whether a server's request is received on the stream of its call."""
+
+    has_headers = False
+    """Whether calls carry headers, as over HTTP."""
 
     transport_type = ""
     garbage = 0
@@ -358,7 +363,7 @@ class Peer(Dispatcher[TransportContext]):
         self._next_id = call_id = self._next_id + 1
         try:
             line = encode_call(call_id, request, self.era)
-            headers = self._call_headers(request)
+            headers = self._call_headers(request) if self.has_headers else _NO_HEADERS
         except ValueError:
             return reject_call(done, _invalid_arguments(self.server, request.name))
         rejection = self._rejection(len(line))
