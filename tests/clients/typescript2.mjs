@@ -16,7 +16,14 @@ for (const mode of [{ pin: "2026-07-28" }, "legacy"]) {
   const version = client.getNegotiatedProtocolVersion();
   if ((version === "2026-07-28") !== (mode !== "legacy")) throw new Error(`It speaks ${version}.`);
   names = (await client.listTools()).tools.map((tool) => tool.name).sort().join(" ");
-  text = (await client.callTool({ name: "echo", arguments: { text: "hello" } })).content[0].text;
+  const result = await client.callTool({ name: "echo", arguments: { text: "hello" } });
+  text = result.content[0].text;
+  const session = result._meta?.["leaseway/session"];
+  if (session) {
+    const again = { text: "hello", session };
+    text = (await client.callTool({ name: "echo", arguments: again })).content[0].text;
+    await client.callTool({ name: "lease_release", arguments: { handle: session } });
+  }
   if (mode === "legacy" && transport.terminateSession) await transport.terminateSession();
   await client.close();
 }

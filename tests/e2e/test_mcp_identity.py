@@ -104,9 +104,9 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
 
         await eventually(is_leased)
 
-        # The key of another tenant does not work with the session id.
+        # The session id is worth nothing with another key, of the same tenant or of another one.
         assert await ask(other, url, session, "tools/list") == 404
-        assert "result" in await ask(colleague, url, session, "ping")
+        assert await ask(colleague, url, session, "ping") == 404
 
         listening = await acme.get(url, headers={"Mcp-Session-Id": session})
         assert listening.status == 200
@@ -118,10 +118,6 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
             return bool(await ask(acme, url, session, "ping") == 401)
 
         await eventually(is_refused)
-        assert "result" in await ask(colleague, url, session, "ping")
-        async with colleague.delete(url, headers={"Mcp-Session-Id": session}) as answer:
-            assert answer.status == 204
-        assert await ask(colleague, url, session, "ping") == 404
 
 
 async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path) -> None:

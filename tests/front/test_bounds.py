@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from leaseway.front.app import McpListener
-from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import MAX_SESSIONS, SessionTable, TooManySessions
 from leaseway.front.http import request_checks, streamable, streams
 from leaseway.front.http.callers import Callers
@@ -84,7 +84,7 @@ class StreamFront:
 
 def table(limit: int = MAX_SESSIONS) -> SessionTable:
     sdk: Any = Sdk()
-    return SessionTable(sdk, Sealer("a key", "mcp session"), "default", limit=limit)
+    return SessionTable(sdk, Sealer("a key", "mcp session"), Owner("default"), limit=limit)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.front.app import McpListener
-from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers
@@ -122,9 +122,9 @@ TIMEOUT = aiohttp.ClientTimeout(BOUND)
 async def front(fake: FakeLeaseway, timeout: float = BOUND) -> AsyncIterator[Front]:
     drain = Drain(timeout)
 
-    def build(tenant: str, _agent: str, _key: str | None) -> HttpFront:
+    def build(tenant: str, *_: object) -> HttpFront:
         client = fake.async_client()
-        table = SessionTable(client, Sealer("key", "mcp session"), tenant)
+        table = SessionTable(client, Sealer("key", "mcp session"), Owner(tenant))
         return HttpFront(Methods(client, ending=drain.started), table, drain)
 
     listener = McpListener(Endpoint("127.0.0.1", 0), None)

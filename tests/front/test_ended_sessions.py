@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
-from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.testing import FakeLeaseway
@@ -19,7 +19,7 @@ async def front(fake: FakeLeaseway, tenant: str = "default") -> AsyncIterator[Se
         table = SessionTable(
             client,
             Sealer("key", "mcp session"),
-            tenant,
+            Owner(tenant),
             idle=1.0,
             ended=ended,
             ends=SharedEnds(client, ended),
@@ -78,7 +78,7 @@ async def fake_client_of_nobody() -> AsyncIterator[SessionTable]:
         yield SessionTable(
             client,
             Sealer("key", "mcp session"),
-            "default",
+            Owner("default"),
             ended=ended,
             ends=SharedEnds(client, ended),
         )

@@ -16,7 +16,7 @@ from tests.front.test_bounds import INITIALIZE, JSON, PING, FakeMethods, Sdk
 
 from leaseway.front.app import McpListener
 from leaseway.front.calling import sessions as sessions_module
-from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.http import server as server_module
 from leaseway.front.http.callers import Callers, TooManyCallers
@@ -47,7 +47,7 @@ def front_of(callers: list[Callers], tenant: str, limit: int) -> HttpFront:
     table = SessionTable(
         sdk,
         Sealer("a key", "mcp session"),
-        tenant,
+        Owner(tenant),
         limit=limit,
         count=lambda: callers[0].sessions,
         make_room=lambda: callers[0].make_room_for_session(front),

@@ -14,6 +14,7 @@ from tests.front.test_definitions import make_tool
 from leaseway.front.definitions import tool_listing
 from leaseway.front.messages import JsonRpcError
 from leaseway.front.tool_search import ToolSearch, search_listing
+from leaseway.sdk import Tool
 from leaseway.sdk.catalog.search import ToolIndex
 
 MIN_FOUND = 55
@@ -78,6 +79,10 @@ def test_words_are_found_in_names_descriptions_and_parameters() -> None:
     assert [tool.name for tool in ToolIndex([make_tool("only")]).search("only", 5)] == ["only"]
 
 
+def _unchanged(tool: Tool) -> Tool:
+    return tool
+
+
 def test_a_model_searches_describes_and_calls() -> None:
     search = ToolSearch()
     listing = tool_listing(tools())
@@ -85,11 +90,11 @@ def test_a_model_searches_describes_and_calls() -> None:
     names = [each["name"] for each in found["structuredContent"]["tools"]]
     assert names[0] == "twilio_create_sms"
     assert len(names) == 2
-    described = json.loads(search.describe(listing, b'{"name":"twilio_create_sms"}'))
+    described = json.loads(search.describe(listing, b'{"name":"twilio_create_sms"}', _unchanged))
     assert described["structuredContent"]["inputSchema"]["properties"].keys() == {"fields"}
     call = search.called_tool(b'{"name":"twilio_create_sms","arguments":{"fields":{}}}')
     assert (call.name, call.arguments_json()) == ("twilio_create_sms", b'{"fields":{}}')
-    assert json.loads(search.describe(listing, b'{"name":"x"}'))["isError"]
+    assert json.loads(search.describe(listing, b'{"name":"x"}', _unchanged))["isError"]
 
 
 @pytest.mark.parametrize("arguments", [b"{}", b'{"query":7}', b'{"query":"x","limit":0}'])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.media import MediaMode
-from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder, no_instructions
@@ -50,7 +51,9 @@ class FrontOptions:
         sessions: The limit of sessions.
         search: Whether to list three search tools instead of all tools.
         media: How clients get images and audio by default.
-        handles: Whether to list the tools for lease handles to clients of 2026-07-28.
+        handles: Whether to offer handles, arguments for sessions and cookies to clients whose
+            protocol has no sessions.
+        found_by: How the session of a call is found.
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
         agent: The agent name of calls in leases and traces.
@@ -70,6 +73,7 @@ class FrontOptions:
     search: bool = False
     media: MediaMode = "inline"
     handles: bool = True
+    found_by: SessionOptions = field(default_factory=SessionOptions)
     shows_problems: bool = False
     agent: str = "mcp"
     public_url: str = ""
@@ -91,12 +95,12 @@ async def run_http(
     ended = EndedSessions()
     authenticator = options.authenticator
 
-    def build_front(tenant: str, agent: str, key: str | None) -> HttpFront:
+    def build_front(tenant: str, agent: str, key: str | None, principal: str) -> HttpFront:
         client = AsyncClient(str(options.control_plane), agent=agent, tenant=tenant, key=key)
         sessions = SessionTable(
             client,
             sealer,
-            tenant,
+            Owner(tenant, principal),
             idle=options.idle,
             limit=options.sessions,
             count=lambda: callers.sessions,
@@ -105,7 +109,8 @@ async def run_http(
             make_room=lambda: callers.make_room_for_session(front),
         )
         own = _digest_of_control_plane(options)
-        front = HttpFront(_methods(options, client, drain), sessions, drain, control_plane=own)
+        methods = _methods(options, client, drain)
+        front = HttpFront(methods, sessions, drain, control_plane=own, rules=options.found_by.rules)
         return front
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
@@ -162,6 +167,7 @@ def _methods(
         search=options.search,
         media=options.media,
         handles=options.handles,
+        sessions=options.found_by,
         shows_problems=options.shows_problems,
         instructions=instructions,
         control_plane=_digest_of_control_plane(options),

@@ -54,6 +54,11 @@ class PagedListing(Generic[ItemT]):
         pairs = zip(self.keys, self.encoded, strict=True)
         return tuple(self.older.get(key, definition) for key, definition in pairs)
 
+    @cached_property
+    def qualified(self) -> dict[str, ItemT]:
+        """The tools of the list by their names with their servers."""
+        return {getattr(item, "qualified_name", ""): item for item in self.items.values()}
+
     def page(self, cursor: str | None, *, modern: bool) -> bytes:
         """Return one page as an MCP result; raises `JsonRpcError` for an invalid cursor."""
         begin = bisect_right(self.keys, _decode_cursor(cursor)) if cursor is not None else 0

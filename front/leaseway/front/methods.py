@@ -9,37 +9,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+)
 from msgspec import structs
-from opentelemetry import context as otel_context
 
 from leaseway.front.calling import approvals
+from leaseway.front.calling.conversations import (
+    COOKIE,
+    Conversations,
+    SessionOptions,
+    client_name,
+)
 from leaseway.front.calling.handles import (
     ACQUIRE,
-    HandleListing,
-    HandleTable,
+    UNKNOWN_SESSION,
+    OfferedTool,
+    SessionOffer,
     acquire,
     handle_tool,
     release,
 )
-from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.media import (
-    MEDIA_KEY,
     MediaMode,
     artifact_ref,
-    link_media,
-    parse_media_mode,
     read_artifact,
+)
+from leaseway.front.calling.requests import (
+    Request,
+    pass_input_responses,
+    payload_of,
+    protocol_session,
+    read_params,
+    traced,
+)
+from leaseway.front.calling.session_argument import (
+    InvalidSessionArgument,
+    announce,
+    take_argument,
 )
 from leaseway.front.calling.sessions import LiveSession, ResourceSubscription
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache
+from leaseway.front.definitions import PagedListing
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result, no_instructions
 from leaseway.front.messages import (
@@ -48,8 +68,6 @@ from leaseway.front.messages import (
     JsonRpcError,
     ListenParams,
     ListParams,
-    Message,
-    ParamsT,
     PromptParams,
     ResourceParams,
     ResumableParams,
@@ -57,9 +75,8 @@ from leaseway.front.messages import (
     decode,
     encode,
     notification,
-    parse_params,
 )
-from leaseway.front.results import adapt_result, error_result, rpc_error
+from leaseway.front.results import adapt_result, error_result, rpc_error, tool_error
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import (
     AsyncClient,
@@ -78,9 +95,8 @@ from leaseway.sdk.relay import (
     send_request,
     template_completion,
 )
-from leaseway.wire.bounds import MAX_META
-from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE, context_from
-from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
+from leaseway.wire.channels.trace_context import TRACEPARENT
+from leaseway.wire.messages.mcp import LOG_LEVELS
 
 _EMPTY: Final = b"{}"
 _CHANGED: Final = {
@@ -97,29 +113,21 @@ _MAX_PROBLEMS: Final = 3
 """Configuration errors that are shown to a client without tools."""
 
 
-@dataclass(slots=True)
-class Request:
-    """One request of a client, in flight.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a call runs.
 
     Attributes:
-        message: The JSON-RPC message.
-        listener: Sends notifications and server requests to the client.
-        modern: Whether the client speaks 2026-07-28 or newer.
-        scope: The server that the client sees; empty means all.
-        session: The client's session; None for a modern client without a lease handle.
-        meta: The request's `_meta`.
-        handles: Resolves lease handles; None in protocol versions with sessions.
-        media: How the client wants images and audio; None means the default.
+        session: The session that has its leases; None means that it leases for itself alone.
+        is_carried: Whether the client's other requests find the session without an argument.
+        is_new: Whether the call began the session.
+        argument: How the tool takes the session as an argument, or None.
     """
 
-    message: Message
-    listener: Listener
-    modern: bool
-    scope: str
     session: LiveSession | None
-    meta: dict[str, Any] = field(default_factory=dict)
-    handles: HandleTable | None = None
-    media: MediaMode | None = None
+    is_carried: bool = True
+    is_new: bool = False
+    argument: OfferedTool | None = None
 
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
@@ -146,7 +154,9 @@ class Methods:
         client: The tenant's client.
         search: Whether to list three search tools instead of all tools.
         media: How clients get images and audio by default.
-        handles: Whether to list the tools for lease handles to modern clients.
+        handles: Whether to offer handles, arguments for sessions and cookies to clients whose
+            protocol has no sessions.
+        sessions: How the session of a call is found.
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
         instructions: Returns what clients are told about this Leaseway; may be empty.
@@ -161,6 +171,7 @@ class Methods:
         search: bool = False,
         media: MediaMode = "inline",
         handles: bool = True,
+        sessions: SessionOptions | None = None,
         shows_problems: bool = False,
         instructions: Callable[[], str] = no_instructions,
         control_plane: str = "",
@@ -174,7 +185,10 @@ class Methods:
         self._media = media
         self._shows_problems = shows_problems
         self._search = ToolSearch() if search else None
-        self._handles = HandleListing() if handles else None
+        options = sessions or SessionOptions()
+        self._conversations = Conversations(options)
+        self._rules = options.rules
+        self._offer = SessionOffer(options.argument, options.rules) if handles else None
         self._suspended = SuspendedCalls()
 
     async def handle(self, request: Request) -> bytes:
@@ -195,6 +209,8 @@ class Methods:
     async def tool(self, name: str, scope: str) -> Tool | None:
         listing = await self.catalog.listing("tools", scope)
         tool: Tool | None = listing.items.get((name,))
+        if tool is None and ":" in name:
+            tool = listing.qualified.get(name)
         return tool
 
     async def _ping(self, _request: Request) -> bytes:
@@ -207,14 +223,14 @@ class Methods:
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
         shown = search_listing() if self._search is not None else None
-        handles = self._handles if request.handles is not None else None
-        if shown is None or handles is not None or self._shows_problems:
+        offer = self._offer if request.offers_sessions else None
+        if shown is None or offer is not None or self._shows_problems:
             listing = await self.catalog.listing("tools", request.scope)
             if self._shows_problems and not listing.keys:
                 await self._check_problems()
             shown = shown or listing
-            if handles is not None:
-                shown = handles.add_tools(listing, request.scope, shown)
+            if offer is not None:
+                shown = offer.add_tools(listing, request.scope, shown)
         return shown.page(params.cursor, modern=request.modern)
 
     async def _check_problems(self) -> None:
@@ -232,11 +248,15 @@ class Methods:
 
     async def _call_tool(self, request: Request) -> bytes:
         params = read_params(request, CallParams)
-        _pass_input_responses(request, params)
+        pass_input_responses(request, params)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
             listing = await self.catalog.listing("tools", request.scope)
-            search = self._search.search if params.name == SEARCH else self._search.describe
-            return adapt_result(search(listing, params.arguments_json()), modern=request.modern)
+            if params.name == SEARCH:
+                found = self._search.search(listing, params.arguments_json())
+            else:
+                defined = partial(self._as_listed, request, listing)
+                found = self._search.describe(listing, params.arguments_json(), defined)
+            return adapt_result(found, modern=request.modern)
         if self._search is not None and params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
             params = structs.replace(self._search.called_tool(params.arguments_json()), **answers)
@@ -256,13 +276,13 @@ class Methods:
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
         tool = await self.tool(params.name, request.scope)
-        table = request.handles if self._handles is not None else None
-        if tool is None and table is not None and (own_tool := handle_tool(params.name)):
+        offer = self._offer if request.offers_sessions else None
+        if tool is None and offer is not None and (own_tool := handle_tool(params.name)):
             call_handle_tool = acquire if own_tool == ACQUIRE else release
-            session = request.session
-            if session is not None and not session.id:
-                session = None  # the session of a stdio connection is no handle
-            result_json = await call_handle_tool(table, session, request.scope, arguments)
+            carried, client = request.carried, client_name(request.meta, request.carried)
+            result_json = await call_handle_tool(
+                carried.sessions, carried.handle, request.scope, client, arguments
+            )
             return adapt_result(result_json, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self.catalog.fresh("tools", request.scope)).items.get((params.name,))
@@ -272,32 +292,99 @@ class Methods:
                     f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
                     "returns its tools.",
                 )
+        if tool is not None and tool.shared:
+            place = _Place(self._session(request, tells_end=False))
+        else:
+            try:
+                place, arguments = await self._place(request, tool, arguments)
+            except InvalidSessionArgument as error:
+                return adapt_result(tool_error(str(error)), modern=request.modern)
+        try:
+            payload = await self._call_in(request, place, tool, params, arguments)
+        except BaseException:
+            if place.is_new and place.session is not None and not place.session.calls_in_flight:
+                await request.carried.sessions.end(place.session)  # its client does not know it
+            raise
+        return adapt_result(payload, modern=request.modern)
+
+    async def _place(
+        self, request: Request, tool: Tool | None, arguments: bytes
+    ) -> tuple[_Place, bytes]:
+        """Find the session of a call of a leased tool, or begin one; return it and the arguments.
+
+        Raises:
+            InvalidSessionArgument: The argument is no session of this client.
+            JsonRpcError: The session has ended, or there are too many.
+        """
+        carried, scope = request.carried, request.scope
+        offer = self._offer if request.offers_sessions else None
+        argument = None
+        if offer is not None and tool is not None:
+            listing = await self.catalog.listing("tools", scope)
+            argument = offer.of_tool(listing, scope, tool)
+        if argument is not None:
+            arguments, handle = take_argument(arguments, argument.argument)
+            if handle:
+                live = await carried.sessions.open(handle, scope)
+                if live is None:
+                    raise InvalidSessionArgument(UNKNOWN_SESSION)
+                return _Place(live, is_carried=False, argument=argument), arguments
+        live = self._conversations.find(carried, request.meta, scope, self._rules)
+        if live is not None or offer is None or tool is None:
+            return _Place(live, argument=argument), arguments
+        set_cookie = carried.set_cookie if COOKIE in self._rules else None
+        if argument is None and set_cookie is None:
+            return _Place(None), arguments
+        live = carried.sessions.create_handle(scope, client_name(request.meta, carried))
+        if set_cookie is not None:
+            set_cookie(live.id)
+        return _Place(live, is_carried=False, is_new=True, argument=argument), arguments
+
+    async def _call_in(
+        self,
+        request: Request,
+        place: _Place,
+        tool: Tool | None,
+        params: CallParams,
+        arguments: bytes,
+    ) -> bytes:
+        """Call a tool of a server in its place; return the result for the client's version."""
+        is_shared = tool is not None and tool.shared
         # Approvals and artifacts belong to one session, so that it must outlast the request.
-        is_lasting = request.session is not None or (tool is not None and tool.shared)
-        self._choose_media(request, is_lasting)
+        is_lasting = is_shared or (place.session is not None and not place.is_new)
+        self._choose_media(request, is_lasting and (is_shared or place.is_carried))
         if request.modern and approvals.is_answer(params.state):
             await approvals.apply_answer(self.client, params.state or "", bytes(params.responses))
             request.listener.input = b""
         try:
             try:
-                result = await self._relay(request, tool, params.name, arguments)
+                result = await self._relay(request, place, tool, params.name, arguments)
             except ConfirmationRequired as error:
                 if not is_lasting or not approvals.can_ask(request.listener, error):
                     raise
                 if request.modern:
                     return await approvals.input_required(self.client, error)
                 await approvals.ask_user(self.client, request.listener, error)
-                result = await self._relay(request, tool, params.name, arguments)
+                result = await self._relay(request, place, tool, params.name, arguments)
         except LeasewayError as error:
             correctable = error_result(error)
             if correctable is None:
                 raise
-            return adapt_result(correctable, modern=request.modern)
-        payload = _payload_of(result, request)
+            if place.is_new and place.session is not None:
+                await request.carried.sessions.end(place.session)  # the server saw no call
+            return correctable
+        payload = payload_of(result, request)
+        if place.is_new and place.session is not None and (offered := place.argument) is not None:
+            payload = announce(
+                payload,
+                place.session.id,
+                offered.argument,
+                is_structured=offered.is_structured,
+            )
         if not request.modern:
             is_wrapped = tool is not None and to_2025_11_25.is_wrapped(tool.output_schema)
             payload = to_2025_11_25.tool_result(payload, wrapped=is_wrapped)
-        return adapt_result(payload, modern=request.modern)
+        return payload
 
     def _choose_media(self, request: Request, is_lasting: bool) -> None:
         """Keep images and audio as artifacts if the client wants links and can read them later."""
@@ -305,27 +392,52 @@ class Methods:
             request.listener.inline_media = False
 
     async def _relay(
-        self, request: Request, tool: Tool | None, name: str, arguments: bytes
+        self, request: Request, place: _Place, tool: Tool | None, name: str, arguments: bytes
     ) -> ToolResult:
-        if request.session is not None and TRACEPARENT not in request.meta:
-            # The common case, without context managers.
-            return await call_tool(request.session.sdk, name, arguments, request.listener)
-        with _traced(request.meta):
-            async with self._in_session(request, tool) as session:
-                return await call_tool(session, name, arguments, request.listener)
+        live, listener = place.session, request.listener
+        if live is not None:
+            listener.lease_ttl = live.lease_ttl
+            with live.calling():
+                if TRACEPARENT not in request.meta:
+                    # The common case, without context managers.
+                    return await call_tool(live.sdk, name, arguments, listener)
+                with traced(request.meta):
+                    return await call_tool(live.sdk, name, arguments, listener)
+        with traced(request.meta):
+            async with self._in_session(tool) as session:
+                return await call_tool(session, name, arguments, listener)
+
+    def _as_listed(self, request: Request, listing: PagedListing[Tool], tool: Tool) -> Tool:
+        """Return a tool as it is listed to the client."""
+        if self._offer is None or not request.offers_sessions:
+            return tool
+        offered = self._offer.of_tool(listing, request.scope, tool)
+        return tool if offered is None else offered.tool
+
+    def _session(self, request: Request, *, tells_end: bool = True) -> LiveSession | None:
+        """Return the session of a request without arguments for one, or None.
+
+        Raises:
+            EndedConversation: It has ended, and `tells_end` is set.
+        """
+        carried, meta = request.carried, request.meta
+        return self._conversations.find(
+            carried, meta, request.scope, self._rules, tells_end=tells_end
+        )
 
     async def _get_prompt(self, request: Request) -> bytes:
         params = read_params(request, PromptParams)
-        _pass_input_responses(request, params)
-        self._choose_media(request, request.session is not None)
+        pass_input_responses(request, params)
+        self._choose_media(request, self._session(request) is not None)
         mcp_request = prompt_request(params.name, params.arguments, request.scope or None)
         return await self._suspendable(request, params, self._send(request, mcp_request))
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
-        _pass_input_responses(request, params)
+        pass_input_responses(request, params)
         if (ref := artifact_ref(params.uri)) is not None:
-            reader = request.session.sdk if request.session is not None else self.client
+            live = self._session(request)
+            reader = live.sdk if live is not None else self.client
             contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
             return adapt_result(contents, modern=request.modern, cached=True)
         mcp_request = read_request(params.uri, request.scope or None)
@@ -350,30 +462,35 @@ class Methods:
     async def _send(
         self, request: Request, mcp_request: McpRequest, *, cached: bool = False
     ) -> bytes:
-        with _traced(request.meta):
-            async with self._in_session(request, None) as session:
-                result = await send_request(session, mcp_request, request.listener)
-        return adapt_result(_payload_of(result, request), modern=request.modern, cached=cached)
+        live, listener = self._session(request), request.listener
+        with traced(request.meta):
+            if live is not None:
+                listener.lease_ttl = live.lease_ttl
+                with live.calling():
+                    result = await send_request(live.sdk, mcp_request, listener)
+            else:
+                async with self._in_session(None) as session:
+                    result = await send_request(session, mcp_request, listener)
+        return adapt_result(payload_of(result, request), modern=request.modern, cached=cached)
 
     async def _set_level(self, request: Request) -> bytes:
         level = read_params(request, SetLevelParams).level
         if level not in LOG_LEVELS:
             text = f"The log level must be one of {', '.join(LOG_LEVELS)}."
             raise JsonRpcError(INVALID_PARAMS, text)
-        assert request.session is not None
-        request.session.log_level = level
+        protocol_session(request).log_level = level
         return _EMPTY
 
     async def _subscribe(self, request: Request) -> bytes:
         uri = read_params(request, ResourceParams).uri
-        assert request.session is not None
-        await request.session.subscribe(uri)
+        protocol = protocol_session(request)
+        live = self._session(request) or protocol
+        await protocol.subscribe(uri, live.sdk)
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
         uri = read_params(request, ResourceParams).uri
-        assert request.session is not None
-        await request.session.unsubscribe(uri)
+        await protocol_session(request).unsubscribe(uri)
         return _EMPTY
 
     async def _listen(self, request: Request) -> bytes:
@@ -403,7 +520,8 @@ class Methods:
             for kind in [kind for kind, is_enabled in kinds.items() if is_enabled]:
                 await self.catalog.listing(kind)  # changes are found by comparing with the cache
             stack.callback(self.catalog.subscribe(on_list_changed))
-            session = request.session.sdk if request.session is not None else self.client
+            live = self._session(request)
+            session = live.sdk if live is not None else self.client
             for uri in dict.fromkeys(filters.resource_subscriptions):
                 subscription = ResourceSubscription(
                     session, uri, request.scope or None, on_resource_updated
@@ -416,76 +534,13 @@ class Methods:
         return encode({"resultType": "complete", "_meta": meta})
 
     @contextlib.asynccontextmanager
-    async def _in_session(
-        self, request: Request, tool: Tool | None
-    ) -> AsyncIterator[AsyncSession | AsyncClient]:
-        """Open the SDK session of a request: its client's, none for a shared tool, or a new one."""
-        if request.session is not None:
-            yield request.session.sdk
-        elif tool is not None and tool.shared:
+    async def _in_session(self, tool: Tool | None) -> AsyncIterator[AsyncSession | AsyncClient]:
+        """Open the SDK session of a request without one: none for a shared tool, or a new one."""
+        if tool is not None and tool.shared:
             yield self.client
         else:
             async with self.client.session(f"mcp-request-{secrets.token_hex(12)}") as session:
                 yield session
-
-
-def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
-    """Parse a request's params and apply their `_meta`: progress, log level, media.
-
-    Raises:
-        JsonRpcError: They do not match the method's schema.
-    """
-    params = parse_params(request.message, kind)
-    meta = params.meta
-    if meta:
-        request.meta = meta
-        listener = request.listener
-        if MEDIA_KEY in meta:
-            request.media = parse_media_mode(meta[MEDIA_KEY])
-        if "progressToken" in meta:
-            listener.token = encode(meta["progressToken"])
-            listener.wants_progress = True
-        if request.modern:
-            level = meta.get(LOG_LEVEL_META_KEY)
-            listener.log_level = level if level in LOG_LEVELS else ""
-        relayed = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
-        if relayed:
-            listener.meta = encode(relayed)
-            if len(listener.meta) > MAX_META:
-                raise JsonRpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
-    return params
-
-
-def _payload_of(result: ToolResult, request: Request) -> bytes:
-    """Return a result's payload, with links to artifacts if the client wants links."""
-    return result.payload if request.listener.inline_media else link_media(result.payload)
-
-
-def _pass_input_responses(request: Request, params: ResumableParams) -> None:
-    """Pass a modern client's answers to an `input_required` result on to the server."""
-    if not request.modern:
-        return
-    parts = []
-    if bytes(params.responses):
-        parts.append(b'"inputResponses":%b' % bytes(params.responses))
-    if params.state is not None:
-        parts.append(b'"requestState":%b' % encode(params.state))
-    if parts:
-        request.listener.input = b"{%b}" % b",".join(parts)
-
-
-@contextlib.contextmanager
-def _traced(meta: dict[str, Any]) -> Iterator[None]:
-    """Continue the client's trace in the block if `_meta` has a traceparent."""
-    traceparent, tracestate = meta.get(TRACEPARENT), meta.get(TRACESTATE, "")
-    if not (isinstance(traceparent, str) and isinstance(tracestate, str)):
-        yield
-        return
-    token = otel_context.attach(context_from(traceparent, tracestate))
-    try:
-        yield
-    finally:
-        otel_context.detach(token)
 
 
 _COMMON: Final[dict[str, Handler]] = {

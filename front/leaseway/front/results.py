@@ -114,7 +114,12 @@ def error_result(error: LeasewayError) -> bytes | None:
     """Return a tool result with `isError` for an error that a model can correct, else None."""
     if not isinstance(error, InvalidArguments):
         return None
-    return encode({"content": [{"type": "text", "text": str(error)}], "isError": True})
+    return tool_error(str(error))
+
+
+def tool_error(text: str) -> bytes:
+    """Return a tool result with `isError`, which models read."""
+    return encode({"content": [{"type": "text", "text": text}], "isError": True})
 
 
 def _code(error: LeasewayError) -> int:

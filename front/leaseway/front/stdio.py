@@ -18,10 +18,12 @@ from typing import Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
+from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.sealing import SealedSession, input_capabilities
-from leaseway.front.calling.sessions import LiveSession, answered_methods
+from leaseway.front.calling.requests import Request
+from leaseway.front.calling.sealing import Owner, SealedSession, Sealer, input_capabilities
+from leaseway.front.calling.sessions import LiveSession, SessionTable, answered_methods
 from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.handshake import (
     MAX_LINE,
@@ -42,7 +44,7 @@ from leaseway.front.messages import (
     parse_message,
     result_message,
 )
-from leaseway.front.methods import Methods, Request, changed_notification
+from leaseway.front.methods import Methods, changed_notification
 from leaseway.wire.bounds import MIB
 
 _MAX_REQUESTS: Final = 256
@@ -90,7 +92,13 @@ class StdioFront:
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
         self._writer = _StdoutWriter(handshake.target)
         self._live = self._session({})
-        self._handles: dict[str, LiveSession] = {}
+        self._sessions = SessionTable(
+            methods.client,
+            Sealer(None, "mcp session"),
+            Owner(tenant),
+            idle=math.inf,
+            limit=_MAX_HANDLES,
+        )
         self._initialized = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
@@ -122,7 +130,7 @@ class StdioFront:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            ended = (self._live, *self._handles.values())
+            ended = (self._live, *self._sessions)
             await asyncio.gather(*(live.release() for live in ended))
             await self._writer.close()
 
@@ -135,29 +143,6 @@ class StdioFront:
         """Wait until the front drains and its requests have finished."""
         await self._drain.started.wait()
         await self._drain.wait_for_requests(lambda: len(self._tasks))
-
-    def create_handle(self, scope: str) -> LiveSession:
-        """Create an additional session, which ends with the connection."""
-        if len(self._handles) >= _MAX_HANDLES:
-            raise JsonRpcError(
-                INTERNAL_ERROR,
-                f"The limit of {_MAX_HANDLES} handles is reached; release one first.",
-            )
-        key = f"mcp-{secrets.token_hex(12)}"
-        sealed = SealedSession(key, self._tenant, scope, "", {}, 0.0)
-        handle = secrets.token_urlsafe(24)
-        live = LiveSession(sealed, handle, self._methods.client.session(key, idle=math.inf))
-        self._handles[handle] = live
-        return live
-
-    def find(self, session_id: str, scope: str) -> LiveSession | None:
-        """Return the session of a handle of this connection, or None."""
-        return self._handles.get(session_id)
-
-    async def end(self, live: LiveSession) -> None:
-        """End a handle's session and release its leases."""
-        self._handles.pop(live.id, None)
-        await live.release()
 
     def _session(self, capabilities: object) -> LiveSession:
         known = input_capabilities(capabilities)
@@ -233,15 +218,17 @@ class StdioFront:
         if modern:
             listener.answers = answered_methods(modern_capabilities(message))
             listener.passes_input = True
-            session = self._session_from_handle(message) or live
-            return Request(message, listener, True, self._scope, session, handles=self)
+            handle = self._session_from_handle(message)
+            carried = Carried(self._sessions, live, handle)
+            return Request(message, listener, True, self._scope, carried, offers_sessions=True)
         if not self._initialized and message.method != "ping":
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         listener.log_level = live.log_level
         listener.answers = live.answers
         listener.ask = lambda request: live.ask(request, self._writer.write)
         listener.withdraw = lambda request: live.withdraw(request, self._writer.write)
-        return Request(message, listener, False, self._scope, live)
+        carried = Carried(self._sessions, live)
+        return Request(message, listener, False, self._scope, carried)
 
     def _session_from_handle(self, message: Message) -> LiveSession | None:
         """Return the session of a modern request's handle, or None if it has no handle.
@@ -254,7 +241,7 @@ class StdioFront:
         handle = handle_from_meta(encode(decode(message.params).get("_meta")))
         if handle is None:
             return None
-        live = self.find(handle, self._scope)
+        live = self._sessions.find(handle, self._scope)
         if live is None:
             raise JsonRpcError(INVALID_PARAMS, UNKNOWN_HANDLE)
         return live

@@ -5,7 +5,8 @@ Searches run on the client's own tool list, so tools that it may not see stay hi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from leaseway.front.messages import (
     parse_arguments,
     structured_result,
 )
+from leaseway.front.results import tool_error
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import ToolIndex
 
@@ -82,6 +84,7 @@ class _CallArguments(msgspec.Struct):
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+@functools.cache
 def search_listing() -> PagedListing[dict[str, Any]]:
     """Return the list of the three search tools."""
     keys: tuple[ListingKey, ...] = tuple((str(tool["name"]),) for tool in _DEFINITIONS)
@@ -107,18 +110,21 @@ class ToolSearch:
         return structured_result(text, {"tools": matches})
 
     @staticmethod
-    def describe(listing: PagedListing[Tool], arguments: bytes) -> bytes:
-        """Return the result of `describe_tool`."""
+    def describe(
+        listing: PagedListing[Tool], arguments: bytes, as_listed: Callable[[Tool], Tool]
+    ) -> bytes:
+        """Return the result of `describe_tool`.
+
+        Args:
+            listing: The tools.
+            arguments: The arguments of the call.
+            as_listed: Returns a tool as it is listed to the client.
+        """
         name = parse_arguments(DESCRIBE, arguments, _DescribeArguments).name
         tool = listing.items.get((name,))
         if tool is None:
-            return encode(
-                {
-                    "content": [{"type": "text", "text": f"There is no tool '{name[:100]}'."}],
-                    "isError": True,
-                }
-            )
-        definition = tool_definition(tool)
+            return tool_error(f"There is no tool '{name[:100]}'.")
+        definition = tool_definition(as_listed(tool))
         return structured_result(encode(definition).decode(), definition)
 
     @staticmethod

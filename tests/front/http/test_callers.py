@@ -35,7 +35,7 @@ tenant = "acme"
 class FakeFront:
     """Responds with the name of its caller."""
 
-    def __init__(self, tenant: str, agent: str, key: str | None) -> None:
+    def __init__(self, tenant: str, agent: str, key: str | None, _principal: str) -> None:
         self.name = f"{tenant}/{agent}"
         self.key = key
         self.sessions = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
@@ -11,9 +12,14 @@ import click
 from leaseway.cli.options.common import SECONDS, grouped_options
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES, SESSION_RULES
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
+
+
+SESSION_ARGUMENT: Final = "session"
+CONVERSATION_KEYS: Final = ("openai/session",)
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,10 @@ class FrontReach:
         public_url: The front's URL behind a proxy, or empty.
         tools: `all`, or `search` to list three search tools instead of all tools.
         media: How to send images and sounds to clients that don't choose.
-        handles: Whether clients of 2026-07-28 are listed the tools that acquire and release leases.
+        handles: Whether clients without sessions are offered handles, arguments and cookies.
+        sessions_from: What says to which session a call belongs, in order.
+        session_argument: The preferred name of the argument for the session.
+        conversation_keys: The keys of `_meta` in which hosts send ids of their conversations.
         drain_timeout: Seconds that requests in flight get when the front ends.
     """
 
@@ -36,6 +45,9 @@ class FrontReach:
     tools: Literal["all", "search"] = "all"
     media: MediaMode = "inline"
     handles: bool = True
+    sessions_from: tuple[str, ...] = DEFAULT_SESSION_RULES
+    session_argument: str = SESSION_ARGUMENT
+    conversation_keys: tuple[str, ...] = CONVERSATION_KEYS
     drain_timeout: float = SHUTDOWN_TIMEOUT
 
     def hosts_at(self, listen: Endpoint) -> tuple[str, ...]:
@@ -54,12 +66,24 @@ class FrontReach:
             *(("--tools", "search") if self.tools == "search" else ()),
             *(("--media", self.media) if self.media != "inline" else ()),
             *(() if self.handles else ("--no-handles",)),
+            *self._session_arguments(),
             *(
                 ("--drain-timeout", f"{self.drain_timeout:g}")
                 if self.drain_timeout != SHUTDOWN_TIMEOUT
                 else ()
             ),
         ]
+
+    def _session_arguments(self) -> list[str]:
+        arguments: list[str] = []
+        if self.sessions_from != DEFAULT_SESSION_RULES:
+            arguments += ["--sessions-from", ",".join(self.sessions_from)]
+        if self.session_argument != SESSION_ARGUMENT:
+            arguments += ["--session-argument", self.session_argument]
+        if self.conversation_keys != CONVERSATION_KEYS:
+            for key in self.conversation_keys:
+                arguments += ["--conversation-key", key]
+        return arguments
 
 
 def _checked(_context: click.Context, _option: click.Parameter, url: str) -> str:
@@ -73,6 +97,22 @@ def _checked(_context: click.Context, _option: click.Parameter, url: str) -> str
     if not is_good:
         raise click.BadParameter("The URL must begin with https:// or http:// and name a host.")
     return url
+
+
+def _parse_rules(_context: click.Context, _option: click.Parameter, words: str) -> tuple[str, ...]:
+    rules = tuple(word.strip() for word in words.split(",") if word.strip())
+    unknown = next((rule for rule in rules if rule not in SESSION_RULES), None)
+    if unknown is not None:
+        raise click.BadParameter(f"'{unknown[:40]}' is none of {', '.join(SESSION_RULES)}.")
+    if len(set(rules)) < len(rules):
+        raise click.BadParameter("A rule stands twice.")
+    return rules
+
+
+def _checked_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,39}", name) is None:
+        raise click.BadParameter("A name has 1 to 40 letters, digits and underscores.")
+    return name
 
 
 tools_option: Final = click.option(
@@ -95,7 +135,35 @@ handles_option: Final = click.option(
     "--handles/--no-handles",
     default=True,
     show_default=True,
-    help="List lease_acquire and lease_release to MCP clients of 2026-07-28.",
+    help="Offer leases by handle, argument and cookie to MCP clients without sessions.",
+)
+
+sessions_from_option: Final = click.option(
+    "--sessions-from",
+    default=",".join(DEFAULT_SESSION_RULES),
+    show_default=True,
+    metavar="RULE,...",
+    callback=_parse_rules,
+    help="What says to which session a call belongs, in order; principal can be added.",
+)
+
+session_argument_option: Final = click.option(
+    "--session-argument",
+    default=SESSION_ARGUMENT,
+    show_default=True,
+    metavar="NAME",
+    callback=_checked_name,
+    help="The argument of leased tools in which models pass their session.",
+)
+
+conversation_keys_option: Final = click.option(
+    "--conversation-key",
+    "conversation_keys",
+    multiple=True,
+    default=CONVERSATION_KEYS,
+    show_default=True,
+    metavar="KEY",
+    help="A key of _meta in which hosts send the id of a conversation; repeatable.",
 )
 
 drain_timeout_option: Final = click.option(
@@ -132,6 +200,9 @@ _OPTIONS: Final = {
     "tools": tools_option,
     "media": media_option,
     "handles": handles_option,
+    "sessions_from": sessions_from_option,
+    "session_argument": session_argument_option,
+    "conversation_keys": conversation_keys_option,
     "drain_timeout": drain_timeout_option,
 }
 

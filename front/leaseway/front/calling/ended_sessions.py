@@ -37,6 +37,10 @@ class EndedSessions:
         while len(self._keys) > _MAX_ENDED:
             self._keys.popitem(last=False)
 
+    def discard(self, key: str) -> bool:
+        """Forget a key; return whether it was known."""
+        return self._keys.pop(key, self) is None
+
 
 class SharedEnds:
     """The ended sessions of one tenant, shared with other fronts through the control plane.

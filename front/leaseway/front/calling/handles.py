@@ -1,19 +1,23 @@
 """Lease handles: two tools of the front for clients whose protocol has no sessions.
 
-`lease_acquire` creates a session, leases a server in it and returns its sealed id as a handle.
-Requests that carry the handle use those leases. `lease_release` releases them.
+`lease_acquire` creates a session, leases a server in it and returns its id as a handle. Calls that
+carry the handle use those leases. `lease_release` releases them. To these clients, leased tools are
+listed with an argument that takes the handle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.sessions import LiveSession
-from leaseway.front.definitions import ListingKey, PagedListing
+from leaseway.front.calling.conversations import ARGUMENT
+from leaseway.front.calling.session_argument import META_KEY, with_argument, with_output
+from leaseway.front.calling.sessions import LiveSession, SessionTable
+from leaseway.front.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
 from leaseway.sdk import Tool
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
@@ -21,11 +25,15 @@ from leaseway.wire.messages.admin import ADMIN_TOOLSET
 ACQUIRE: Final = "lease_acquire"
 RELEASE: Final = "lease_release"
 HANDLE_HEADER: Final = "Leaseway-Session"
-HANDLE_KEY: Final = "leaseway/session"
+HANDLE_KEY: Final = META_KEY
 """The header, and the key of `_meta`, in which a request may carry a handle."""
 UNKNOWN_HANDLE: Final = (
     "Unknown handle: it was released, was not used for too long, or belongs to another client. "
     f"Call {ACQUIRE} for a new one."
+)
+UNKNOWN_SESSION: Final = (
+    "Unknown session: it was released, was not used for too long, or belongs to another client. "
+    "Its state is lost. Call again without it for a new one."
 )
 
 _MAX_CACHED: Final = 256
@@ -42,9 +50,9 @@ _DEFINITIONS: Final[Mapping[str, dict[str, Any]]] = {
         "title": "Lease an MCP server",
         "description": (
             "Lease an MCP server: a private client (a process or connection) that keeps its state "
-            "from call to call. The result has a handle. Requests that carry it, as `_meta` key "
-            f"{HANDLE_KEY} or header {HANDLE_HEADER}, use that client; a call of this tool that "
-            f"carries it leases one more server. Call {RELEASE} when you are done."
+            "from call to call. The result has a handle. Calls of tools that pass it as their "
+            "session use that client. It is optional: the first call of a tool that keeps state "
+            f"leases its server, too. Call {RELEASE} when you are done."
         ),
         "inputSchema": {
             "type": "object",
@@ -84,30 +92,26 @@ class _ReleaseArguments(msgspec.Struct, forbid_unknown_fields=True):
     handle: str | None = None
 
 
-class HandleTable(Protocol):
-    """The sessions behind lease handles."""
-
-    def create_handle(self, scope: str) -> LiveSession:
-        """Create a session; raises `JsonRpcError` if there are too many."""
-
-    def find(self, session_id: str, scope: str) -> LiveSession | None:
-        """Return the session of a handle, or None if it has ended or is unknown."""
-
-    async def end(self, live: LiveSession) -> None:
-        """End a session and release its leases."""
-
-
 def handle_tool(name: str) -> str | None:
     """Return the plain name of a handle tool, or None for any other tool."""
     name = name.removeprefix(f"{ADMIN_TOOLSET}:")
     return name if name in _DEFINITIONS else None
 
 
-class HandleListing:
-    """Adds the handle tools to tool lists, and caches the result for each scope."""
+class SessionOffer:
+    """What tool lists offer to clients whose protocol has no sessions, cached for each scope.
 
-    def __init__(self) -> None:
-        self._cache: dict[str, tuple[PagedListing[Tool], PagedListing[Any]]] = {}
+    The handle tools are listed, and leased tools have an argument for the session.
+
+    Args:
+        argument: The preferred name of the argument.
+        rules: The front's rules, for tools whose server has none.
+    """
+
+    def __init__(self, argument: str, rules: Sequence[str]) -> None:
+        self._argument = argument
+        self._rules = rules
+        self._cache: dict[str, _Offered] = {}
 
     def add_tools(
         self, listing: PagedListing[Tool], scope: str, shown: PagedListing[Any]
@@ -121,14 +125,77 @@ class HandleListing:
             scope: The server, or empty for all servers.
             shown: The tools to list: all of them, or the search tools.
         """
+        offered = self._offered(listing, scope)
+        if not offered.has_leased:
+            return shown
+        if offered.shown is None or offered.shown[0] is not shown:
+            own = shown if shown is not listing else offered.with_arguments()
+            offered.shown = (shown, _with_handle_tools(own))
+        return offered.shown[1]
+
+    def of_tool(self, listing: PagedListing[Tool], scope: str, tool: Tool) -> OfferedTool | None:
+        """Return how a tool is listed if it has the argument, else None."""
+        return self._offered(listing, scope).of_tool(tool)
+
+    def _offered(self, listing: PagedListing[Tool], scope: str) -> _Offered:
         cached = self._cache.get(scope)
-        if cached is None or cached[0] is not listing:
+        if cached is None or cached.listing is not listing:
             if len(self._cache) > _MAX_CACHED:
                 self._cache.clear()
-            if any(not tool.shared for tool in listing.items.values()):
-                shown = _with_handle_tools(shown)
-            cached = self._cache[scope] = (listing, shown)
-        return cached[1]
+            cached = self._cache[scope] = _Offered(listing, self._argument, self._rules)
+        return cached
+
+
+@dataclass(frozen=True)
+class OfferedTool:
+    """A leased tool with its argument for the session.
+
+    Attributes:
+        tool: The tool with changed schemas.
+        argument: The argument's name.
+        is_structured: Whether structured results may have the session as a member.
+    """
+
+    tool: Tool
+    argument: str
+    is_structured: bool
+
+
+class _Offered:
+    """The tools of one list with their arguments, each made when it is first needed."""
+
+    def __init__(self, listing: PagedListing[Tool], argument: str, rules: Sequence[str]) -> None:
+        self.listing = listing
+        self.shown: tuple[PagedListing[Any], PagedListing[Any]] | None = None
+        self.has_leased = any(not tool.shared for tool in listing.items.values())
+        self._argument = argument
+        self._rules = rules
+        self._tools: dict[str, OfferedTool | None] = {}
+
+    def of_tool(self, tool: Tool) -> OfferedTool | None:
+        if tool.name not in self._tools:
+            self._tools[tool.name] = self._extended(tool)
+        return self._tools[tool.name]
+
+    def with_arguments(self) -> PagedListing[Tool]:
+        extended = [self.of_tool(tool) for tool in self.listing.items.values()]
+        changed = {each.tool.name: each.tool for each in extended if each is not None}
+        return tool_listing(changed.get(each.name, each) for each in self.listing.items.values())
+
+    def _extended(self, tool: Tool) -> OfferedTool | None:
+        if tool.shared or ARGUMENT not in self._rules:
+            return None
+        extended = with_argument(tool.input_schema, self._argument)
+        if extended is None:
+            return None
+        schema, name = extended
+        output = tool.output_schema
+        is_structured = True
+        if output is not None:
+            changed = with_output(output, name)
+            output, is_structured = changed or output, changed is not None
+        offered = replace(tool, input_schema=schema, output_schema=output)
+        return OfferedTool(offered, name, is_structured)
 
 
 def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
@@ -141,7 +208,7 @@ def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
 
 
 async def acquire(
-    table: HandleTable, carried: LiveSession | None, scope: str, arguments: bytes
+    table: SessionTable, carried: LiveSession | None, scope: str, client: str, arguments: bytes
 ) -> bytes:
     """Return the result of `lease_acquire`.
 
@@ -152,7 +219,7 @@ async def acquire(
     server = parse_arguments(ACQUIRE, arguments, _AcquireArguments).server
     if scope and server != scope:
         raise JsonRpcError(INVALID_PARAMS, f"Only server '{scope}' can be leased at this URL.")
-    live = carried or table.create_handle(scope)
+    live = carried or table.create_handle(scope, client)
     try:
         await live.sdk.acquire(server, live.lease_ttl)
     except BaseException:
@@ -161,15 +228,15 @@ async def acquire(
         raise
     structured = {"handle": live.id, "serverId": server}
     text = (
-        f"You have a lease on server {server}. Send this handle in each request, as `_meta` key "
-        f"{HANDLE_KEY} or header {HANDLE_HEADER}, and call {RELEASE} with it when you are done: "
-        f"{live.id}"
+        f"You have a lease on server {server}. Pass this handle as the session of its tools (or "
+        f"send it as `_meta` key {HANDLE_KEY} or header {HANDLE_HEADER}), and call {RELEASE} with "
+        f"it when you are done: {live.id}"
     )
     return structured_result(text, structured)
 
 
 async def release(
-    table: HandleTable, carried: LiveSession | None, scope: str, arguments: bytes
+    table: SessionTable, carried: LiveSession | None, scope: str, _client: str, arguments: bytes
 ) -> bytes:
     """Return the result of `lease_release`; raises `JsonRpcError` for wrong arguments."""
     handle = parse_arguments(RELEASE, arguments, _ReleaseArguments).handle

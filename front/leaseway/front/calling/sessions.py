@@ -24,14 +24,17 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.sealing import (
     InvalidSessionId,
+    Owner,
     SealedSession,
     Sealer,
     input_capabilities,
+    is_handle,
 )
 from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
+from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 IDLE: Final = 30 * 60.0
@@ -49,6 +52,8 @@ _CHECK_INTERVAL: Final = 10.0
 _MAX_AGE: Final = 7 * 24 * 3600.0
 """Seconds until a session id expires."""
 _MAX_SUBSCRIPTIONS: Final = 256
+_MAX_CLIENT: Final = 64
+"""Characters of a client's name that are kept."""
 
 _METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
 
@@ -66,6 +71,18 @@ def answered_methods(capabilities: object) -> tuple[str, ...]:
     return tuple(
         method for name, method in _METHODS.items() if isinstance(capabilities.get(name), dict)
     )
+
+
+class EndedConversation(JsonRpcError):
+    """The session of a conversation has ended, which is told once; the next call starts anew."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            INVALID_PARAMS,
+            "The session of this conversation has ended, because it was not used for too long or "
+            "had to make room for another one. Its state is lost. Call again to start anew.",
+            {"reason": str(Reason.LEASE_EXPIRED), "started": "no"},
+        )
 
 
 class ResourceSubscription:
@@ -146,6 +163,23 @@ class _Running:
         self._live.last_used = time.monotonic()
 
 
+class _Calling:
+    """Counts a call in a session; cheaper than a generator."""
+
+    __slots__ = ("_live",)
+
+    def __init__(self, live: LiveSession) -> None:
+        self._live = live
+
+    def __enter__(self) -> None:
+        self._live.calls += 1
+        self._live.calls_in_flight += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._live.calls_in_flight -= 1
+        self._live.last_used = time.monotonic()
+
+
 class LiveSession:
     """An MCP session with its state on this front.
 
@@ -154,8 +188,12 @@ class LiveSession:
         session_id: The id that the client sends; empty on stdio.
         sdk: Its SDK session.
         lease_ttl: The time to live of its leases in seconds.
+        is_derived: Whether its key is derived from what the client sends, so that it can start
+            anew after it has ended.
 
     Attributes:
+        calls: Calls that may have used its leases.
+        calls_in_flight: Those that have not ended.
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
         answers: The methods of server requests that the client answers.
@@ -168,9 +206,14 @@ class LiveSession:
         session_id: str,
         sdk: AsyncSession,
         lease_ttl: float = LEASE_TTL,
+        *,
+        is_derived: bool = False,
     ) -> None:
         self.sealed = sealed
         self.lease_ttl = lease_ttl
+        self.is_derived = is_derived
+        self.calls = 0
+        self.calls_in_flight = 0
         self.id = session_id
         self.sdk = sdk
         self.scope = sealed.scope
@@ -185,7 +228,11 @@ class LiveSession:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._running)
+        return bool(self._running or self.calls_in_flight)
+
+    def calling(self) -> _Calling:
+        """Count a call that may use its leases, while the block runs."""
+        return _Calling(self)
 
     def running(self, request_id: bytes) -> _Running:
         """Let the client cancel the current task by its request id while the block runs."""
@@ -232,8 +279,12 @@ class LiveSession:
             server_request.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
         return True
 
-    async def subscribe(self, uri: str) -> None:
+    async def subscribe(self, uri: str, sdk: AsyncSession) -> None:
         """Push updates of a resource until `unsubscribe`.
+
+        Args:
+            uri: The URI of the resource.
+            sdk: The session that has the leases of the client's calls.
 
         Raises:
             LeasewayError: Its server refused.
@@ -246,7 +297,7 @@ class LiveSession:
                     INVALID_PARAMS,
                     f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
                 )
-            subscription = ResourceSubscription(self.sdk, uri, self.scope or None, self._on_updated)
+            subscription = ResourceSubscription(sdk, uri, self.scope or None, self._on_updated)
             self._subscriptions[uri] = subscription
         try:
             await subscription.confirmed()
@@ -292,7 +343,7 @@ class SessionTable:
     Args:
         client: The SDK client of the sessions.
         sealer: Seals and opens session ids.
-        tenant: The client's tenant.
+        owner: Whom the sessions belong to.
         idle: Seconds after which an unused session is forgotten.
         limit: The limit of sessions over all callers.
         count: Counts the sessions of all callers; None means only those of this table.
@@ -306,7 +357,7 @@ class SessionTable:
         self,
         client: AsyncClient,
         sealer: Sealer,
-        tenant: str,
+        owner: Owner,
         *,
         idle: float = IDLE,
         limit: int = MAX_SESSIONS,
@@ -317,7 +368,7 @@ class SessionTable:
     ) -> None:
         self._client = client
         self._sealer = sealer
-        self._tenant = tenant
+        self._owner = owner
         self._idle = idle
         self._limit = limit
         self._count = count or self.__len__
@@ -334,21 +385,21 @@ class SessionTable:
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(list(self._live.values()))
 
-    def create(self, scope: str, version: str, capabilities: object) -> LiveSession:
-        """Create a session; raises `TooManySessions`."""
+    def create(
+        self, scope: str, version: str, capabilities: object, client: str = ""
+    ) -> LiveSession:
+        """Create a session of a client with `initialize`; raises `TooManySessions`."""
         self._check_limit()
-        sealed = SealedSession(
-            f"mcp-{secrets.token_hex(12)}",
-            self._tenant,
-            scope,
-            version,
-            input_capabilities(capabilities),
-            time.time() + _MAX_AGE,
-        )
+        key = f"mcp-{secrets.token_hex(12)}"
+        known = input_capabilities(capabilities)
+        sealed = self._sealed(key, scope, client, version, known, time.time() + _MAX_AGE)
         return self._add(sealed, self._sealer.seal(sealed))
 
-    def create_handle(self, scope: str) -> LiveSession:
-        return self.create(scope, LATEST_MODERN_VERSION, {})
+    def create_handle(self, scope: str, client: str = "") -> LiveSession:
+        """Create a session whose id is short; raises `TooManySessions`."""
+        self._check_limit()
+        handle = self._sealer.make_handle(self._owner, scope, time.time() + _MAX_AGE)
+        return self._add(self._open_id(handle, scope, client), handle)
 
     def find(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of an id from any front, or None if it has ended or is invalid."""
@@ -357,20 +408,67 @@ class SessionTable:
             return None  # ended with another credential; `expire_idle` removes it
         if live is None:
             try:
-                sealed = self._sealer.open(session_id, time.time())
+                sealed = self._open_id(session_id, scope)
             except InvalidSessionId:
                 return None
             if sealed.key in self._ended or sealed.key in self._forgotten:
                 return None
-            if sealed.tenant != self._tenant:
-                return None
             self._check_limit()
             live = self._add(sealed, session_id)
-        if live.scope != scope:
+        if live.scope != scope or live.is_derived:
             return None
         live.last_used = time.monotonic()
         self._live.move_to_end(session_id)
         return live
+
+    def conversation(
+        self, scope: str, client: str, words: tuple[str, ...], *, tells_end: bool = True
+    ) -> LiveSession | None:
+        """Return the session that the owner's client names by words of its own.
+
+        Returns:
+            None if it has ended and `tells_end` is not set.
+
+        Raises:
+            EndedConversation: It has ended since its last call, which is told once.
+            TooManySessions: There are too many.
+        """
+        key = self._sealer.derive_key(self._owner, scope, *words)
+        live = self._live.get(key)
+        if live is None:
+            if key in self._forgotten and not tells_end:
+                return None
+            if self._forgotten.discard(key):
+                raise EndedConversation
+            self._check_limit()
+            sealed = self._sealed(key, scope, client, LATEST_MODERN_VERSION, {}, math.inf)
+            live = self._add(sealed, key, is_derived=True)
+        live.last_used = time.monotonic()
+        self._live.move_to_end(key)
+        return live
+
+    def _open_id(self, session_id: str, scope: str, client: str = "") -> SealedSession:
+        """Return the session in an id of this owner; raises `InvalidSessionId`."""
+        if is_handle(session_id):
+            key, expires = self._sealer.open_handle(session_id, self._owner, scope, time.time())
+            return self._sealed(key, scope, client, LATEST_MODERN_VERSION, {}, expires)
+        sealed = self._sealer.open(session_id, time.time())
+        if sealed.owner != self._owner:
+            raise InvalidSessionId
+        return sealed
+
+    def _sealed(
+        self,
+        key: str,
+        scope: str,
+        client: str,
+        version: str,
+        capabilities: dict[str, Any],
+        expires: float,
+    ) -> SealedSession:
+        tenant, principal = self._owner
+        client = client[:_MAX_CLIENT]
+        return SealedSession(key, tenant, scope, version, capabilities, expires, principal, client)
 
     def find_live(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of an id if this front serves it already."""
@@ -380,16 +478,22 @@ class SessionTable:
         """Like `find`, but ask whether the session has ended on another front before opening it."""
         if self._ends is not None and session_id not in self._live:
             try:
-                sealed = self._sealer.open(session_id, time.time())
+                sealed = self._open_id(session_id, scope)
             except InvalidSessionId:
                 return None
-            if sealed.tenant == self._tenant and await self._ends.has_ended(sealed.key):
+            if await self._ends.has_ended(sealed.key):
                 return None
         return self.find(session_id, scope)
 
     async def end(self, live: LiveSession) -> None:
-        """End a session permanently, on all fronts, and release its leases."""
+        """End a session permanently, on all fronts, and release its leases.
+
+        One with a derived key can start anew.
+        """
         self._live.pop(live.id, None)
+        if live.is_derived:
+            await live.release()
+            return
         self._ended.add(live.sealed.key)
         await live.release()
         if self._ends is not None:
@@ -442,11 +546,13 @@ class SessionTable:
         await live.stop()
         await leave_leases(live.sdk, self._idle)
 
-    def _add(self, sealed: SealedSession, session_id: str) -> LiveSession:
+    def _add(
+        self, sealed: SealedSession, session_id: str, *, is_derived: bool = False
+    ) -> LiveSession:
         # Leases must not outlive a session that expires sooner than the usual lease.
         ttl = min(LEASE_TTL, max(MIN_LEASE_TTL, self._idle))
         sdk = self._client.session(sealed.key, idle=math.inf)
-        live = LiveSession(sealed, session_id, sdk, ttl)
+        live = LiveSession(sealed, session_id, sdk, ttl, is_derived=is_derived)
         self._live[session_id] = live
         return live
 

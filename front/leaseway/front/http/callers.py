@@ -21,8 +21,9 @@ from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""
 
-FrontBuilder = Callable[[str, str, str | None], HttpFront]
-"""Builds the front of a tenant, an agent and a key."""
+FrontBuilder = Callable[[str, str, str | None, str], HttpFront]
+"""Builds the front of a tenant, an agent, a key and a principal, whose name is empty if clients
+are not told apart."""
 _EVERYBODY: Final = Holder("everybody", "")
 _CallerKey = tuple[str, str, bytes]
 """The tenant, the agent and the credential's digest."""
@@ -149,7 +150,8 @@ class Callers:
         if front is None:
             self._make_room(holder)
             tenant, agent, _ = key
-            front = self._fronts[key] = self._build_front(tenant, agent, credential)
+            principal = "" if holder is _EVERYBODY else holder.principal
+            front = self._fronts[key] = self._build_front(tenant, agent, credential, principal)
             self._holders[key] = holder
             front.start()
         self._fronts.move_to_end(key)

@@ -233,10 +233,12 @@ class FrontConnection(asyncio.Protocol):
         elif self._buffer and not self._with_aiohttp and self._blocked_since is None:
             self._handle_buffered()
 
-    def send_message(self, message: bytes, status: int) -> None:
-        """Respond with one JSON message."""
-        head = _OK if status == 200 else _response_head(status)
-        self._write(head % (len(message), _date()), message)
+    def send_message(self, message: bytes, status: int, cookie: str) -> None:
+        """Respond with one JSON message, and with a `Set-Cookie` header unless it is empty."""
+        head = (_OK if status == 200 else _response_head(status)) % (len(message), _date())
+        if cookie:
+            head = head[:-2] + b"Set-Cookie: %b\r\n\r\n" % cookie.encode()
+        self._write(head, message)
 
     def send_accepted(self) -> None:
         """Respond with 202 and no message."""

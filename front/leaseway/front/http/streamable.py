@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,9 +31,12 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from leaseway.front.calling.conversations import COOKIE
+from leaseway.front.calling.ended_sessions import EndedSessions
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
+from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sessions import (
     LiveSession,
     SessionTable,
@@ -44,6 +47,7 @@ from leaseway.front.definitions import has_header_params
 from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
 from leaseway.front.http.connection import HeadHandler
+from leaseway.front.http.cookies import SessionCookie, cookie_of
 from leaseway.front.http.request_checks import HttpError, accepts_stream, read_body
 from leaseway.front.http.streams import AiohttpSender, EventStream, HttpReply, json_response
 from leaseway.front.messages import (
@@ -59,8 +63,9 @@ from leaseway.front.messages import (
     rejection_error,
     result_message,
 )
-from leaseway.front.methods import Methods, Request, changed_notification
+from leaseway.front.methods import Methods, changed_notification
 from leaseway.sdk import LeasewayError
+from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
@@ -101,6 +106,7 @@ class HttpFront:
         sessions: Its sessions.
         control_plane: The digest of the control plane's address (`ancestors`), or empty.
         drain: How the front ends; None means at once.
+        rules: How the session of a call is found.
     """
 
     def __init__(
@@ -110,10 +116,13 @@ class HttpFront:
         drain: Drain | None = None,
         *,
         control_plane: str = "",
+        rules: Sequence[str] = DEFAULT_SESSION_RULES,
     ) -> None:
         self._methods = methods
         self._control_plane = control_plane
         self._sessions = sessions
+        self._uses_cookies = COOKIE in rules
+        self._told_cookies = EndedSessions()
         self._draining = (drain or Drain()).started
         self._scopes: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
@@ -225,35 +234,46 @@ class HttpFront:
             modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
         if modern:
             return await self._post_modern(http, scope, message, streams)
+        cookie = await self._cookie(http, scope)
         if message.method == "initialize" and message.request_id:
-            return self._initialize(scope, message)
-        live = await self._session_of(http, scope)
+            return self._initialize(scope, message, cookie)
+        live = await self._protocol_session(http, scope, cookie)
+        offers = _SESSION not in http.headers
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
+        handle = await self._handle_in_header(http, scope)
+        lives = (live, handle, cookie.live)
         http[HEAD_HANDLER] = self._head_handler(
             scope,
-            live.id,
+            lives,
             streams,
             lambda body, _: version is not None or MODERN_MARK not in body,
-            lambda reply, message, live: self._handle_legacy(reply, live, message, media),
+            lambda reply, message: self._handle_legacy(
+                reply, message, scope, lives, cookie, media, offers
+            ),
             cancel_on_disconnect=False,
         )
         if not message.request_id or message.method is None:
-            _handle_notification(live, message)
+            if live is not None:
+                _handle_notification(live, message)
+            elif message.method is None:
+                raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC message.")
             return web.Response(status=202)
         sender = AiohttpSender(http)
         reply = HttpReply(sender, accepts_stream=streams)
         # Shielded, because a client that disconnects has not cancelled its request.
-        task = asyncio.create_task(self._handle_legacy(reply, live, message, media))
+        task = asyncio.create_task(
+            self._handle_legacy(reply, message, scope, lives, cookie, media, offers)
+        )
         await asyncio.shield(task)
         return await sender.response()
 
     def _head_handler(
         self,
         scope: str,
-        session_id: str | None,
+        lives: Sequence[LiveSession | None],
         streams: bool,
         matches: Callable[[bytes, Message], bool],
-        handle: Callable[[HttpReply, Message, LiveSession | None], Coroutine[Any, Any, None]],
+        handle: Callable[[HttpReply, Message], Coroutine[Any, Any, None]],
         *,
         cancel_on_disconnect: bool,
     ) -> HeadHandler:
@@ -261,10 +281,10 @@ class HttpFront:
 
         Args:
             scope: The server in the URL, or empty.
-            session_id: The session id or lease handle in the head, or None.
+            lives: The sessions of the ids in the head.
             streams: Whether the client accepts an event stream.
             matches: Returns whether a body passes the same checks as the current one.
-            handle: Handles a request, given its reply and its session.
+            handle: Handles a request, given its reply.
             cancel_on_disconnect: Whether a lost connection cancels the request.
         """
 
@@ -281,37 +301,56 @@ class HttpFront:
                 return None
             if not matches(body, message):
                 return None
-            live = None
-            if session_id is not None:
-                live = self._sessions.find_live(session_id, scope)
-                if live is None:
+            for live in lives:
+                if live is not None and self._sessions.find_live(live.id, scope) is not live:
                     return None
             reply.accepts_stream = streams
-            task = asyncio.create_task(handle(reply, message, live))
+            task = asyncio.create_task(handle(reply, message))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
             return task
 
         return HeadHandler(start, cancel_on_disconnect)
 
-    def _initialize(self, scope: str, message: Message) -> web.StreamResponse:
+    def _initialize(
+        self, scope: str, message: Message, cookie: SessionCookie
+    ) -> web.StreamResponse:
         params = object_params(message) or {}
         version = negotiate_version(params.get("protocolVersion"))
+        info = params.get("clientInfo")
+        name = info.get("name") if isinstance(info, dict) else None
+        client = name if isinstance(name, str) else ""
         try:
-            live = self._sessions.create(scope, version, params.get("capabilities"))
+            live = self._sessions.create(scope, version, params.get("capabilities"), client)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         live.push = partial(self._push, live)
         result = initialize_result(version, control_plane=self._control_plane)
         response = json_response(result_message(message.request_id, result))
         response.headers[_SESSION] = live.id
+        if self._uses_cookies:
+            response.headers["Set-Cookie"] = cookie.header(live.id)
         return response
 
     async def _handle_legacy(
-        self, reply: HttpReply, live: LiveSession | None, message: Message, media: MediaMode | None
+        self,
+        reply: HttpReply,
+        message: Message,
+        scope: str,
+        lives: tuple[LiveSession | None, LiveSession | None, LiveSession | None],
+        cookie: SessionCookie,
+        media: MediaMode | None,
+        offers: bool,
     ) -> None:
-        """Handle a request of a session."""
-        assert live is not None
+        """Handle a request of a client with `initialize`, which may carry no session."""
+        live, handle, _ = lives
+        carried = cookie.carried(self._sessions, reply, live, handle)
+        if live is None:
+            request = Request(
+                message, Listener(reply.send), False, scope, carried, offers, media=media
+            )
+            reply.finish((await self._handle(request))[0])
+            return
         listener = Listener(reply.send)
         listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
@@ -319,7 +358,7 @@ class HttpFront:
             listener.answers = live.answers
             listener.ask = lambda request: live.ask(request, reply.ask)
             listener.withdraw = lambda request: live.withdraw(request, reply.ask)
-        request = Request(message, listener, False, live.scope, live, media=media)
+        request = Request(message, listener, False, scope, carried, offers, media=media)
         with live.running(message.request_id):
             try:
                 response, _ = await self._handle(request)
@@ -355,23 +394,24 @@ class HttpFront:
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
         live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
+        cookie = await self._cookie(http, scope)
         headers = http.headers  # the handler of its head must not keep the whole request
         if message.method == "tools/call":
             http[HEAD_HANDLER] = self._head_handler(
                 scope,
-                handle,
+                (live, cookie.live),
                 streams,
                 lambda _, message: (
                     message.method == "tools/call" and _name_and_meta(message) == name_and_meta
                 ),
-                lambda reply, message, live: self._handle_modern(
-                    reply, message, scope, headers, answers, live
+                lambda reply, message: self._handle_modern(
+                    reply, message, scope, headers, answers, live, cookie
                 ),
                 cancel_on_disconnect=True,
             )
         sender = AiohttpSender(http)
         reply = HttpReply(sender, accepts_stream=streams)
-        await self._handle_modern(reply, message, scope, headers, answers, live)
+        await self._handle_modern(reply, message, scope, headers, answers, live, cookie)
         return await sender.response()
 
     async def _handle_modern(
@@ -381,16 +421,16 @@ class HttpFront:
         scope: str,
         headers: Mapping[str, str],
         answers: tuple[str, ...],
-        live: LiveSession | None,
+        handle: LiveSession | None,
+        cookie: SessionCookie,
     ) -> None:
         """Handle a modern request whose `_meta` is valid."""
         listener = Listener(reply.send)
         listener.answers = answers
         listener.passes_input = True
-        if live is not None:
-            listener.lease_ttl = live.lease_ttl
         media = parse_media_mode(headers.get(MEDIA_HEADER))
-        request = Request(message, listener, True, scope, live, handles=self._sessions, media=media)
+        carried = cookie.carried(self._sessions, reply, None, handle)
+        request = Request(message, listener, True, scope, carried, True, media=media)
         try:
             if message.method == "tools/call":
                 rejection = await self._check_header_params(headers, scope, message)
@@ -471,16 +511,44 @@ class HttpFront:
                 self._push(live, changed_notification(kind))
 
     async def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
-        """Return the session of a legacy request; raises `HttpError`."""
-        session_id = http.headers.get(_SESSION)
-        if session_id is None:
-            raise HttpError(400, f"{_SESSION} is missing: send initialize first.")
+        """Return the session of a request that needs one; raises `HttpError`."""
+        live = await self._protocol_session(http, scope, await self._cookie(http, scope))
+        if live is None:
+            message = f"{_SESSION} is missing: {http.method} is about one session."
+            raise HttpError(405, message, {"Allow": "POST"})
+        return live
+
+    async def _protocol_session(
+        self, http: web.BaseRequest, scope: str, cookie: SessionCookie
+    ) -> LiveSession | None:
+        """Return the session of a legacy request, or None if it carries none.
+
+        Raises:
+            HttpError: It has ended, or the protocol version has no sessions.
+        """
         version = http.headers.get(_VERSION)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise HttpError(400, f"{_VERSION} {version[:40]!r} has no sessions.")
+        session_id = http.headers.get(_SESSION)
+        if session_id is None:
+            return cookie.live
         return await self._session(
             session_id, scope, "Unknown or ended session. Send initialize again."
         )
+
+    async def _handle_in_header(self, http: web.BaseRequest, scope: str) -> LiveSession | None:
+        handle = http.headers.get(HANDLE_HEADER)
+        return await self._session(handle, scope, UNKNOWN_HANDLE) if handle else None
+
+    async def _cookie(self, http: web.BaseRequest, scope: str) -> SessionCookie:
+        """Return the session of a request's cookie, if the front uses cookies."""
+        session_id = cookie_of(http) if self._uses_cookies else ""
+        if not session_id:
+            return SessionCookie(http.secure)
+        live = await self._sessions.open(session_id, scope)
+        if live is not None:
+            live.push = partial(self._push, live)
+        return SessionCookie(http.secure, session_id, live, self._told_cookies)
 
     async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
         try:

@@ -36,10 +36,12 @@ class EventStream:
     Args:
         ends_when_full: Whether to end the stream when the queue is full, so that the client
             reconnects and reads again what it missed; else messages are dropped.
+        cookie: The value of a `Set-Cookie` header, or empty.
     """
 
-    def __init__(self, *, ends_when_full: bool = False) -> None:
+    def __init__(self, *, ends_when_full: bool = False, cookie: str = "") -> None:
         self._ends_when_full = ends_when_full
+        self._cookie = cookie
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
@@ -72,6 +74,7 @@ class EventStream:
     async def write(self, http: web.BaseRequest) -> web.StreamResponse:
         """Respond with the queued messages until the stream ends or the client disconnects."""
         response = web.StreamResponse(headers=_HEADERS)
+        _set_cookie(response, self._cookie)
         try:
             await response.prepare(http)
             await self._write(response)
@@ -110,8 +113,8 @@ class EventStream:
 class Sender(Protocol):
     """Sends the response to one POST, in one of three forms."""
 
-    def send_message(self, message: bytes, status: int) -> None:
-        """Respond with one JSON message."""
+    def send_message(self, message: bytes, status: int, cookie: str) -> None:
+        """Respond with one JSON message, and with a `Set-Cookie` header unless it is empty."""
 
     def send_accepted(self) -> None:
         """Respond with 202 and no message."""
@@ -130,14 +133,16 @@ class HttpReply:
 
     Attributes:
         accepts_stream: Whether the client accepts an event stream.
+        cookie: The value of the `Set-Cookie` header of the response, or empty.
     """
 
-    __slots__ = ("_sender", "_stream", "_timer", "accepts_stream")
+    __slots__ = ("_sender", "_stream", "_timer", "accepts_stream", "cookie")
 
     def __init__(
         self, sender: Sender, *, accepts_stream: bool = False, has_timer: bool = True
     ) -> None:
         self.accepts_stream = accepts_stream
+        self.cookie = ""
         self._sender = sender
         self._stream: EventStream | None = None
         self._timer = (
@@ -160,7 +165,7 @@ class HttpReply:
         """Send the response."""
         if self._stream is None:
             self._stop_timer()
-            self._sender.send_message(message, status)
+            self._sender.send_message(message, status, self.cookie)
         else:
             self._stream.put(message, keep=True)
             self._stream.end()
@@ -181,7 +186,7 @@ class HttpReply:
     def _open(self) -> EventStream:
         if self._stream is None:
             self._stop_timer()
-            self._stream = EventStream()
+            self._stream = EventStream(cookie=self.cookie)
             self._sender.send_stream(self._stream)
         return self._stream
 
@@ -198,8 +203,9 @@ class AiohttpSender:
         self._response: web.StreamResponse | None = None
         self._writing: asyncio.Task[web.StreamResponse] | None = None
 
-    def send_message(self, message: bytes, status: int) -> None:
+    def send_message(self, message: bytes, status: int, cookie: str) -> None:
         self._response = json_response(message, status)
+        _set_cookie(self._response, cookie)
 
     def send_accepted(self) -> None:
         self._response = web.Response(status=202)
@@ -217,6 +223,11 @@ class AiohttpSender:
 
 def json_response(message: bytes, status: int = 200) -> web.Response:
     return web.Response(body=message, status=status, headers=_JSON)
+
+
+def _set_cookie(response: web.StreamResponse, cookie: str) -> None:
+    if cookie:
+        response.headers["Set-Cookie"] = cookie
 
 
 def _event(message: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Names from MCP: the methods of server requests, log levels, reserved keys of `_meta`."""
+"""Names from MCP: server requests, log levels, rules for sessions, reserved keys of `_meta`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ LOG_LEVELS: Final = (
     "emergency",
 )
 """The lowest level first."""
+
+SESSION_RULES: Final = (
+    "argument",
+    "handle",
+    "conversation",
+    "mcp-session",
+    "cookie",
+    "principal",
+)
+"""What may say to which session a call of an MCP client belongs, the first one first: an argument
+of the tool, a handle in `_meta` or a header, a host's id of the conversation in `_meta`,
+`Mcp-Session-Id`, a cookie, the authenticated principal."""
+
+DEFAULT_SESSION_RULES: Final = SESSION_RULES[:-1]
+"""All but the principal, whose conversations would share their state."""
 
 _HOP_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate"})
 _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})

@@ -38,10 +38,13 @@ from leaseway.cli.options.common import (
 from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
 from leaseway.cli.options.front import (
     FrontReach,
+    conversation_keys_option,
     drain_timeout_option,
     front_options,
     handles_option,
     media_option,
+    session_argument_option,
+    sessions_from_option,
     tools_option,
 )
 from leaseway.cli.options.identity import Credentials, identity_options
@@ -118,6 +121,7 @@ def mcp_front(
     else:
         key = require_key_beyond_loopback(listen)
     from leaseway.front.app import FrontOptions, McpListener, run_http
+    from leaseway.front.calling.conversations import SessionOptions
     from leaseway.identity.authenticator import authenticator_for
     from leaseway.identity.principal import Role
 
@@ -135,6 +139,9 @@ def mcp_front(
         search=reach.tools == "search",
         media=reach.media,
         handles=reach.handles,
+        found_by=SessionOptions(
+            reach.sessions_from, reach.session_argument, reach.conversation_keys
+        ),
         public_url=reach.public_url,
         authenticator=authenticator,
         drain_timeout=reach.drain_timeout,
@@ -177,6 +184,9 @@ def mcp_front(
 @tools_option
 @media_option
 @handles_option
+@sessions_from_option
+@session_argument_option
+@conversation_keys_option
 @drain_timeout_option
 @vault_arguments_option
 @client_options
@@ -187,6 +197,9 @@ def mcp(
     tools: str,
     media: MediaMode,
     handles: bool,
+    sessions_from: tuple[str, ...],
+    session_argument: str,
+    conversation_keys: tuple[str, ...],
     drain_timeout: float,
     vault: list[str],
     connection: ConnectionOptions,
@@ -220,6 +233,7 @@ def mcp(
 
     async def run() -> int:
         from leaseway.front.app import FrontOptions, run_stdio
+        from leaseway.front.calling.conversations import SessionOptions
 
         async with AsyncExitStack() as stack:
             address = connection.address.reachable
@@ -232,6 +246,7 @@ def mcp(
                 search=tools == "search",
                 media=media,
                 handles=handles,
+                found_by=SessionOptions(sessions_from, session_argument, conversation_keys),
                 shows_problems=planes is not None,
                 drain_timeout=drain_timeout,
             )

@@ -1,0 +1,137 @@
+"""To which session a call belongs: rules, tried in order.
+
+A model, a host or its HTTP library says it in some way, or in none. No rule lets a client reach a
+session of another principal or tenant: ids are bound to their owner, and what a host says itself
+only tells the conversations of one owner apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_types import CLIENT_INFO_META_KEY
+from mcp_types.jsonrpc import INVALID_PARAMS
+
+from leaseway.front.calling.sessions import EndedConversation, LiveSession, SessionTable
+from leaseway.front.messages import JsonRpcError
+from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
+
+ARGUMENT: Final = "argument"
+COOKIE: Final = "cookie"
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a front finds the session of a call.
+
+    Attributes:
+        rules: Of `SESSION_RULES`, in the order in which they are tried.
+        argument: The preferred name of the argument of leased tools.
+        conversation_keys: The keys of `_meta` in which hosts send ids of their conversations.
+    """
+
+    rules: tuple[str, ...] = DEFAULT_SESSION_RULES
+    argument: str = "session"
+    conversation_keys: tuple[str, ...] = ("openai/session",)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a request carries beside its `_meta`.
+
+    Attributes:
+        sessions: The sessions of its caller.
+        protocol: The session of `Mcp-Session-Id`, or of the connection on stdio.
+        handle: The session of a handle in `_meta` or a header.
+        cookie: The session of a cookie.
+        lost_cookie: Whether it has a cookie of a session that has ended.
+        set_cookie: Makes the client return a session's id, or forget it if that is empty; None
+            without HTTP.
+    """
+
+    sessions: SessionTable
+    protocol: LiveSession | None = None
+    handle: LiveSession | None = None
+    cookie: LiveSession | None = None
+    lost_cookie: bool = False
+    set_cookie: Callable[[str], None] | None = None
+
+
+def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
+    """Return the name of a client's program, or empty."""
+    info = meta.get(CLIENT_INFO_META_KEY)
+    name = info.get("name") if isinstance(info, dict) else None
+    if isinstance(name, str):
+        return name
+    return carried.protocol.sealed.client if carried.protocol is not None else ""
+
+
+class Conversations:
+    """Finds the session of a call by everything but its arguments.
+
+    Args:
+        options: How.
+    """
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+
+    def find(
+        self,
+        carried: Carried,
+        meta: Mapping[str, Any],
+        scope: str,
+        rules: Sequence[str],
+        *,
+        tells_end: bool = True,
+    ) -> LiveSession | None:
+        """Return the session of the first rule that applies, or None.
+
+        Raises:
+            EndedConversation: The session has ended, and `tells_end` is set; told once.
+            JsonRpcError: `_meta` is wrong, or there are too many sessions.
+        """
+        for rule in rules:
+            live = self._by_rule(rule, carried, meta, scope, tells_end)
+            if live is not None:
+                return live
+        return None
+
+    def _by_rule(
+        self, rule: str, carried: Carried, meta: Mapping[str, Any], scope: str, tells_end: bool
+    ) -> LiveSession | None:
+        if rule == "handle":
+            return carried.handle
+        if rule == "mcp-session":
+            return carried.protocol
+        if rule == "conversation":
+            return self._by_host(carried, meta, scope, tells_end) if meta else None
+        if rule == COOKIE:
+            if carried.lost_cookie and carried.set_cookie is not None and tells_end:
+                carried.set_cookie("")
+                raise EndedConversation
+            return carried.cookie
+        if rule == "principal":
+            words = ("principal",)
+            return carried.sessions.conversation(
+                scope, client_name(meta, carried), words, tells_end=tells_end
+            )
+        return None
+
+    def _by_host(
+        self, carried: Carried, meta: Mapping[str, Any], scope: str, tells_end: bool
+    ) -> LiveSession | None:
+        for key in self.options.conversation_keys:
+            value = meta.get(key)
+            if value is None:
+                continue
+            if not isinstance(value, str) or not value:
+                text = f"`_meta` key {key[:100]} must be the id of a conversation: a string."
+                raise JsonRpcError(INVALID_PARAMS, text)
+            words = ("conversation", key, value)
+            return carried.sessions.conversation(
+                scope, client_name(meta, carried), words, tells_end=tells_end
+            )
+        return None

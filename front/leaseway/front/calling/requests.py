@@ -1,0 +1,124 @@
+"""One request of a client, and what every method does with its params. Used by `methods`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
+from opentelemetry import context as otel_context
+
+from leaseway.front.calling.conversations import Carried
+from leaseway.front.calling.listener import Listener
+from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
+from leaseway.front.calling.sessions import LiveSession
+from leaseway.front.messages import (
+    JsonRpcError,
+    Message,
+    ParamsT,
+    ResumableParams,
+    encode,
+    parse_params,
+)
+from leaseway.sdk import ToolResult
+from leaseway.wire.bounds import MAX_META
+from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE, context_from
+from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of a client, in flight.
+
+    Attributes:
+        message: The JSON-RPC message.
+        listener: Sends notifications and server requests to the client.
+        modern: Whether the client speaks 2026-07-28 or newer.
+        scope: The server that the client sees; empty means all.
+        carried: What tells its session, beside its `_meta` and its arguments.
+        offers_sessions: Whether handles and arguments stand in for a session of the protocol.
+        meta: The request's `_meta`.
+        media: How the client wants images and audio; None means the default.
+    """
+
+    message: Message
+    listener: Listener
+    modern: bool
+    scope: str
+    carried: Carried
+    offers_sessions: bool = False
+    meta: dict[str, Any] = field(default_factory=dict)
+    media: MediaMode | None = None
+
+
+def protocol_session(request: Request) -> LiveSession:
+    """Return the session of the protocol; raises `JsonRpcError` without one."""
+    if request.carried.protocol is None:
+        raise JsonRpcError(
+            INVALID_REQUEST,
+            f"{request.message.method} needs a session: send the Mcp-Session-Id that the response "
+            "to initialize has.",
+        )
+    return request.carried.protocol
+
+
+def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
+    """Parse a request's params and apply their `_meta`: progress, log level, media.
+
+    Raises:
+        JsonRpcError: They do not match the method's schema.
+    """
+    params = parse_params(request.message, kind)
+    meta = params.meta
+    if meta:
+        request.meta = meta
+        listener = request.listener
+        if MEDIA_KEY in meta:
+            request.media = parse_media_mode(meta[MEDIA_KEY])
+        if "progressToken" in meta:
+            listener.token = encode(meta["progressToken"])
+            listener.wants_progress = True
+        if request.modern:
+            level = meta.get(LOG_LEVEL_META_KEY)
+            listener.log_level = level if level in LOG_LEVELS else ""
+        relayed = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
+        if relayed:
+            listener.meta = encode(relayed)
+            if len(listener.meta) > MAX_META:
+                raise JsonRpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
+    return params
+
+
+def payload_of(result: ToolResult, request: Request) -> bytes:
+    """Return a result's payload, with links to artifacts if the client wants links."""
+    return result.payload if request.listener.inline_media else link_media(result.payload)
+
+
+def pass_input_responses(request: Request, params: ResumableParams) -> None:
+    """Pass a modern client's answers to an `input_required` result on to the server."""
+    if not request.modern:
+        return
+    parts = []
+    if bytes(params.responses):
+        parts.append(b'"inputResponses":%b' % bytes(params.responses))
+    if params.state is not None:
+        parts.append(b'"requestState":%b' % encode(params.state))
+    if parts:
+        request.listener.input = b"{%b}" % b",".join(parts)
+
+
+@contextlib.contextmanager
+def traced(meta: dict[str, Any]) -> Iterator[None]:
+    """Continue the client's trace in the block if `_meta` has a traceparent."""
+    traceparent, tracestate = meta.get(TRACEPARENT), meta.get(TRACESTATE, "")
+    if not (isinstance(traceparent, str) and isinstance(tracestate, str)):
+        yield
+        return
+    token = otel_context.attach(context_from(traceparent, tracestate))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)

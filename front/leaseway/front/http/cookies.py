@@ -1,0 +1,66 @@
+"""The session cookie, for clients that return cookies but send no session id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+
+from leaseway.front.calling.conversations import Carried
+from leaseway.front.calling.ended_sessions import EndedSessions
+from leaseway.front.calling.sessions import LiveSession, SessionTable
+from leaseway.front.http.streams import HttpReply
+
+_NAME: Final = "leaseway-session"
+
+
+def cookie_of(http: web.BaseRequest) -> str:
+    """Return the session id in a request's cookie, or empty."""
+    if _NAME not in http.headers.get("Cookie", ""):
+        return ""
+    return http.cookies.get(_NAME, "")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCookie:
+    """The cookie of one request.
+
+    Attributes:
+        is_secure: Whether the request came over TLS.
+        session_id: Its session id, or empty.
+        live: Its session, or None.
+        told: The ids of sessions whose end was told.
+    """
+
+    is_secure: bool
+    session_id: str = ""
+    live: LiveSession | None = None
+    told: EndedSessions = field(default_factory=EndedSessions)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its session has ended, which was not told yet."""
+        return bool(self.session_id) and self.live is None and self.session_id not in self.told
+
+    def header(self, session_id: str) -> str:
+        """Return the `Set-Cookie` header for a session; an empty id removes the cookie."""
+        age = "" if session_id else "; Max-Age=0"
+        secure = "; Secure" if self.is_secure else ""
+        return f"{_NAME}={session_id}; Path=/mcp; HttpOnly; SameSite=Strict{secure}{age}"
+
+    def carried(
+        self,
+        sessions: SessionTable,
+        reply: HttpReply,
+        protocol: LiveSession | None,
+        handle: LiveSession | None,
+    ) -> Carried:
+        """Return what a request with this cookie carries."""
+
+        def set_cookie(session_id: str) -> None:
+            if not session_id:
+                self.told.add(self.session_id)
+            reply.cookie = self.header(session_id)
+
+        return Carried(sessions, protocol, handle, self.live, self.is_lost, set_cookie)

@@ -1,0 +1,366 @@
+"""To which session a call belongs, for clients that say it in different ways, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.cookiejar import DefaultCookiePolicy
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from tests.front.http.test_callers import Keys, bearer
+
+from leaseway.front.app import McpListener
+from leaseway.front.calling.conversations import SessionOptions
+from leaseway.front.calling.sealing import Owner, Sealer
+from leaseway.front.calling.sessions import SessionTable
+from leaseway.front.http.callers import Callers
+from leaseway.front.http.request_checks import AccessCheck
+from leaseway.front.http.server import HttpServer
+from leaseway.front.http.streamable import HttpFront
+from leaseway.front.methods import Methods
+from leaseway.identity.authenticator import Authenticator
+from leaseway.sdk.testing import CallContext, FakeLeaseway
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.messages.mcp import SESSION_RULES
+
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+VERSION = "io.modelcontextprotocol/protocolVersion"
+MODERN = {VERSION: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+INFO = {"name": "host", "version": "1"}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeLeaseway]:
+    """A system whose leased server counts its calls, and one that is shared."""
+    with FakeLeaseway() as fake:
+        counter = fake.server("counter", stateful=True)
+
+        @counter.tool
+        def count(ctx: CallContext, by: int = 1) -> str:
+            """Count."""
+            ctx.state["n"] = ctx.state.get("n", 0) + by
+            return f"{ctx.lease_id} {ctx.state['n']}"
+
+        shared = fake.server("shared")
+
+        @shared.tool
+        def greet(name: str) -> str:
+            """Greet."""
+            return f"Hello {name}."
+
+        yield fake
+
+
+@asynccontextmanager
+async def front(
+    fake: FakeLeaseway,
+    options: SessionOptions | None = None,
+    authenticator: Authenticator | None = None,
+) -> AsyncIterator[str]:
+    """Serve a system to MCP clients; yield the URL."""
+    options = options or SessionOptions()
+    sealer = Sealer("key", "mcp session")
+
+    def build(tenant: str, _agent: str, _key: str | None, principal: str) -> HttpFront:
+        client = fake.async_client(tenant=tenant)
+        table = SessionTable(client, sealer, Owner(tenant, principal))
+        return HttpFront(Methods(client, sessions=options), table, rules=options.rules)
+
+    listener = McpListener(Endpoint("127.0.0.1", 0), None)
+    callers = Callers(build, "default", "mcp", None, authenticator)
+    server = HttpServer(AccessCheck(listener.endpoint, None), callers)
+    async with callers.running(), server.serving(listener.socket):
+        yield f"http://{listener.endpoint}/mcp"
+
+
+@dataclass
+class Host:
+    """A host with an HTTP client of its own, which says what a test lets it say."""
+
+    http: aiohttp.ClientSession
+    url: str
+    key: str | None = None
+    status = 0
+
+    async def send(
+        self, method: str, params: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> Any:
+        """Send a request; return its result, or raise an error with its message."""
+        sent = {**ACCEPT, **(headers or {})}
+        if self.key is not None:
+            sent["Authorization"] = bearer(self.key)
+        if VERSION in params.get("_meta", {}):
+            sent |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+            if "name" in params:
+                sent["Mcp-Name"] = params["name"]
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        async with self.http.post(self.url, json=message, headers=sent) as answer:
+            self.status = answer.status
+            self.session = answer.headers.get("Mcp-Session-Id", "")
+            response = await answer.json()
+        if "error" in response:
+            raise LookupError(response["error"]["message"])
+        return response["result"]
+
+    async def initialize(self, name: str = "host") -> dict[str, str]:
+        """Open a session; return the header that continues it."""
+        info = {**INFO, "name": name}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        await self.send("initialize", params)
+        return {"Mcp-Session-Id": self.session}
+
+    async def call(
+        self,
+        headers: dict[str, str] | None = None,
+        meta: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Call `count`; return the result."""
+        params = {"name": "count", "arguments": arguments, "_meta": meta or {}}
+        return await self.send("tools/call", params, headers)
+
+    async def count(
+        self,
+        headers: dict[str, str] | None = None,
+        meta: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> tuple[str, int]:
+        """Call `count`; return the lease that counted, and its number."""
+        result = await self.call(headers, meta, **arguments)
+        assert not result.get("isError"), result
+        lease, number = result["content"][0]["text"].split()
+        return lease, int(number)
+
+
+@asynccontextmanager
+async def host(url: str, key: str | None = None, *, cookies: bool = False) -> AsyncIterator[Host]:
+    """Run a host, by default one that drops cookies."""
+    jar = aiohttp.CookieJar(unsafe=True) if cookies else aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(cookie_jar=jar) as http:
+        yield Host(http, url, key)
+
+
+def text_of(result: Any) -> str:
+    """Return the first text of a result of the official client."""
+    text: str = result.content[0].text
+    return text
+
+
+def session_of(result: Any) -> str:
+    """Return the session that the result of a first call says."""
+    session: str = result["_meta"]["leaseway/session"]
+    assert f"Session: {session}\n" in result["content"][-1]["text"]
+    return session
+
+
+@pytest.mark.parametrize("meta", [MODERN, {}])
+async def test_a_model_continues_by_passing_back_the_session(
+    fake: FakeLeaseway, meta: dict[str, Any]
+) -> None:
+    async with front(fake) as url, host(url) as model:
+        listed = await model.send("tools/list", {"_meta": meta})
+        tools = {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
+        assert "pass back the session" in tools["count"]["properties"]["session"]["description"]
+        assert "session" not in tools["greet"]["properties"]
+        first = await model.call(meta=meta)
+        session = session_of(first)
+        assert len(session) == 32, "models copy it"
+        again = await model.count(meta=meta, session=session)
+        assert again == (first["content"][0]["text"].split()[0], 2)
+        other = await model.call(meta=meta, session="")
+        assert session_of(other) != session
+        assert other["content"][0]["text"].split() != list(map(str, again))
+        assert (await model.call(meta=meta, session=session))["content"][0]["text"].endswith(" 3")
+        assert len(fake.leases) == 2
+
+
+async def test_the_official_client_has_one_lease_for_its_conversation(fake: FakeLeaseway) -> None:
+    async with front(fake) as url:
+        for era in ("2026-07-28", "legacy"):
+            async with Client(url, mode=era) as one, Client(url, mode=era) as other:
+                for client, number in ((one, 1), (other, 1), (one, 2), (other, 2), (one, 3)):
+                    result = await client.call_tool("count", {})
+                    assert text_of(result).split()[1] == str(number)
+
+
+async def test_the_official_client_without_cookies_passes_the_session(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, httpx2.AsyncClient() as http:
+        http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        transport = streamable_http_client(url, http_client=http)
+        async with Client(transport, mode="2026-07-28") as client:
+            await client.list_tools()
+            counted = []
+            session: dict[str, str] = {}
+            for _ in range(3):
+                result = await client.call_tool("count", session)
+                counted.append(text_of(result))
+                session = session or {"session": (result.meta or {})["leaseway/session"]}
+            assert [text.split()[1] for text in counted] == ["1", "2", "3"]
+            assert text_of(await client.call_tool("count", {})).split()[1] == "1"
+
+
+async def test_hosts_that_initialize_before_each_call_say_their_conversation(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as chat:
+        counted = []
+        for number in range(8):
+            session = await chat.initialize()
+            meta = {"openai/session": f"conversation-{number % 2}"}
+            counted.append(await chat.count(session, meta))
+        assert [number for _, number in counted] == [1, 1, 2, 2, 3, 3, 4, 4]
+        assert len(fake.leases) == 2
+
+
+async def test_a_client_without_a_session_header_is_served(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as client:
+        await client.initialize()
+        assert await client.send("ping", {}) == {}
+        greeting = await client.send("tools/call", {"name": "greet", "arguments": {"name": "you"}})
+        assert greeting["content"] == [{"type": "text", "text": "Hello you."}]
+        with pytest.raises(LookupError, match="needs a session: send the Mcp-Session-Id"):
+            await client.send("logging/setLevel", {"level": "info"})
+        with pytest.raises(LookupError, match="ended session"):
+            await client.send("ping", {}, {"Mcp-Session-Id": "invented"})
+        assert client.status == 404
+        for method, status in (("GET", 405), ("DELETE", 405)):
+            async with client.http.request(method, url, headers=ACCEPT) as answer:
+                assert answer.status == status
+
+
+@pytest.mark.parametrize("meta", [MODERN, {}])
+async def test_a_client_that_returns_cookies_keeps_its_lease(
+    fake: FakeLeaseway, meta: dict[str, Any]
+) -> None:
+    async with front(fake) as url, host(url, cookies=True) as one, host(url, cookies=True) as other:
+        if not meta:
+            await one.initialize()
+            await other.initialize()
+        for number in (1, 2, 3):
+            assert (await one.count(meta=meta))[1] == number
+            assert (await other.count(meta=meta))[1] == number
+        assert len(fake.leases) == 2
+
+
+async def test_the_end_of_a_cookies_session_is_told_once(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url, cookies=True) as client:
+        header = await client.initialize()
+        await client.count()
+        async with client.http.delete(url, headers=header) as answer:
+            assert answer.status == 204
+        await client.send("tools/list", {})
+        with pytest.raises(LookupError, match="Its state is lost"):
+            await client.call()
+        assert (await client.count())[1] == 1
+        assert (await client.count())[1] == 2
+
+
+async def test_an_operator_may_give_a_principal_one_lease(
+    fake: FakeLeaseway, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path)
+    one, other = keys.make("acme"), keys.make("acme")
+    options = SessionOptions(rules=SESSION_RULES)
+    async with (
+        front(fake, options, Authenticator(keys=keys.file)) as url,
+        host(url, one) as client,
+        host(url, other) as neighbour,
+    ):
+        assert [(await client.count(meta=MODERN))[1] for _ in range(3)] == [1, 2, 3]
+        assert (await neighbour.count(meta=MODERN))[1] == 1
+
+
+async def test_without_rules_each_call_leases_for_itself(fake: FakeLeaseway) -> None:
+    async with front(fake, SessionOptions(rules=())) as url, host(url, cookies=True) as client:
+        listed = await client.send("tools/list", {"_meta": MODERN})
+        assert not any("session" in str(tool["inputSchema"]) for tool in listed["tools"])
+        for _ in range(3):
+            result = await client.call(meta=MODERN)
+            assert result["content"][0]["text"].endswith(" 1")
+            assert len(result["content"]) == 1
+        assert not fake.leases
+
+
+async def test_a_session_is_worth_nothing_to_others(fake: FakeLeaseway, tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    owner, neighbour, stranger = keys.make("acme"), keys.make("acme"), keys.make("beta")
+    async with front(fake, None, Authenticator(keys=keys.file)) as url, host(url, owner) as client:
+        header = await client.initialize()
+        await client.count(header)
+        session = session_of(await client.call(meta=MODERN))
+        chat = {"openai/session": "conversation-1"}
+        await client.count(header, chat)
+        forged = session[:-1] + ("A" if session[-1] != "A" else "B")
+        for key, stolen in ((neighbour, session), (stranger, session), (owner, forged)):
+            async with host(url, key) as thief:
+                refused = await thief.call(meta=MODERN, session=stolen)
+                assert refused["isError"]
+                assert "Unknown session" in refused["content"][0]["text"]
+                with pytest.raises(LookupError, match="Unknown handle"):
+                    await thief.call(meta={**MODERN, "leaseway/session": stolen})
+                with pytest.raises(LookupError, match="Unknown handle"):
+                    await thief.call({"Leaseway-Session": stolen}, MODERN)
+                if key == owner:
+                    continue
+                with pytest.raises(LookupError, match="ended session"):
+                    await thief.call(header)
+                with pytest.raises(LookupError, match="Its state is lost"):
+                    await thief.call({"Cookie": f"leaseway-session={session}"}, MODERN)
+                assert (await thief.count(await thief.initialize(), chat))[1] == 1
+        assert (await client.count(meta=MODERN, session=session))[1] == 2
+        assert (await client.count(header, chat))[1] == 2
+
+
+async def test_a_released_session_cannot_be_used_again(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as client:
+        session = session_of(await client.call(meta=MODERN))
+        arguments = {"handle": session}
+        released = {"name": "lease_release", "arguments": arguments, "_meta": MODERN}
+        result = await client.send("tools/call", released)
+        assert result["structuredContent"] == {"released": True}
+        assert not fake.leases
+        refused = await client.call(meta=MODERN, session=session)
+        assert "Call again without it for a new one" in refused["content"][0]["text"]
+        assert not fake.leases
+
+
+async def test_a_call_that_fails_leaves_no_session_behind(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as client:
+        wrong = await client.call(meta=MODERN, by="much")
+        assert wrong["isError"]
+        assert "_meta" not in wrong
+        wrong = await client.call(meta=MODERN, session=7)
+        assert "must be" in wrong["content"][0]["text"]
+        assert not fake.leases
+        with pytest.raises(LookupError, match="must be the id of a conversation"):
+            await client.call(meta={**MODERN, "openai/session": 7})
+
+
+async def test_a_handle_is_passed_as_the_session(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as client:
+        arguments = {"serverId": "counter"}
+        acquired = {"name": "lease_acquire", "arguments": arguments, "_meta": MODERN}
+        handle = (await client.send("tools/call", acquired))["structuredContent"]["handle"]
+        assert [(await client.count(meta=MODERN, session=handle))[1] for _ in range(2)] == [1, 2]
+        params = {"name": "counter:count", "arguments": {"session": handle}, "_meta": MODERN}
+        again = await client.send("tools/call", params)
+        assert again["content"][0]["text"].endswith(" 3"), "a qualified name is the same tool"
+        assert len(fake.leases) == 1
+
+
+async def test_every_front_with_the_key_continues_a_session(fake: FakeLeaseway) -> None:
+    async with front(fake) as first, front(fake) as second:
+        async with host(first) as client:
+            session = session_of(await client.call(meta=MODERN))
+            chat = {**MODERN, "openai/session": "one"}
+            await client.count(meta=chat)
+        async with host(second) as client:
+            assert (await client.count(meta=MODERN, session=session))[1] == 2
+            assert (await client.count(meta=chat))[1] == 2
