@@ -16,10 +16,10 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.data_plane.doubles.servers import MemoryCall, MemoryInstance, MemoryServers
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.testing.servers import MemoryCall, MemoryInstance, MemoryServers
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_proto, spec_to_proto

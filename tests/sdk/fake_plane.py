@@ -283,7 +283,7 @@ class FakeControlPlane(
         return admin_pb2.ReportProblemResponse()
 
     async def WatchEvents(self, request: Any, context: Any) -> Any:
-        yield admin_pb2.WatchEventsResponse(up_to_date=True)
+        yield admin_pb2.WatchEventsResponse()
 
     async def ListCalls(self, request: Any, context: Any) -> Any:
         return admin_pb2.ListCallsResponse()

@@ -3,9 +3,9 @@
 import asyncio
 
 from script_tools import make_server, serve
+from tests.data_plane.doubles.transport import MemoryTransport
 
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
-from leaseway.data_plane.testing.transport import MemoryTransport
 
 made = []
 

@@ -843,10 +843,7 @@ class WatchEventsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
-    UP_TO_DATE_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
-    up_to_date: _builtins.bool
-    """Whether this is the last message of the history."""
     dropped: _builtins.int
     """How many events were dropped because the client read too slowly."""
     @_builtins.property
@@ -857,12 +854,11 @@ class WatchEventsResponse(_message.Message):
         self,
         *,
         events: _abc.Iterable[Global___Event] | None = ...,
-        up_to_date: _builtins.bool = ...,
         dropped: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "events", b"events", "up_to_date", b"up_to_date"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "events", b"events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -742,7 +742,6 @@ class WatchToolsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
-    CHANGED_SERVERS_FIELD_NUMBER: _builtins.int
     WORKERS_CHANGED_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The current version."""
@@ -751,20 +750,15 @@ class WatchToolsResponse(_message.Message):
     worker has connected, disconnected or caught up, or has started or stopped a shared server.
     Earlier resolutions stay valid, but new ones may be better. False in the first message.
     """
-    @_builtins.property
-    def changed_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Servers whose exposed tools differ from the previous message. Empty in the first message."""
-
     def __init__(
         self,
         *,
         registry_version: _builtins.int = ...,
-        changed_servers: _abc.Iterable[_builtins.str] | None = ...,
         workers_changed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_servers", b"changed_servers", "registry_version", b"registry_version", "workers_changed", b"workers_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "workers_changed", b"workers_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

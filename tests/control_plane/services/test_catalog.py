@@ -170,9 +170,7 @@ async def test_watchers_get_the_current_version_and_each_newer_one(running: Runn
             await w1.receive("delta")
             second = await heard(watch)
         watch.cancel()
-    assert list(first.changed_servers) == []
     assert second.registry_version > first.registry_version
-    assert list(second.changed_servers) == ["a"]
 
 
 async def test_watchers_are_notified_of_a_worker_that_has_caught_up(running: Running) -> None:

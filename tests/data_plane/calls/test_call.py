@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from google.rpc.status_pb2 import Status
+from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
-from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Reason

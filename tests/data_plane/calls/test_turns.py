@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.data_plane.conftest import Bench
+from tests.data_plane.doubles.servers import MemoryCall
 
-from leaseway.data_plane.testing.servers import MemoryCall
 from leaseway.spec.policy import ArgumentRule, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from tests.data_plane.doubles.servers import ECHO
 
-from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.spec.protobuf import key_to_proto
 from leaseway.wire.errors import Fault, Reason

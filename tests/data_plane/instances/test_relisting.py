@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.sync import probes
-from leaseway.data_plane.testing.servers import ECHO
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff

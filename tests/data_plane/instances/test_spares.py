@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import msgspec
+from tests.data_plane.doubles.servers import ECHO, MemoryInstance
 
-from leaseway.data_plane.testing.servers import ECHO, MemoryInstance
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, Value, VariantKey
 from leaseway.spec.protobuf import key_to_proto

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 from tests.data_plane.conftest import rpc_fault
+from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.unary import UnarySink
-from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

@@ -13,9 +13,9 @@ import grpc
 import pytest
 from tests.data_plane.artifact_calls import PNG, result
 from tests.data_plane.conftest import WAIT, Bench, worker_bench
+from tests.data_plane.doubles.servers import MemoryAsk, MemoryCall
 from tests.hostile import TEXTS, calling, hostile, methods_of, request_of
 
-from leaseway.data_plane.testing.servers import MemoryAsk, MemoryCall
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.instances import pool
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy, ServerSpec
 from leaseway.spec.protobuf import spec_to_proto
 from leaseway.v1 import sync_pb2

@@ -193,7 +193,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
         for begin in range(0, len(past), _EVENTS_PER_MESSAGE):
             yield _events(past[begin : begin + _EVENTS_PER_MESSAGE])
-        yield admin_pb2.WatchEventsResponse(up_to_date=True)
         while request.follow:
             await recorder.changed(seen)
             fresh = history.after(seen)

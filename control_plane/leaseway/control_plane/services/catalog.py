@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any
 
 import grpc
@@ -166,24 +166,21 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
         async with counted(self._watchers, tenant, context, self._plane):
-            async for change in self._changes(tenant):
+            async for change in self._changes():
                 yield change
 
-    async def _changes(self, tenant: str) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
+    async def _changes(self) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
         seen = VisibleState()
-        before: Mapping[str, str] | None = None
         while True:
             now_visible = await self._plane.wait_for_visible(seen)
             if not now_visible.version:
                 seen = now_visible
                 continue
-            now = self._plane.state.visible.view(tenant).toolsets
             yield catalog_pb2.WatchToolsResponse(
                 registry_version=now_visible.version,
-                changed_servers=[] if before is None else _changed(before, now),
-                workers_changed=before is not None and now_visible.workers != seen.workers,
+                workers_changed=bool(seen.version) and now_visible.workers != seen.workers,
             )
-            seen, before = now_visible, now
+            seen = now_visible
             # Workers apply a change one after another; this merges their changes.
             await asyncio.sleep(_WATCH_INTERVAL)
 
@@ -294,9 +291,3 @@ def _resources(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarge
         yield ("resource", *key), target
     for key, target in view.templates.items():
         yield ("template", *key), target
-
-
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    if before is now:  # the usual case: only workers have changed
-        return []
-    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

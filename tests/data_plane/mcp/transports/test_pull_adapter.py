@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.doubles.transport import MemoryTransport
 from tests.data_plane.mcp.conftest import until
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
@@ -14,7 +15,6 @@ from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.data_plane.mcp.protocol.stream_connection import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt
 from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
-from leaseway.data_plane.testing.transport import MemoryTransport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
