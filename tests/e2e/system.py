@@ -138,6 +138,7 @@ class System:
             **(environment or {}),
         }
         self.cwd: Path | None = None
+        self.worker_options: tuple[str, ...] = ()
         self.programs: dict[str, tuple[str, ...]] = {}  # roles that run another installation
         self.control_plane: Part | None = None
         self.workers: dict[str, Part] = {}
@@ -198,8 +199,15 @@ class System:
             "worker",
             *("--control-plane", self.address, "--listen", "127.0.0.1:0", "--id", name),
             *self._metrics_of(name),
+            *self.worker_options,
             *options,
             without=without,
+        )
+
+    async def start_front(self) -> Part:
+        """Start a front for MCP clients over HTTP, which the caller ends."""
+        return await self._start(
+            "mcp-front", "--control-plane", self.address, "--listen", "127.0.0.1:0"
         )
 
     def _metrics_of(self, name: str) -> tuple[str, ...]:

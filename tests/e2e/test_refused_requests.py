@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
+import os
 import secrets
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import System, eventually, kit
+from tests.e2e.system import Part, System, eventually, free_port, kit
 
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
@@ -28,28 +32,63 @@ ROOM = 64 * bounds.MIB
 GREATEST = bounds.MAX_GRPC_RECEIVED - 16
 EMPTY_TEXTS = b"\x0a\x00" * (GREATEST // 2)  # field 1 of most requests, as an element of a list
 TEXT = b"\x0a\x80\x80\xc0\x07" + b"x" * (15 * bounds.MIB)
+PAGES = ("/api/session", "/api/try", "/metrics", "/artifacts/x", "/mcp")
+SENDING: Any = (*CHANNEL_OPTIONS, ("grpc.max_send_message_length", -1))
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 class House:
-    """A system with credentials, and its processes."""
+    """A system and its processes.
 
-    def __init__(self, system: System, key: str) -> None:
+    Attributes:
+        key: The API key of a tenant.
+        shared: The shared key, or empty.
+        parts: The processes.
+        pages: For each of `PAGES` its address and process.
+    """
+
+    def __init__(self, system: System, front: Part, artifacts: str, key: str, shared: str) -> None:
         assert system.control_plane is not None
         self.key = key
-        self.parts = {"control plane": system.control_plane, "worker": system.workers["worker-1"]}
+        self.shared = shared
+        self.parts = {
+            "control plane": system.control_plane,
+            "worker": system.workers["worker-1"],
+            "front": front,
+        }
+        self.pages = {
+            "/api/session": (urlsplit(system.console).netloc, "control plane"),
+            "/api/try": (urlsplit(system.console).netloc, "control plane"),
+            "/metrics": (system.metrics["worker-1"], "worker"),
+            "/artifacts/x": (artifacts, "worker"),
+            "/mcp": (front.address, "front"),
+        }
         self.sizes = {name: self.size(name) for name in self.parts}
 
-    def size(self, name: str) -> int:
+    def size(self, name: str, field: str = "VmRSS") -> int:
         status = Path(f"/proc/{self.parts[name].process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * bounds.KIB
+        return int(status.split(f"{field}:")[1].split()[0]) * bounds.KIB
+
+    def watch_peak(self, name: str) -> Callable[[], int]:
+        """Return a function that returns how far the process has grown at most since then."""
+        Path(f"/proc/{self.parts[name].process.pid}/clear_refs").write_text("5")
+        before = self.size(name)
+        return lambda: self.size(name, "VmHWM") - before
+
+    def processor_time(self, name: str) -> float:
+        """Return the seconds of processor time that a process has used."""
+        status = Path(f"/proc/{self.parts[name].process.pid}/stat").read_text()
+        fields = status.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     async def is_small_again(self, name: str) -> None:
         await eventually(lambda: self.size(name) < self.sizes[name] + ROOM)
 
 
 @pytest.fixture
-async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def house(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[House]:
     keys = tmp_path / "keys.json"
     key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=0.0)
     add_key(keys, record)
@@ -60,9 +99,18 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         "LEASEWAY_KEY": shared,
         "LEASEWAY_WORKER_KEY": secrets.token_urlsafe(32),
     }
+    if getattr(request, "param", "") == "open":
+        environment, key, shared = {}, "", ""
+        monkeypatch.delenv("LEASEWAY_KEY")
     servers = {"files": kit(tmp_path)}
-    async with System(tmp_path, servers, environment=environment) as system:
-        yield House(system, key)
+    system = System(tmp_path, servers, environment=environment, console=True, metrics=True)
+    artifacts = f"127.0.0.1:{free_port()}"
+    async with contextlib.AsyncExitStack() as stack:
+        system.worker_options = ("--artifacts-http", artifacts)
+        await stack.enter_async_context(system)
+        front = await system.start_front()
+        stack.push_async_callback(front.end)
+        yield House(system, front, artifacts, key, shared)
 
 
 async def send(channel: grpc.aio.Channel, path: str, content: bytes, key: str) -> str:
@@ -77,15 +125,18 @@ async def send(channel: grpc.aio.Channel, path: str, content: bytes, key: str) -
 
 
 @pytest.mark.parametrize("name", ["control plane", "worker"])
-@pytest.mark.parametrize("credential", ["none", "tenant"])
+@pytest.mark.parametrize(
+    ("house", "credential"),
+    [("keys", "none"), ("keys", "tenant"), ("open", "none")],
+    indirect=["house"],
+)
 async def test_the_greatest_refused_requests_leave_no_memory(
     house: House, name: str, credential: str
 ) -> None:
     key = house.key if credential == "tenant" else ""
-    options: Any = (*CHANNEL_OPTIONS, ("grpc.max_send_message_length", -1))
     address = house.parts[name].address
     paths = [*RULES, f"{HEALTH}Check", f"{HEALTH}Watch", REFLECTION, "/no.Service/Method"]
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
+    async with grpc.aio.insecure_channel(address, options=SENDING) as channel:
         for path in paths:
             for content in (EMPTY_TEXTS, TEXT):
                 statuses = await asyncio.gather(
@@ -93,6 +144,106 @@ async def test_the_greatest_refused_requests_leave_no_memory(
                 )
                 assert "OK" not in statuses
     await house.is_small_again(name)
+
+
+@pytest.mark.parametrize("name", ["control plane", "worker"])
+async def test_requests_that_are_refused_by_their_headers_are_not_received(
+    house: House, name: str
+) -> None:
+    address = house.parts[name].address
+    async with grpc.aio.insecure_channel(address, options=SENDING) as channel:
+        peak = house.watch_peak(name)
+        for _ in range(4):
+            statuses = await asyncio.gather(
+                *(send(channel, next(iter(RULES)), EMPTY_TEXTS, "wrong") for _ in range(32))
+            )
+            assert "OK" not in statuses
+        assert peak() < ROOM
+
+
+def _post(path: str, body: bytes, key: str, *headers: str) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        "Accept: application/json, text/event-stream",
+        *((f"Authorization: Bearer {key}",) if key else ()),
+        *headers,
+    )
+    return "\r\n".join((*head, "", "")).encode() + body
+
+
+def _sized(path: str, body: bytes, key: str, *headers: str) -> bytes:
+    return _post(path, body, key, f"Content-Length: {len(body)}", *headers)
+
+
+def _chunked(path: str, body: bytes, key: str) -> bytes:
+    encoded = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    return _post(path, encoded, key, "Transfer-Encoding: chunked")
+
+
+def _refused(path: str, key: str) -> Iterator[bytes]:
+    """Return the greatest requests of an HTTP page, none of which is answered with a success."""
+    size = 5 * bounds.MIB - 100  # the greatest message that a front reads
+    many = b"{}," * (size // 3)
+    long = b"x" * 16 * bounds.MIB
+    called = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"a":[%b{}]}}}' % many
+    )
+    yield _sized(path, long, key)
+    yield _chunked(path, long, key)
+    for body in (b"x" * size, b"[" * size, b'{"a":' * (size // 5), called):
+        yield _sized(path, body, key)
+    yield _sized(path, gzip.compress(bytes(256 * bounds.MIB)), key, "Content-Encoding: gzip")
+    yield _sized(path, b"", key, *(f"X-{number}: {'y' * 16_000}" for number in range(100)))
+    yield _sized("/" + "m" * 16_000, b"", key)
+
+
+async def _status(address: str, content: bytes) -> int:
+    """Send bytes over a connection of their own; return the status of the response, or 0."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(content)
+        async with asyncio.timeout(BOUND):
+            line = await reader.readline()
+    except ConnectionError:
+        return 0
+    finally:
+        writer.transport.abort()
+    return int(line.split()[1]) if line else 0
+
+
+@pytest.mark.parametrize(
+    ("house", "credential"),
+    [("keys", "none"), ("keys", "shared"), ("open", "none")],
+    indirect=["house"],
+)
+async def test_the_greatest_refused_requests_of_pages_leave_no_memory(
+    house: House, credential: str
+) -> None:
+    key = house.shared if credential == "shared" else ""
+    for path in PAGES:
+        address, name = house.pages[path]
+        for content in _refused(path, key):
+            peak = house.watch_peak(name)
+            for _ in range(2):
+                statuses = await asyncio.gather(*(_status(address, content) for _ in range(8)))
+                assert not any(200 <= status < 300 for status in statuses)
+            assert peak() < 3 * ROOM  # eight bodies with their copies
+    for name in house.parts:
+        await house.is_small_again(name)
+
+
+async def test_a_compressed_body_is_never_decompressed(house: House) -> None:
+    body = gzip.compress(bytes(256 * bounds.MIB))
+    for path in PAGES:
+        address, name = house.pages[path]
+        before = house.processor_time(name)
+        for key in ("", house.shared):
+            for _ in range(8):
+                await _status(address, _sized(path, body, key, "Content-Encoding: gzip"))
+        assert house.processor_time(name) - before < 4  # to decompress each takes a second
 
 
 @pytest.mark.parametrize("name", ["control plane", "worker"])

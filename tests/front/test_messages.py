@@ -14,6 +14,8 @@ from leaseway.front.messages import (
     JsonRpcError,
     cancelled_request_id,
     error_message,
+    modern_capabilities,
+    object_params,
     parse_message,
     parse_params,
     result_message,
@@ -82,3 +84,12 @@ def test_the_cancelled_request_id_stays_json() -> None:
     message = parse_message('{"method":"notifications/cancelled","params":{"requestId":"a-1"}}')
     assert cancelled_request_id(message) == b'"a-1"'
     assert cancelled_request_id(parse_message('{"method":"notifications/cancelled"}')) == b""
+
+
+@pytest.mark.parametrize("read", [lambda m: parse_params(m, CallParams), modern_capabilities])
+def test_params_of_too_many_values_are_refused_before_they_are_decoded(read: Any) -> None:
+    many = {"_meta": {"a": [{}] * 60_000}, "name": "x"}
+    message = parse_message(json.dumps({"id": 1, "method": "tools/call", "params": many}))
+    with pytest.raises(JsonRpcError, match="100000 values"):
+        read(message)
+    assert object_params(message) is None

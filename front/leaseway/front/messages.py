@@ -10,6 +10,9 @@ import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
+from leaseway.wire import bounds
+from leaseway.wire.messages.portable_json import has_many_values
+
 ABSENT: Final = msgspec.Raw()
 """The value of a missing member."""
 
@@ -155,6 +158,7 @@ def parse_message(line: bytes | str) -> Message:
 
 def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
     """Decode a message's params; raises `JsonRpcError` if they do not match the method's schema."""
+    check_params(message)
     try:
         params: ParamsT = _decoder(kind).decode(message.params or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -163,8 +167,24 @@ def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
     return params
 
 
+def _has_many_values(params: msgspec.Raw) -> bool:
+    return len(params) > bounds.MAX_VALUES and has_many_values(bytes(params))
+
+
+def check_params(message: Message) -> None:
+    """Raise `JsonRpcError` for params that would block the event loop if they were decoded."""
+    if _has_many_values(message.params):
+        raise JsonRpcError(
+            INVALID_PARAMS,
+            f"The params of {message.method} have more than {bounds.MAX_VALUES} values and keys. "
+            "Pass large data by reference, or as one text.",
+        )
+
+
 def object_params(message: Message) -> dict[str, Any] | None:
-    """Return a message's params if they are a JSON object, else None."""
+    """Return a message's params if they are a JSON object of a permitted size, else None."""
+    if _has_many_values(message.params):
+        return None
     try:
         params = decode(message.params)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -177,8 +197,9 @@ def modern_capabilities(message: Message, headers: Mapping[str, str] | None = No
 
     Raises:
         JsonRpcError: The `_meta` is incomplete, does not match the headers, or has an unsupported
-            protocol version.
+            protocol version; or the params have too many values.
     """
+    check_params(message)
     request = {"method": message.method, "params": object_params(message)}
     route = classify_inbound_request(request, headers=headers)
     if isinstance(route, InboundLadderRejection):

@@ -56,6 +56,9 @@ HTTP_OPTIONS: Final[Mapping[str, Any]] = {
     # A token has up to 16 KiB, and a header has its scheme before it.
     "max_field_size": 17 * KIB,
     "max_line_size": 17 * KIB,
+    # aiohttp decompresses a body even if nobody reads it, and after its request was refused: a few
+    # kilobytes would keep the event loop at work for as long as hundreds of megabytes.
+    "auto_decompress": False,
 }
 """Options of aiohttp for every server of Leaseway."""
 

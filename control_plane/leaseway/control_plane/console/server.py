@@ -24,10 +24,11 @@ from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.v1 import admin_pb2
-from leaseway.wire.bounds import KIB, MIB
+from leaseway.wire.bounds import KIB, MAX_VALUES, MIB
 from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import SELECTIONS
+from leaseway.wire.messages.portable_json import has_many_values
 
 _CONTENT_TYPES: Final = {
     "html": "text/html",
@@ -369,8 +370,13 @@ def _query(request: web.Request) -> Json:
 async def _body(request: web.Request, largest: int = _MAX_BODY) -> Json:
     if (request.content_length or 0) > largest:
         raise web.HTTPRequestEntityTooLarge(largest, request.content_length or 0)
+    if "Content-Encoding" in request.headers:
+        raise web.HTTPUnsupportedMediaType(text="Send the body without Content-Encoding.")
+    content = await request.read()
+    if has_many_values(content):
+        raise web.HTTPBadRequest(text=f"The body has more than {MAX_VALUES} values and keys.")
     try:
-        body: Any = json.loads(await request.read())
+        body: Any = json.loads(content)
     except (ValueError, RecursionError):
         raise web.HTTPBadRequest(text="The body is not JSON.") from None
     if not isinstance(body, dict):

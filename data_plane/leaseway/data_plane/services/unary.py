@@ -17,10 +17,11 @@ from leaseway.data_plane.background import FairThreads
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.artifacts.media import InvalidMedia, media_from_text
 from leaseway.data_plane.core.calls.call import Ask
-from leaseway.data_plane.core.tools.arguments import has_many_values, oversize_arguments
+from leaseway.data_plane.core.tools.arguments import oversize_arguments
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.portable_json import has_many_values
 from leaseway.wire.names import DEFAULT_TENANT
 
 _SURELY_SHALLOW = 30

@@ -23,6 +23,7 @@ from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
 _BODY_TIMEOUT: Final = 30.0
+_CLOSING: Final = {"Connection": "close"}
 
 
 class HttpError(Exception):
@@ -95,18 +96,24 @@ async def read_body(http: web.BaseRequest) -> bytes:
     """Return a request's body; raises `HttpError` for a wrong type, size or a timeout."""
     if http.content_type != "application/json":
         raise HttpError(415, "Send messages as application/json.")
-    closing = {"Connection": "close"}
-    too_large = HttpError(413, f"A message has at most {MAX_BODY} bytes.", closing)
+    if "Content-Encoding" in http.headers:
+        raise HttpError(415, "Send messages without Content-Encoding.", _CLOSING)
     if (http.content_length or 0) > MAX_BODY:
-        raise too_large
+        raise _too_large()
     try:
         async with asyncio.timeout(_BODY_TIMEOUT):
             return await http.read()
     except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
+        raise _too_large() from None
     except TimeoutError:
         message = f"The message did not arrive within {_BODY_TIMEOUT:g} s."
-        raise HttpError(408, message, closing) from None
+        raise HttpError(408, message, _CLOSING) from None
+
+
+def _too_large() -> HttpError:
+    # An error in a variable of the frame that raises it would keep that frame, and the message that
+    # was read in it, until a collection of garbage.
+    return HttpError(413, f"A message has at most {MAX_BODY} bytes.", _CLOSING)
 
 
 def accepts_stream(http: web.BaseRequest) -> bool:

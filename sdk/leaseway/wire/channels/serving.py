@@ -38,6 +38,10 @@ SERVER_OPTIONS: Final[Options] = (
     ("grpc.server.max_pending_requests", _MAX_PENDING),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
     ("grpc.max_concurrent_streams", bounds.MAX_RPCS),
+    # By default gRPC widens the windows of all streams, up to megabytes, if data arrives fast. An
+    # RPC that is refused by its headers would then hold most of its request. A message that is
+    # being read gets a window of its size in any case.
+    ("grpc.http2.bdp_probe", 0),
     # By default gRPC refuses some RPCs with headers over 8 KiB, at random, and all over 16 KiB.
     ("grpc.max_metadata_size", bounds.MAX_HEADERS),
     ("grpc.absolute_max_metadata_size", bounds.MAX_HEADERS),

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from leaseway.data_plane.core.tools.arguments import (
     ArgumentCheck,
     SchemaNotCompiled,
-    has_many_values,
     parse_arguments,
 )
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.portable_json import has_many_values
 
 SCHEMA = {
     "type": "object",

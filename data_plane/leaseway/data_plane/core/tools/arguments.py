@@ -22,6 +22,7 @@ from leaseway.data_plane.core.tools.schema_work import (
 )
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.portable_json import has_many_values
 
 _MAX_VIOLATIONS: Final = 20
 _MAX_MESSAGE: Final = 200
@@ -314,27 +315,6 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):  # an integer of thousands of digits is no DecodeError
         message = "The arguments are not well-formed JSON, or nested too deeply."
     raise _invalid(message)
-
-
-def has_many_values(document: bytes) -> bool:
-    """Return whether JSON has too many values and keys to parse it on the event loop.
-
-    Counts separators outside of strings without parsing, as fast as memory can be read.
-    """
-    if len(document) <= bounds.MAX_VALUES:  # nearly all: each value has a byte
-        return False
-    if _count_separators(document) <= bounds.MAX_VALUES:
-        return False
-    if document.count(b"\\\\") + document.count(b'\\"') > 4 * bounds.MAX_VALUES:
-        return True  # removing them would take as long as parsing
-    plain = document.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') > 4 * bounds.MAX_VALUES:
-        return True
-    return _count_separators(b"".join(plain.split(b'"')[::2])) > bounds.MAX_VALUES
-
-
-def _count_separators(document: bytes) -> int:
-    return sum(map(document.count, (b",", b":", b"[", b"{")))
 
 
 def oversize_arguments() -> Fault:
