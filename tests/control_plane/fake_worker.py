@@ -105,6 +105,7 @@ class FakeWorker:
         resources: Iterable[bytes] = (),
         templates: Iterable[bytes] = (),
         more_tools: Iterable[bytes] = (),
+        introduction: catalog_pb2.Introduction | None = None,
     ) -> str:
         """Answer the next probe with these tools and definitions; return the server's id."""
         probe = (await self.receive("probe")).probe
@@ -121,6 +122,7 @@ class FakeWorker:
                 prompts=prompts,
                 resources=resources,
                 resource_templates=templates,
+                introduction=introduction,
             )
         )
         return probe.spec.key.server_id

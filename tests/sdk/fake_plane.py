@@ -50,6 +50,7 @@ class FakeControlPlane(
         self.pending: list[str] = []
         self.prompts: list[catalog_pb2.Prompt] = []
         self.resources: list[catalog_pb2.Resource] = []
+        self.introductions: list[catalog_pb2.Introduction] = []
         self.resolves: list[list[str]] = []
         self.meant: list[tuple[int, str]] = []
         self.places: list[leases_pb2.PlaceRequest] = []
@@ -152,6 +153,16 @@ class FakeControlPlane(
         self.on_list()
         return catalog_pb2.ListResourcesResponse(
             resources=page,
+            registry_version=self.version,
+            pending=self.pending,
+            next_page_token=token,
+        )
+
+    async def ListIntroductions(self, request: Any, context: Any) -> Any:
+        page, token = self._page(self.introductions, request)
+        self.on_list()
+        return catalog_pb2.ListIntroductionsResponse(
+            introductions=page,
             registry_version=self.version,
             pending=self.pending,
             next_page_token=token,

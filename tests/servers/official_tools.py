@@ -1,6 +1,7 @@
 """The tools of the servers built on the official package (`official_stdio`, `official_http`)."""
 
 import json
+import os
 
 import mcp_types as types
 from mcp.server import Server
@@ -35,4 +36,10 @@ def said(text, is_error=False):
     return types.CallToolResult(content=content, is_error=is_error)
 
 
-server = Server("official", version="0", on_list_tools=list_tools, on_call_tool=call_tool)
+server = Server(
+    "official",
+    version="0",
+    instructions=os.environ.get("INSTRUCTIONS"),
+    on_list_tools=list_tools,
+    on_call_tool=call_tool,
+)

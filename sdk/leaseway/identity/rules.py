@@ -58,6 +58,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "CatalogService/ListTools": Rule(_LISTS, "own"),
         "CatalogService/ListPrompts": Rule(_LISTS, "own"),
         "CatalogService/ListResources": Rule(_LISTS, "own"),
+        "CatalogService/ListIntroductions": Rule(_LISTS, "own"),
         "CatalogService/ResolveTools": Rule(_LISTS, "own"),
         "CatalogService/WatchTools": Rule(_LISTS, "own"),
         "CatalogService/ListServers": Rule(_LISTS, "own"),

@@ -438,6 +438,120 @@ class ListPromptsResponse(_message.Message):
 Global___ListPromptsResponse: _TypeAlias = ListPromptsResponse  # noqa: Y015
 
 @_typing.final
+class Introduction(_message.Message):
+    """What a server says about itself at the handshake."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    INSTRUCTIONS_FIELD_NUMBER: _builtins.int
+    EXTENSIONS_FIELD_NUMBER: _builtins.int
+    server_id: _builtins.str
+    """The server. Unset where the context names it."""
+    instructions: _builtins.str
+    """How to use the server, for models; at most 16 Ki characters. Empty means nothing."""
+    @_builtins.property
+    def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The identifiers of the MCP extensions that it supports, sorted; at most 64."""
+
+    def __init__(
+        self,
+        *,
+        server_id: _builtins.str = ...,
+        instructions: _builtins.str = ...,
+        extensions: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extensions", b"extensions", "instructions", b"instructions", "server_id", b"server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Introduction: _TypeAlias = Introduction  # noqa: Y015
+
+@_typing.final
+class ListIntroductionsRequest(_message.Message):
+    """Request for one page of introductions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant. Empty means `default`."""
+    page_token: _builtins.str
+    """The token of the previous page. Empty requests the first page. Any other text is
+    INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The maximum number of items in the page; 0 means as many as fit. A page may have fewer."""
+    @_builtins.property
+    def client(self) -> Global___ClientInfo:
+        """The caller's package and agent."""
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only of these servers; an unknown server is TOOL_NOT_FOUND. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        client: Global___ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIntroductionsRequest: _TypeAlias = ListIntroductionsRequest  # noqa: Y015
+
+@_typing.final
+class ListIntroductionsResponse(_message.Message):
+    """One page of introductions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTRODUCTIONS_FIELD_NUMBER: _builtins.int
+    REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    registry_version: _builtins.int
+    """The registry version of the page."""
+    next_page_token: _builtins.str
+    """The token of the next page. Empty means that this is the last page."""
+    @_builtins.property
+    def introductions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Introduction]:
+        """At most 1 MiB of introductions."""
+
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of servers without a first probe result."""
+
+    def __init__(
+        self,
+        *,
+        introductions: _abc.Iterable[Global___Introduction] | None = ...,
+        registry_version: _builtins.int = ...,
+        pending: _abc.Iterable[_builtins.str] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["introductions", b"introductions", "next_page_token", b"next_page_token", "pending", b"pending", "registry_version", b"registry_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIntroductionsResponse: _TypeAlias = ListIntroductionsResponse  # noqa: Y015
+
+@_typing.final
 class Resource(_message.Message):
     """One exposed resource, or a template of resources."""
 

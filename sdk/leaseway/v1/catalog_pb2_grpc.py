@@ -50,6 +50,11 @@ class CatalogServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesResponse.FromString,
                 _registered_method=True)
+        self.ListIntroductions = channel.unary_unary(
+                '/leaseway.v1.CatalogService/ListIntroductions',
+                request_serializer=leaseway_dot_v1_dot_catalog__pb2.ListIntroductionsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListIntroductionsResponse.FromString,
+                _registered_method=True)
         self.ResolveTools = channel.unary_unary(
                 '/leaseway.v1.CatalogService/ResolveTools',
                 request_serializer=leaseway_dot_v1_dot_catalog__pb2.ResolveToolsRequest.SerializeToString,
@@ -88,6 +93,14 @@ class CatalogServiceServicer(object):
     def ListResources(self, request, context):
         """Lists the resources visible to a tenant, ordered by server and URI, in pages; then the URI
         templates in the same way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListIntroductions(self, request, context):
+        """Lists what servers say about themselves, ordered by server id, in pages: only servers of which
+        the caller sees something, and that say anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,6 +146,11 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     servicer.ListResources,
                     request_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesResponse.SerializeToString,
+            ),
+            'ListIntroductions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListIntroductions,
+                    request_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListIntroductionsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_catalog__pb2.ListIntroductionsResponse.SerializeToString,
             ),
             'ResolveTools': grpc.unary_unary_rpc_method_handler(
                     servicer.ResolveTools,
@@ -232,6 +250,33 @@ class CatalogService(object):
             '/leaseway.v1.CatalogService/ListResources',
             leaseway_dot_v1_dot_catalog__pb2.ListResourcesRequest.SerializeToString,
             leaseway_dot_v1_dot_catalog__pb2.ListResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListIntroductions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.CatalogService/ListIntroductions',
+            leaseway_dot_v1_dot_catalog__pb2.ListIntroductionsRequest.SerializeToString,
+            leaseway_dot_v1_dot_catalog__pb2.ListIntroductionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

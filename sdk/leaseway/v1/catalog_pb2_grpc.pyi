@@ -41,6 +41,10 @@ class CatalogServiceStub:
     """Lists the resources visible to a tenant, ordered by server and URI, in pages; then the URI
     templates in the same way.
     """
+    ListIntroductions: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListIntroductionsRequest, _catalog_pb2.ListIntroductionsResponse]
+    """Lists what servers say about themselves, ordered by server id, in pages: only servers of which
+    the caller sees something, and that say anything.
+    """
     ResolveTools: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ResolveToolsRequest, _catalog_pb2.ResolveToolsResponse]
     """Resolves exposed or qualified names to a server, an original name and workers. Waits for
     servers that are starting for the first time until the RPC's deadline or their startup timeout.
@@ -64,6 +68,10 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     ListResources: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListResourcesRequest, _catalog_pb2.ListResourcesResponse]  # type: ignore[assignment]
     """Lists the resources visible to a tenant, ordered by server and URI, in pages; then the URI
     templates in the same way.
+    """
+    ListIntroductions: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListIntroductionsRequest, _catalog_pb2.ListIntroductionsResponse]  # type: ignore[assignment]
+    """Lists what servers say about themselves, ordered by server id, in pages: only servers of which
+    the caller sees something, and that say anything.
     """
     ResolveTools: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ResolveToolsRequest, _catalog_pb2.ResolveToolsResponse]  # type: ignore[assignment]
     """Resolves exposed or qualified names to a server, an original name and workers. Waits for
@@ -103,6 +111,16 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_catalog_pb2.ListResourcesResponse, _abc.Awaitable[_catalog_pb2.ListResourcesResponse]]:
         """Lists the resources visible to a tenant, ordered by server and URI, in pages; then the URI
         templates in the same way.
+        """
+
+    @_abc_1.abstractmethod
+    def ListIntroductions(
+        self,
+        request: _catalog_pb2.ListIntroductionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_pb2.ListIntroductionsResponse, _abc.Awaitable[_catalog_pb2.ListIntroductionsResponse]]:
+        """Lists what servers say about themselves, ordered by server id, in pages: only servers of which
+        the caller sees something, and that say anything.
         """
 
     @_abc_1.abstractmethod

@@ -559,6 +559,7 @@ class Toolset(_message.Message):
     RECORDED_RESOURCES_FIELD_NUMBER: _builtins.int
     RECORDED_TEMPLATES_FIELD_NUMBER: _builtins.int
     RESOURCE_FILTER_FIELD_NUMBER: _builtins.int
+    INTRODUCTION_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.str
     """The MCP protocol version that the probe negotiated."""
     @_builtins.property
@@ -591,6 +592,10 @@ class Toolset(_message.Message):
     def resource_filter(self) -> Global___NameFilter:
         """The URIs that callers may read, listed or not. Unset means all."""
 
+    @_builtins.property
+    def introduction(self) -> _catalog_pb2.Introduction:
+        """What the server says about itself. Unset means nothing."""
+
     def __init__(
         self,
         *,
@@ -602,10 +607,11 @@ class Toolset(_message.Message):
         recorded_resources: _abc.Iterable[_builtins.bytes] | None = ...,
         recorded_templates: _abc.Iterable[_builtins.bytes] | None = ...,
         resource_filter: Global___NameFilter | None = ...,
+        introduction: _catalog_pb2.Introduction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resource_filter", b"resource_filter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["introduction", b"introduction", "resource_filter", b"resource_filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposed", b"exposed", "prompts", b"prompts", "protocol_version", b"protocol_version", "recorded", b"recorded", "recorded_prompts", b"recorded_prompts", "recorded_resources", b"recorded_resources", "recorded_templates", b"recorded_templates", "resource_filter", b"resource_filter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposed", b"exposed", "introduction", b"introduction", "prompts", b"prompts", "protocol_version", b"protocol_version", "recorded", b"recorded", "recorded_prompts", b"recorded_prompts", "recorded_resources", b"recorded_resources", "recorded_templates", b"recorded_templates", "resource_filter", b"resource_filter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -914,6 +920,7 @@ class ProbeResult(_message.Message):
     PROMPTS_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
     RESOURCE_TEMPLATES_FIELD_NUMBER: _builtins.int
+    INTRODUCTION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The probe's id. Zero means that a shared instance listed its tools again without a probe."""
     launch_hash: _builtins.str
@@ -948,6 +955,10 @@ class ProbeResult(_message.Message):
     def resource_templates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The listed resource templates, in the same form."""
 
+    @_builtins.property
+    def introduction(self) -> _catalog_pb2.Introduction:
+        """What the server said about itself at the handshake. Unset means nothing."""
+
     def __init__(
         self,
         *,
@@ -961,10 +972,11 @@ class ProbeResult(_message.Message):
         prompts: _abc.Iterable[_builtins.bytes] | None = ...,
         resources: _abc.Iterable[_builtins.bytes] | None = ...,
         resource_templates: _abc.Iterable[_builtins.bytes] | None = ...,
+        introduction: _catalog_pb2.Introduction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "key", b"key", "problem", b"problem"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "introduction", b"introduction", "key", b"key", "problem", b"problem"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "id", b"id", "key", b"key", "launch_hash", b"launch_hash", "problem", b"problem", "prompts", b"prompts", "protocol_version", b"protocol_version", "resource_templates", b"resource_templates", "resources", b"resources", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "id", b"id", "introduction", b"introduction", "key", b"key", "launch_hash", b"launch_hash", "problem", b"problem", "prompts", b"prompts", "protocol_version", b"protocol_version", "resource_templates", b"resource_templates", "resources", b"resources", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -75,6 +75,10 @@ MAX_DEFINITION: Final = 1 * MIB
 """The definition of one of them, as JSON."""
 MAX_NESTING: Final = 128
 """Levels of objects and lists in a definition; official clients read 200 in a whole message."""
+MAX_INSTRUCTIONS: Final = 16 * KIB
+"""Characters of a server's instructions for models."""
+MAX_EXTENSIONS: Final = 64
+"""MCP extensions that one server supports."""
 MAX_URI: Final = 8192
 """Characters of a resource's URI."""
 MAX_SUBSCRIPTIONS: Final = 256

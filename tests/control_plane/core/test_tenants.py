@@ -15,6 +15,7 @@ from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.mcp import Introduction
 
 ACME = VariantKey("a", "acme")
 
@@ -173,7 +174,7 @@ def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
         assert there.message == masked
 
 
-def test_a_grant_of_some_tools_lists_no_prompts_and_resources() -> None:
+def test_a_grant_of_some_tools_lists_no_prompts_resources_and_instructions() -> None:
     some = NameFilter(whitelist=("echo",))
     grants = {"some": Grant(some), "agents": Grant(agents={"bot": some}), "all": Grant()}
     state, worker = coordinator(), FakeWorker()
@@ -182,13 +183,13 @@ def test_a_grant_of_some_tools_lists_no_prompts_and_resources() -> None:
     run(state, [worker])
     while worker.probes:
         offered = offering("echo", prompts=("p",), resources=("note://a",), templates=("n://{x}",))
-        answer(state, worker, offered)
+        answer(state, worker, replace(offered, introduction=Introduction("Use echo and erase.")))
     for tenant, agent, whole in (
         ("all", "", True), ("agents", "", True), ("agents", "bot", False), ("some", "", False)
     ):  # fmt: skip
         view = state.visible.view(tenant, agent)
         assert list(view.tools) == ["a_echo"]
-        for each in (view.prompts, view.resources, view.templates):
+        for each in (view.prompts, view.resources, view.templates, view.introductions):
             assert bool(each) is whole, (tenant, agent)
     for tenant, whole in (("all", True), ("some", False)):
         for uri, server_id in (("note://a", ""), ("note://unlisted", "a")):

@@ -25,6 +25,7 @@ from leaseway.data_plane.references.resolve import NO_VAULT, Vault, resolve
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 ECHO: Mapping[str, bytes] = {
     "echo": msgspec.json.encode(
@@ -224,6 +225,7 @@ class MemoryInstance:
         self.state = "starting"
         self.pid: int | None = 10_000 + number
         self.protocol_version = "2025-11-25"
+        self.introduction = NO_INTRODUCTION
         self.mcp_session = ""
         self.tools: Mapping[str, bytes] = {}
         self.prompts_resources: ListedPromptsResources | None = None

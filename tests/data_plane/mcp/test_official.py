@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from mcp.client.stdio import stdio_client
 from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.mcp.protocol.features.handshake import CLIENT_INFO
+from leaseway.spec.model import Value
+from leaseway.wire.messages.mcp import Introduction
 
 SERVERS = Path(__file__).parents[2] / "servers"
 PROTOCOLS = pytest.mark.parametrize(
@@ -144,3 +147,18 @@ async def test_event_streams_carry_the_same_as_the_official_transport(bench: Ben
         assert comparable(raw.posts) == comparable(theirs)
     finally:
         await raw.stop()
+
+
+@PROTOCOLS
+async def test_the_instructions_of_a_server_are_kept_without_its_secrets(
+    bench: Bench, protocol: str, version: str
+) -> None:
+    env = {
+        "INSTRUCTIONS": Value("literal", "Use echo; not s3cr3t-t0k3n-9."),
+        "TOKEN": Value("env", "HOST_TOKEN"),
+    }
+    spec = bench.stdio("official_stdio", env=env, protocol=protocol)
+    environment = {**os.environ, "HOST_TOKEN": "s3cr3t-t0k3n-9"}
+    instance = await bench.start(spec, environment)
+    assert instance.protocol_version == version
+    assert instance.introduction == Introduction("Use echo; not [hidden].")

@@ -17,6 +17,7 @@ from leaseway.sdk import (
     InvalidArguments,
     PermissionDenied,
     ServerError,
+    ToolNotFound,
 )
 from leaseway.sdk.testing import FakeLeaseway, Media, Reply
 
@@ -220,3 +221,19 @@ async def test_media_is_returned_by_reference_unless_inline_media_is_set(
             await client.session("another").read_artifact(content[1]["artifact"])
         inline = await client.call_tool("shoot", inline_media=True)
         assert inline.content[1]["data"] == "iVBORy4uLg=="
+
+
+async def test_instructions_are_told_by_server(fake: FakeLeaseway) -> None:
+    fake.server("clock", instructions="Times are UTC.").tool(now)
+    fake.server("mute", instructions="It has no tool.")
+    told = await asyncio.to_thread(fake.client().instructions)
+    assert told == {"clock": "Times are UTC."}
+    async with fake.async_client() as client:
+        assert await client.instructions() == {"clock": "Times are UTC."}
+        assert await client.instructions(["tools"]) == {}
+        with pytest.raises(ToolNotFound):
+            await client.instructions(["none"])
+
+
+def now() -> str:
+    return "noon"

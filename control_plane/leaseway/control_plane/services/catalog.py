@@ -1,4 +1,7 @@
-"""The catalog service: lists, resolves and watches tools, prompts and resources (DESIGN §4)."""
+"""The catalog service: lists, resolves and watches tools, prompts and resources (DESIGN §4).
+
+It also lists what servers say about themselves.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,7 @@ _ListRequest = (
     catalog_pb2.ListToolsRequest
     | catalog_pb2.ListPromptsRequest
     | catalog_pb2.ListResourcesRequest
+    | catalog_pb2.ListIntroductionsRequest
     | catalog_pb2.ListServersRequest
 )
 
@@ -113,6 +117,27 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         resources, token = one_page(start, targets, messages.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
+            registry_version=state.visible.version,
+            pending=pending_for(state, tenant),
+            next_page_token=token,
+        )
+
+    async def ListIntroductions(  # noqa: N802
+        self, request: catalog_pb2.ListIntroductionsRequest, context: _Context
+    ) -> catalog_pb2.ListIntroductionsResponse:
+        """List one page of what servers say about themselves, ordered by server."""
+        start, tenant = await self._start_list("ListIntroductions", request, context)
+        servers = await self._known_servers(tenant, request.servers, context)
+        state = self._plane.state
+        said = state.visible.view(tenant, request.client.agent).introductions
+        entries = (
+            ((server_id,), (server_id, introduction))
+            for server_id, introduction in said.items()
+            if not servers or server_id in servers
+        )
+        introductions, token = one_page(start, entries, messages.introduction)
+        return catalog_pb2.ListIntroductionsResponse(
+            introductions=introductions,
             registry_version=state.visible.version,
             pending=pending_for(state, tenant),
             next_page_token=token,

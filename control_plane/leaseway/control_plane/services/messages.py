@@ -28,6 +28,7 @@ from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import server_state_to_proto
+from leaseway.wire.messages.mcp import Introduction
 from leaseway.wire.messages.states import ServerState
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.timing import durations
@@ -127,6 +128,14 @@ def approval(record: ApprovalRecord) -> admin_pb2.Approval:
         decided_by=record.decided_by,
         note=record.note,
         digest=request.digest,
+    )
+
+
+def introduction(entry: tuple[str, Introduction]) -> catalog_pb2.Introduction:
+    """Return what a server, named by its id, says about itself."""
+    server_id, said = entry
+    return catalog_pb2.Introduction(
+        server_id=server_id, instructions=said.instructions, extensions=said.extensions
     )
 
 

@@ -20,7 +20,8 @@ from leaseway.spec.protobuf import (
     spec_from_proto,
     spec_to_proto,
 )
-from leaseway.v1 import sync_pb2
+from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.wire.messages.mcp import Introduction, admit
 from leaseway.wire.messages.portable_json import NotPortable, parse
 
 
@@ -40,6 +41,7 @@ def listing_from_proto(message: sync_pb2.ProbeResult) -> ServerListing:
         _recorded_from_proto(message.prompts, PROMPTS),
         _recorded_from_proto(message.resources, RESOURCES),
         _recorded_from_proto(message.resource_templates, RESOURCE_TEMPLATES),
+        _introduction_from_proto(message.introduction),
     )
 
 
@@ -52,6 +54,7 @@ def served_from_proto(message: sync_pb2.Upsert) -> Served:
         _recorded_from_proto(toolset.recorded_prompts, PROMPTS),
         _recorded_from_proto(toolset.recorded_resources, RESOURCES),
         _recorded_from_proto(toolset.recorded_templates, RESOURCE_TEMPLATES),
+        _introduction_from_proto(toolset.introduction),
     )
     return Served(
         spec=spec_from_proto(message.spec),
@@ -83,6 +86,7 @@ def served_to_proto(served: Served) -> sync_pb2.Upsert:
             recorded_resources=_definitions(listing.resources),
             recorded_templates=_definitions(listing.templates),
             resource_filter=filter_to_proto(rules) if rules else None,
+            introduction=_introduction_to_proto(listing.introduction),
         ),
     )
 
@@ -106,6 +110,18 @@ def _exposed_from_proto(
         for one in messages
         if one.original_name in recorded
     )
+
+
+def _introduction_to_proto(said: Introduction) -> catalog_pb2.Introduction | None:
+    """Convert an introduction; an empty one is unset."""
+    if not said:
+        return None
+    return catalog_pb2.Introduction(instructions=said.instructions, extensions=said.extensions)
+
+
+def _introduction_from_proto(message: catalog_pb2.Introduction) -> Introduction:
+    """Convert an introduction; what exceeds its bounds is left out."""
+    return admit(message.instructions, message.extensions)[0]
 
 
 def _definitions(offers: Iterable[ListedItem]) -> list[bytes]:

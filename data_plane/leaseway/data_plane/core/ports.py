@@ -14,6 +14,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.mcp import Introduction
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ class InstancePort(Protocol):
     @property
     def protocol_version(self) -> str:
         """The negotiated MCP protocol version; empty before that."""
+
+    @property
+    def introduction(self) -> Introduction:
+        """What the server said about itself at the handshake; empty before that."""
 
     @property
     def mcp_session(self) -> str:

@@ -53,6 +53,7 @@ from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB, MAX_RESULT, MIB
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.artifact_refs import is_reference
+from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 _logger = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class HttpInstance:
         self.state: InstanceState = "starting"
         self.pid: int | None = None
         self.protocol_version = ""
+        self.introduction = NO_INTRODUCTION
         self.mcp_session = ""
         self.resolved_values = resolved_values
         self.tools: Mapping[str, bytes] = {}

@@ -30,6 +30,7 @@ from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 if TYPE_CHECKING:
     from leaseway.data_plane.mcp.connect import ServerContext
@@ -79,6 +80,7 @@ class Instance:
             never blocks.
         pid: The process, or None.
         protocol_version: As negotiated; empty before.
+        introduction: What the server said about itself at the handshake; empty before.
         resolved_values: Of the references; None before the start, or if one is missing.
         tools: Each tool's definition as received, by original name, in the server's order.
         prompts_resources: As last listed; None before `list_prompts_resources`.
@@ -104,6 +106,7 @@ class Instance:
         self.call: Callable[[ToolRequest, Callable[[Outcome], None]], PendingCall] = self._reject
         self.pid: int | None = None
         self.protocol_version = ""
+        self.introduction = NO_INTRODUCTION
         self.resolved_values = resolved_values
         self.tools: Mapping[str, bytes] = {}
         self.stderr = StderrTail()
@@ -318,6 +321,7 @@ class Instance:
     async def _live(self, session: McpSession, known_version: str) -> None:
         async with session.opened(self._deadline, known_version) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
+            self.introduction = session.introduction
             self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)
             self._set_ready()
             await self._wait_until_ended(session)

@@ -46,6 +46,7 @@ from leaseway.spec.model import ServerSpec
 from leaseway.spec.permissions import folders
 from leaseway.wire.channels import ancestors
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
+from leaseway.wire.messages.mcp import NO_INTRODUCTION, admit
 from leaseway.wire.secrets.redaction import redact
 
 StartPhase = Literal["connect", "negotiate", "list"]
@@ -67,7 +68,8 @@ class McpSession:
     Attributes:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
         protocol_version: As negotiated; empty before.
-        skipped: Sentences about listed tools that can't be used.
+        introduction: What the server said about itself at the handshake.
+        skipped: Sentences about what the server said or listed that can't be used.
         changed: Sentences about listed tools that were corrected.
     """
 
@@ -84,10 +86,12 @@ class McpSession:
         self.pid = pid
         self.warnings = warnings
         self.protocol_version = ""
+        self.introduction = NO_INTRODUCTION
         self.skipped: tuple[str, ...] = ()
         self.changed: tuple[str, ...] = ()
         self._spec = spec
         self._phase: StartPhase = "connect"
+        self._not_introduced: tuple[str, ...] = ()
         self._capabilities: ServerCapabilities | None = None
         self._has_tools = True
         self._discovers = False
@@ -149,6 +153,10 @@ class McpSession:
         self._phase = "list"
         self._capabilities = capabilities = client.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
+        self.introduction, self._not_introduced = admit(
+            self._hide(client.instructions or ""),
+            (capabilities.extensions if capabilities is not None else None) or (),
+        )
         if self._has_tools:
             self.peer.cheap_request = "tools/list"
         elif self.peer.era.modern:
@@ -179,7 +187,8 @@ class McpSession:
         listed = await list_all(
             self.peer, TOOLS, may_be_missing=not self._has_tools, hide=self._hide
         )
-        self.skipped, self.changed = listed.skipped, listed.changed
+        self.skipped = (*self._not_introduced, *listed.skipped)
+        self.changed = listed.changed
         return self.peer.accept(listed.definitions)
 
     async def list_prompts_resources(

@@ -287,6 +287,9 @@ def _add_lists(result: sync_pb2.ProbeResult, instance: InstancePort) -> None:
         sync_pb2.RecordedTool(definition=definition) for definition in instance.tools.values()
     )
     result.protocol_version = instance.protocol_version
+    if instance.introduction:
+        result.introduction.instructions = instance.introduction.instructions
+        result.introduction.extensions.extend(instance.introduction.extensions)
     if instance.prompts_resources is not None:
         result.prompts.extend(instance.prompts_resources.prompts)
         result.resources.extend(instance.prompts_resources.resources)

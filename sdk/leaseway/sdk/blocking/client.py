@@ -159,6 +159,12 @@ class Client(Calls):
             lambda: self._inner.list_resource_templates(servers, timeout=timeout)
         )
 
+    def instructions(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, str]:
+        """Return what servers tell models about their use; see `AsyncClient.instructions`."""
+        return LOOP_THREAD.run(lambda: self._inner.instructions(servers, timeout=timeout))
+
     def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
         """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
 

@@ -1,4 +1,4 @@
-"""The client's lists of tools, prompts and resources, each read at one registry version."""
+"""The client's lists: tools, prompts, resources, instructions; each at one registry version."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from leaseway.sdk.catalog.introductions import IntroductionList, introduction_from_proto
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
@@ -38,7 +39,10 @@ class _Page(Protocol):
 
 PageT = TypeVar("PageT", bound=_Page)
 _Request: TypeAlias = (
-    catalog_pb2.ListToolsRequest | catalog_pb2.ListPromptsRequest | catalog_pb2.ListResourcesRequest
+    catalog_pb2.ListToolsRequest
+    | catalog_pb2.ListPromptsRequest
+    | catalog_pb2.ListResourcesRequest
+    | catalog_pb2.ListIntroductionsRequest
 )
 
 
@@ -86,6 +90,17 @@ async def fetch_templates(
     return ResourceTemplateList(templates, last.registry_version, last.pending)
 
 
+async def fetch_introductions(
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+) -> IntroductionList:
+    """List what the servers that the tenant sees say about themselves; raises as `fetch_tools`."""
+    catalog = runtime.control.catalog
+    request = catalog_pb2.ListIntroductionsRequest(servers=check_ids("servers", servers))
+    pages = await _all_pages(runtime, catalog.ListIntroductions, request, deadline)
+    said = (introduction_from_proto(each) for page in pages for each in page.introductions)
+    return IntroductionList(said, pages[-1].registry_version, pages[-1].pending)
+
+
 async def _fetch_resources(
     runtime: Runtime, deadline: float, servers: Sequence[str] | None
 ) -> tuple[Iterator[catalog_pb2.Resource], catalog_pb2.ListResourcesResponse]:
@@ -119,7 +134,7 @@ async def _all_pages(
 
 
 class AsyncListings(ABC):
-    """The methods of `AsyncClient` that list tools, prompts and resources."""
+    """The methods of `AsyncClient` that list tools, prompts, resources and instructions."""
 
     _index: tuple[tuple[int, tuple[str, ...] | None], ToolIndex] | None = None
     """The last search index, after the registry version and server ids that it was built from."""
@@ -223,3 +238,16 @@ class AsyncListings(ABC):
         The parameters and errors are those of `list_tools`.
         """
         return await perform(self._scope, partial(fetch_templates, servers=servers), timeout)
+
+    async def instructions(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, str]:
+        """Return what servers tell models about their use, by server id, ordered by id.
+
+        It is the text of the server's `instructions`, at most 16,384 characters, as the server
+        wrote it: give it to a model only with tools of that server. A server without instructions
+        is missing, and so is one of which the tenant is granted only some tools. The parameters
+        and errors are those of `list_tools`.
+        """
+        found = await perform(self._scope, partial(fetch_introductions, servers=servers), timeout)
+        return {each.server_id: each.instructions for each in found if each.instructions}

@@ -96,19 +96,27 @@ class FakeLeaseway:
             client.close()
         LOOP_THREAD.run(self._stop)
 
-    def server(self, server_id: str, *, stateful: bool = False, prefix: str = "") -> FakeServer:
+    def server(
+        self, server_id: str, *, stateful: bool = False, prefix: str = "", instructions: str = ""
+    ) -> FakeServer:
         """Add a server; add tools with its `tool`.
 
         Args:
             server_id: The server's id.
             stateful: Whether the server is leased: each session gets its own instance and state.
             prefix: The prefix of the exposed names of its tools and prompts.
+            instructions: What it tells models about its use (`AsyncClient.instructions`).
 
         Raises:
             ValueError: The id is taken or invalid.
         """
         return FakeServer(
-            self._registry, server_id, stateful=stateful, prefix=prefix, on_update=self._on_update
+            self._registry,
+            server_id,
+            stateful=stateful,
+            prefix=prefix,
+            instructions=instructions,
+            on_update=self._on_update,
         )
 
     def remove_tool(self, name: str) -> None:

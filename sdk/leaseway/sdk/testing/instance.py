@@ -38,6 +38,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import NO_INTRODUCTION
 from leaseway.wire.names import DEFAULT_TENANT
 
 PROTOCOL: Final = "2025-11-25"
@@ -142,6 +143,7 @@ class FunctionInstance:
     pid: int | None = None
     protocol_version = PROTOCOL
     mcp_session = ""
+    introduction = NO_INTRODUCTION
     warnings: tuple[tuple[str, str], ...] = ()
     late_replies = 0
 

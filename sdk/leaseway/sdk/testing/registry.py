@@ -27,6 +27,7 @@ class Offers:
     """What one server serves. A change replaces a dict, so readers need no lock.
 
     Attributes:
+        instructions: What the server tells models about its use.
         state: The `CallContext.state` of a shared server.
         tools: By original name, as are the prompts.
         resources: By URI.
@@ -36,6 +37,7 @@ class Offers:
     id: str
     stateful: bool
     prefix: str
+    instructions: str = ""
     state: dict[str, Any] = field(default_factory=dict)
     tools: dict[str, FakeTool] = field(default_factory=dict)
     prompts: dict[str, FakePrompt] = field(default_factory=dict)

@@ -36,11 +36,12 @@ class FakeServer:
         *,
         stateful: bool,
         prefix: str,
+        instructions: str,
         on_update: Callable[[str, str], None],
     ) -> None:
         self._registry = registry
         self._on_update = on_update
-        self._offers = Offers(server_id, stateful, prefix)
+        self._offers = Offers(server_id, stateful, prefix, instructions)
         self.id = server_id
         self.stateful = stateful
         self.prefix = prefix

@@ -1,9 +1,17 @@
-"""Names from MCP: server requests, log levels, rules for sessions, reserved keys of `_meta`."""
+"""Names from MCP (server requests, log levels, rules for sessions, keys of `_meta`), introductions.
+
+An introduction is what a server says about itself at the handshake. A worker admits it from the
+server, and the control plane from a worker, with the same bounds.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
+from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
 
 ELICIT: Final = "elicitation/create"
@@ -69,3 +77,47 @@ def check_log_level(level: str) -> None:
             Reason.INVALID_REQUEST,
             f"log_level is one of {', '.join(LOG_LEVELS)}, not {level[:64]!r}.",
         )
+
+
+_EXTENSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9._-]{1,127})?")
+"""An identifier of an extension: a name, in a name space."""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a server says about itself.
+
+    Attributes:
+        instructions: How to use the server, for models; empty means nothing.
+        extensions: The identifiers of the MCP extensions that it supports, sorted.
+    """
+
+    instructions: str = ""
+    extensions: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.instructions or self.extensions)
+
+
+NO_INTRODUCTION: Final = Introduction()
+
+
+def admit(instructions: str, extensions: Iterable[str]) -> tuple[Introduction, tuple[str, ...]]:
+    """Return an introduction within its bounds, and a sentence for each thing that was changed."""
+    changed = []
+    text = instructions.strip()
+    if len(text) > MAX_INSTRUCTIONS:
+        changed.append(
+            f"Its instructions have {len(text)} characters, of which the first {MAX_INSTRUCTIONS} "
+            "are passed on."
+        )
+        text = text[:MAX_INSTRUCTIONS].rstrip()
+    named = sorted(set(extensions))
+    valid = [name for name in named if _EXTENSION.fullmatch(name)][:MAX_EXTENSIONS]
+    if len(valid) < len(named):
+        changed.append(
+            f"{len(named) - len(valid)} of its {len(named)} extensions are left out: at most "
+            f"{MAX_EXTENSIONS} are passed on, whose identifiers are names such as "
+            "`io.modelcontextprotocol/ui`."
+        )
+    return Introduction(text, tuple(valid)), tuple(changed)

@@ -8,6 +8,7 @@ from tests.control_plane.core.builders import listing, recorded, spec
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.variants import Hashes, build_good, serve
+from leaseway.wire.messages.mcp import Introduction
 
 TOOLS = listing("now", "zones")
 
@@ -32,8 +33,11 @@ def test_each_list_changes_the_digest() -> None:
         ServerListing(TOOLS.tools, "v", templates=one).digest,
         ServerListing(TOOLS.tools, "v", prompts=one, resources=one).digest,
         ServerListing(TOOLS.tools, "v", prompts=one, templates=one).digest,
+        ServerListing(TOOLS.tools, "v", introduction=Introduction("x")).digest,
+        ServerListing(TOOLS.tools, "v", introduction=Introduction("", ("x",))).digest,
+        ServerListing(TOOLS.tools, "v", introduction=Introduction("x", ("x",))).digest,
     }
-    assert len(digests) == 7
+    assert len(digests) == 10
 
 
 def test_the_first_of_two_items_with_one_name_is_used() -> None:

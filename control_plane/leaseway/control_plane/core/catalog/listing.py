@@ -10,9 +10,12 @@ from typing import Final
 
 from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.spec.contracts import same_content, same_contract, same_items
+from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
 _SEPARATOR: Final = 1 << 63
 """Starts each list after the tools in a digest; no definition is that long."""
+_INTRODUCTION: Final = 3
+"""The place of the introduction among them."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class ListedItem:
 
 @dataclass(frozen=True)
 class ServerListing:
-    """Everything that a server listed, in its order, and the negotiated MCP version.
+    """Everything that a server listed, in its order, and what it said at the handshake.
 
     The name of what cannot be read is empty; it is not exposed.
     """
@@ -40,16 +43,21 @@ class ServerListing:
     prompts: tuple[ListedItem, ...] = ()
     resources: tuple[ListedItem, ...] = ()
     templates: tuple[ListedItem, ...] = ()
+    introduction: Introduction = NO_INTRODUCTION
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the content; empty lists other than the tools do not change it."""
+        """A hash of the content; an empty part other than the tools does not change it."""
         state = hashlib.sha256(self.protocol_version.encode())
         state.update(_framed(self.tools))
         for place, offers in enumerate((self.prompts, self.resources, self.templates)):
             if offers:
                 state.update((_SEPARATOR + place).to_bytes(8, "big"))
                 state.update(_framed(offers))
+        if self.introduction:
+            said = (self.introduction.instructions, *self.introduction.extensions)
+            state.update((_SEPARATOR + _INTRODUCTION).to_bytes(8, "big"))
+            state.update(_framed_bytes(text.encode() for text in said))
         return state.hexdigest()
 
     def settled(self, previous: ServerListing) -> ServerListing:
@@ -118,8 +126,8 @@ def _settle(
 
 
 def _framed(items: Iterable[ListedItem]) -> bytes:
-    return b"".join(
-        part
-        for item in items
-        for part in (len(item.definition).to_bytes(8, "big"), item.definition)
-    )
+    return _framed_bytes(item.definition for item in items)
+
+
+def _framed_bytes(parts: Iterable[bytes]) -> bytes:
+    return b"".join(piece for part in parts for piece in (len(part).to_bytes(8, "big"), part))

@@ -24,6 +24,7 @@ from leaseway.control_plane.core.catalog.variants import (
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import VariantKey
+from leaseway.wire.messages.mcp import Introduction
 
 T = TypeVar("T")
 _MAX_VIEWS: Final = 1_000
@@ -94,6 +95,15 @@ class View:
             (server_id, one.name): ResourceTarget(served, one.name, one, is_template=True)
             for server_id, served in sorted(self.servers.items())
             for one in served.readable.templates
+        }
+
+    @cached_property
+    def introductions(self) -> Mapping[str, Introduction]:
+        """What servers say about themselves, by id and sorted: those of which anything is seen."""
+        return {
+            server_id: served.listing.introduction
+            for server_id, served in sorted(self.servers.items())
+            if served.listing.introduction and served.offers_anything
         }
 
     @cached_property

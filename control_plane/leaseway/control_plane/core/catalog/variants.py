@@ -22,6 +22,7 @@ from leaseway.control_plane.core.catalog.rule_arguments import rule_problems
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 SkippedNames = frozenset[tuple[str, str]]
 
@@ -104,6 +105,14 @@ class Served:
         """The resources and templates that callers see."""
         return expose_resources(self.listing, self.resource_filter)
 
+    @property
+    def offers_anything(self) -> bool:
+        """Whether callers see a tool, a prompt, a resource or a template of it."""
+        readable = self.readable
+        return bool(
+            self.callable_tools or self.callable_prompts or readable.resources or readable.templates
+        )
+
     def names(self, kind: NamedKind) -> tuple[ExposedName, ...]:
         """Return the tools or prompts that pass the rules."""
         return self.exposed if kind is TOOLS else self.prompts
@@ -121,7 +130,9 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
         return None
     listing = served.listing
     if not policy.allows_all(tenant, agent):  # a grant of some tools is none of other things
-        listing = replace(listing, prompts=(), resources=(), templates=())
+        listing = replace(
+            listing, prompts=(), resources=(), templates=(), introduction=NO_INTRODUCTION
+        )
         served = replace(served, prompts=(), resource_filter=NameFilter(blacklist=("*",)))
     return replace(
         served,

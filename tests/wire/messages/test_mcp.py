@@ -1,0 +1,33 @@
+"""What a server says about itself, within its bounds."""
+
+from __future__ import annotations
+
+from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
+from leaseway.wire.messages.mcp import Introduction, admit
+
+UI = "io.modelcontextprotocol/ui"
+
+
+def test_an_introduction_within_the_bounds_is_admitted_as_it_is() -> None:
+    text = "x" * MAX_INSTRUCTIONS
+    assert admit(f" {text}\n", (UI, "a", UI)) == (Introduction(text, ("a", UI)), ())
+
+
+def test_longer_instructions_are_cut_with_a_sentence() -> None:
+    said, changed = admit("x" * (MAX_INSTRUCTIONS + 1), ())
+    assert said.instructions == "x" * MAX_INSTRUCTIONS
+    (sentence,) = changed
+    assert f"{MAX_INSTRUCTIONS + 1} characters" in sentence
+
+
+def test_extensions_that_are_no_identifiers_or_too_many_are_left_out_with_a_sentence() -> None:
+    many = [f"x{number:03}" for number in range(MAX_EXTENSIONS)]
+    said, changed = admit("", [*many, "y", "", "a b", "x" * 500, "\N{SNOWMAN}"])
+    assert said.extensions == tuple(many)
+    (sentence,) = changed
+    assert sentence.startswith(f"5 of its {MAX_EXTENSIONS + 5} extensions")
+
+
+def test_an_introduction_that_says_nothing_is_false() -> None:
+    assert not admit(" ", ())[0]
+    assert admit("", (UI,))[0]
