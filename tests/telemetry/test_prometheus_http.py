@@ -109,7 +109,7 @@ async def test_a_configured_key_is_required() -> None:
         for header in (b"", b"Authorization: Bearer other\r\n", b"Authorization: secret-key\r\n"):
             status, answer = await ask(listener, GET + header + b"\r\n")
             assert status == 401
-            assert "WWW-Authenticate: Bearer\r\n" in answer
+            assert 'WWW-Authenticate: Bearer realm="leaseway"\r\n' in answer
             assert "secret-key" not in answer
         status, _ = await ask(listener, GET + b"authorization: Bearer secret-key\r\n\r\n")
         assert status == 200

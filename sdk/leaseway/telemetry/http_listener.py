@@ -15,6 +15,7 @@ from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint, is_local_host
 from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 from leaseway.wire.channels.tls import read_tls, server_context
+from leaseway.wire.errors import Fault, Reason
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -65,6 +66,58 @@ HTTP_OPTIONS: Final[Mapping[str, Any]] = {
 Admit = Callable[[str | None], Awaitable[object]]
 """Checks an `Authorization` header, or None; raises a `Fault` if it is not sufficient."""
 
+
+class HttpRefusal(Exception):
+    """A request that is refused before its path is looked at.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Headers of the response.
+    """
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+
+def refusal_of(fault: Fault) -> HttpRefusal:
+    """Return how HTTP says that a credential was not accepted (RFC 9110, sections 11 and 15)."""
+    if fault.reason is Reason.UNAUTHENTICATED:
+        return HttpRefusal(401, fault.message, {"WWW-Authenticate": 'Bearer realm="leaseway"'})
+    if fault.reason is Reason.PERMISSION_DENIED:
+        return HttpRefusal(403, fault.message)
+    return HttpRefusal(503, fault.message, {"Retry-After": "1"})  # it could not be checked
+
+
+async def check_request(
+    admit: Admit | None, host: str, authorization: str | None, noun: str
+) -> object | None:
+    """Return who sent a request; None if no credentials are required.
+
+    A page of another site can reach this machine through a name of its own that resolves to it
+    (DNS rebinding), but the browser sends that name. If credentials are required, such a page has
+    none, and any name is accepted.
+
+    Args:
+        admit: Authenticates the sender, or None.
+        host: The `Host` header; empty for none.
+        authorization: The `Authorization` header.
+        noun: What is served, for messages.
+
+    Raises:
+        HttpRefusal: The host or the credential is not accepted.
+    """
+    if admit is None:
+        if host and not is_local_host(host):
+            raise HttpRefusal(403, f"Request {noun} from localhost or 127.0.0.1.")
+        return None
+    try:
+        return await admit(authorization)
+    except Fault as fault:
+        raise refusal_of(fault) from None
+
+
 ARTIFACTS_LABEL: Final = "artifacts-http"
 """The worker label with the URL of its artifacts."""
 
@@ -108,15 +161,6 @@ class HttpListener:
     def url(self) -> str:
         scheme = "http" if self.tls is None else "https"
         return f"{scheme}://{self.endpoint}{self.path}"
-
-    def accepts_host(self, header: str) -> bool:
-        """Return whether a request's `Host` header is acceptable.
-
-        A page of another site can reach this machine through a name of its own that resolves to it
-        (DNS rebinding), but the browser sends that name. If credentials are required, such a page
-        has none.
-        """
-        return self.admit is not None or not header or is_local_host(header)
 
     @contextlib.asynccontextmanager
     async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:

@@ -12,9 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from leaseway.telemetry.http_listener import Admit, HttpListener
+from leaseway.telemetry.http_listener import HttpListener, HttpRefusal, check_request
 from leaseway.wire.bounds import KIB
-from leaseway.wire.errors import Fault, Reason
 
 Page = Callable[[], Callable[[str], tuple[bytes, str]]]
 """Reads the metrics and returns a function from an `Accept` header to a body and its type."""
@@ -121,23 +120,17 @@ class _MetricsServer:
         method, path, version = (*head[0].split(b" "), b"", b"")[:3]
         if not version.startswith(b"HTTP/1."):
             raise _ErrorResponse(400, "This is not an HTTP/1.1 request.")
-        if not self._listener.accepts_host(_header(head, b"host").decode("latin-1")):
-            raise _ErrorResponse(403, "Request this page as localhost or 127.0.0.1.")
-        if self._listener.admit is not None:
-            await self._check_sender(self._listener.admit, head)
+        host = _header(head, b"host").decode("latin-1")
+        sent = _header(head, b"authorization").decode("latin-1")
+        try:
+            await check_request(self._listener.admit, host, sent or None, self._listener.noun)
+        except HttpRefusal as refusal:
+            headers = "".join(f"{name}: {value}\r\n" for name, value in refusal.headers.items())
+            raise _ErrorResponse(refusal.status, str(refusal), headers) from None
         if path.partition(b"?")[0] != _PATH.encode():
             raise _ErrorResponse(404, f"The only page is {_PATH}.")
         if method != b"GET":
             raise _ErrorResponse(405, f"{_PATH} accepts GET only.", "Allow: GET\r\n")
-
-    async def _check_sender(self, admit: Admit, head: list[bytes]) -> None:
-        sent = _header(head, b"authorization").decode("latin-1")
-        try:
-            await admit(sent or None)
-        except Fault as fault:
-            if fault.reason is Reason.UNAUTHENTICATED:
-                raise _ErrorResponse(401, fault.message, "WWW-Authenticate: Bearer\r\n") from None
-            raise _ErrorResponse(403, fault.message) from None
 
 
 def _header(head: list[bytes], wanted: bytes) -> bytes:

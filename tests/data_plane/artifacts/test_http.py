@@ -224,7 +224,7 @@ async def test_without_the_key_every_path_is_unauthorized(page: Page, sent: str 
     headers = {"Authorization": sent} if sent is not None else None
     for path in (ref, "artifacts/none", "elsewhere"):
         status, body, answered = await page.request(path, OWNER, headers=headers)
-        assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
+        assert (status, answered["WWW-Authenticate"]) == (401, 'Bearer realm="leaseway"')
         assert b"LEASEWAY_KEY" in body
 
 

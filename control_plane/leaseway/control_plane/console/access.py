@@ -16,10 +16,9 @@ from typing import Final
 from aiohttp import web
 
 from leaseway.identity.principal import LOOPBACK, Principal
-from leaseway.telemetry.http_listener import Admit
-from leaseway.wire.channels.endpoint import is_local_host
+from leaseway.telemetry.http_listener import Admit, check_request, refusal_of
 from leaseway.wire.channels.fair_shares import Holder, who_gives_way
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 
 COOKIE: Final = "leaseway_console"
 ORIGIN_HEADER: Final = "X-Leaseway-Console"
@@ -51,19 +50,17 @@ class ConsoleAccess:
         """Return the principal of a request.
 
         Raises:
-            web.HTTPException: The request is not allowed.
+            HttpRefusal: Its host or its credential is not accepted.
+            web.HTTPForbidden: It may come from another site's page.
         """
         if request.method not in ("GET", "HEAD"):
             check_origin(request)
-        if self._admit is None:
-            _check_host(request)
+        sent = self.authorization(request)
+        principal = await check_request(self._admit, request.host, sent, "the console")
+        if principal is None:
             return LOOPBACK
-        try:
-            return await self._principal(self.authorization(request))
-        except Fault as fault:
-            if fault.reason is Reason.PERMISSION_DENIED:
-                raise web.HTTPForbidden(text=fault.message) from None
-            raise web.HTTPUnauthorized(text=fault.message) from None
+        assert isinstance(principal, Principal)
+        return principal
 
     async def sign_in(self, credential: str, address: str = "") -> tuple[str | None, Principal]:
         """Return a new session and its principal; no session if no credential is needed.
@@ -74,6 +71,7 @@ class ConsoleAccess:
 
         Raises:
             web.HTTPException: The credential is rejected, or too many were.
+            HttpRefusal: The credential could not be checked.
         """
         if self._admit is None:
             return None, LOOPBACK
@@ -87,6 +85,9 @@ class ConsoleAccess:
         try:
             principal = await self._principal(authorization)
         except Fault as fault:
+            refusal = refusal_of(fault)
+            if refusal.status not in (401, 403):  # nobody has judged the credential
+                raise refusal from None
             self._failures[address] = [*self._failures.pop(address, ()), now]
             while len(self._failures) > _MAX_ADDRESSES:
                 self._failures.popitem(last=False)
@@ -132,9 +133,3 @@ def check_origin(request: web.Request) -> None:
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     if ORIGIN_HEADER not in request.headers or site not in ("same-origin", "none"):
         raise web.HTTPForbidden(text=f"Only the console page may send this ({ORIGIN_HEADER}).")
-
-
-def _check_host(request: web.Request) -> None:
-    """Reject host names that another site could resolve to this machine (DNS rebinding)."""
-    if not is_local_host(request.host):
-        raise web.HTTPForbidden(text="Open the console as 127.0.0.1 or localhost.")

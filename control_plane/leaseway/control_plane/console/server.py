@@ -22,7 +22,7 @@ from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
-from leaseway.telemetry.http_listener import HttpListener
+from leaseway.telemetry.http_listener import HttpListener, HttpRefusal
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MAX_VALUES, MIB
 from leaseway.wire.channels.fair_shares import Holder
@@ -156,6 +156,9 @@ class _ConsoleSite:
             if request.path.startswith("/api/") and not _signs_in(request):
                 _principal.set(await self._access.check(request))
             response = await handler(request)
+        except HttpRefusal as refusal:
+            response = _json({"error": str(refusal)}, refusal.status)
+            response.headers.update(refusal.headers)
         except web.HTTPException as error:
             response = _json({"error": error.text or error.reason}, error.status)
         except ActionRefused as error:

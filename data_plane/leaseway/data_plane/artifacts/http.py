@@ -18,7 +18,12 @@ from aiohttp import web
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.core.artifacts.index import StoredArtifact
 from leaseway.identity.principal import Principal
-from leaseway.telemetry.http_listener import ArtifactsListener
+from leaseway.telemetry.http_listener import (
+    ArtifactsListener,
+    HttpRefusal,
+    check_request,
+    refusal_of,
+)
 from leaseway.wire.errors import Fault, Reason
 
 _WRITE_TIMEOUT: Final = 30.0
@@ -69,23 +74,23 @@ class _Site:
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Authenticate the caller, and convert faults to responses."""
         try:
-            if not self._listener.accepts_host(request.host):
-                return _plain(403, "Request artifacts from localhost or 127.0.0.1.")
-            if self._listener.admit is not None:
-                authorization = request.headers.get("Authorization")
-                request[_CALLER] = await self._listener.admit(authorization)
+            authorization = request.headers.get("Authorization")
+            sender = await check_request(
+                self._listener.admit, request.host, authorization, self._listener.noun
+            )
+            if sender is not None:
+                request[_CALLER] = sender
             return await handler(request)
+        except HttpRefusal as refusal:
+            return _plain(refusal.status, str(refusal), dict(refusal.headers))
         except Fault as fault:
-            if fault.reason is Reason.UNAUTHENTICATED:
-                return _plain(401, fault.message, {"WWW-Authenticate": "Bearer"})
-            if fault.reason is Reason.PERMISSION_DENIED:
-                return _plain(403, fault.message)
-            if fault.reason is Reason.OVERLOADED:
-                return _plain(503, fault.message, {"Retry-After": "1"})
+            if fault.reason in (Reason.PERMISSION_DENIED, Reason.OVERLOADED):
+                refused = refusal_of(fault)
+                return _plain(refused.status, fault.message, dict(refused.headers))
             return _plain(404, fault.message)
-        except web.HTTPException as refusal:
-            allow = refusal.headers.get("Allow")
-            return _plain(refusal.status, "", {"Allow": allow} if allow else None)
+        except web.HTTPException as error:
+            allow = error.headers.get("Allow")
+            return _plain(error.status, "", {"Allow": allow} if allow else None)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """Send an artifact, or the requested range of it."""

@@ -16,9 +16,9 @@ from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
-from leaseway.telemetry.http_listener import HTTP_OPTIONS
+from leaseway.telemetry.http_listener import HTTP_OPTIONS, refusal_of
 from leaseway.wire.channels.fair_shares import Holder
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
@@ -127,10 +127,9 @@ class HttpServer:
         except TooManyCallers as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         except Fault as fault:
-            if fault.reason == Reason.UNAUTHENTICATED:
-                raise HttpError(401, fault.message, self._challenge(http)) from None
-            status = 403 if fault.reason == Reason.PERMISSION_DENIED else 503
-            raise HttpError(status, fault.message) from None
+            refusal = refusal_of(fault)
+            headers = self._challenge(http) if refusal.status == 401 else refusal.headers
+            raise HttpError(refusal.status, fault.message, headers) from None
         except Exception:
             _log.exception("The credential of an MCP client could not be checked.")
             raise HttpError(500, "The front failed; see its log.") from None
