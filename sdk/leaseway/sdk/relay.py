@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from leaseway.sdk.calls import requests
-from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.search import ToolIndex
@@ -129,7 +129,7 @@ async def call_tool(
         LeasewayError: The call failed.
     """
     runtime, session = caller._scope()
-    call = runtime.caller.relay(session, name, arguments, timeout, events)
+    call = runtime.caller.run(relayed_call(session, name, arguments, timeout, events))
     return await _finish(runtime, session, events, call)
 
 
@@ -142,7 +142,7 @@ async def send_request(
         LeasewayError: The request failed.
     """
     runtime, session = caller._scope()
-    call = runtime.caller.request(session, request, timeout, events)
+    call = runtime.caller.run(mcp_call(session, request, timeout, events))
     return await _finish(runtime, session, events, call)
 
 

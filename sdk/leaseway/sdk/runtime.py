@@ -40,6 +40,9 @@ class RuntimeOwner(Protocol):
     _on_approval: Callable[[Any], object] | None
     _open_runtime: Runtime | None
 
+    def _scope(self) -> tuple[Runtime, str]:
+        """Return the runtime and the key of the session for calls outside a session."""
+
     def _runtime(self) -> Runtime:
         """Return the runtime, which the first use opens.
 

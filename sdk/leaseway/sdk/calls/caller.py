@@ -8,24 +8,22 @@ failure (DESIGN §6). `recovery` decides what follows a failed try.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.media import MediaReader
-from leaseway.sdk.calls.recovery import CallRecovery, CallState, Release
-from leaseway.sdk.calls.requests import McpRequest, encode_arguments
+from leaseway.sdk.calls.recovery import CallRecovery
+from leaseway.sdk.calls.requests import CallState, Release, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.leases.book import Lease, SessionLeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
-from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
-from leaseway.sdk.validation import check_call, check_seconds
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
@@ -67,70 +65,14 @@ class CallRunner:
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
-    def call(
-        self,
-        session: str,
-        name: str,
-        arguments: Mapping[str, Any] | None,
-        timeout: float | None,
-        events: CallEvents | None = None,
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """Return a coroutine that calls a tool.
-
-        Args:
-            session: The session of the call.
-            name: An exposed or a qualified name.
-            arguments: JSON values by name.
-            timeout: Seconds until the call fails; None means the server's `call_timeout` (60
-                unless configured), counted from when the name is resolved.
-            events: Handles progress, log messages and server requests; reset before another try.
-
-        Returns:
-            The tool's result.
+    async def run(self, state: CallState) -> ToolResult:
+        """Run a call, once, and return the tool's result.
 
         Raises:
             Fault: The call failed, and no other try is possible.
-            TypeError: A parameter has the wrong type.
         """
-        check_call(name, arguments, timeout)
-        return self._run(CallState(session, name, events), arguments, timeout)
-
-    def relay(
-        self,
-        session: str,
-        name: str,
-        arguments: bytes,
-        timeout: float | None,
-        events: CallEvents,
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """Like `call`, with arguments that are already one JSON object in UTF-8."""
-        check_call(name, None, timeout)
-        state = CallState(session, name, events)
-        state.payload = arguments
-        return self._run(state, None, timeout)
-
-    def request(
-        self,
-        session: str,
-        request: McpRequest,
-        timeout: float | None,
-        events: CallEvents | None = None,
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """Like `call`, for a request about a prompt or a resource."""
-        if timeout is not None:
-            check_seconds("timeout", timeout)
-        state = CallState(session, request.item, events)
-        state.request = request
-        return self._run(state, None, timeout)
-
-    async def _run(
-        self, state: CallState, arguments: Mapping[str, Any] | None, timeout: float | None
-    ) -> ToolResult:
-        if state.request is None:
-            state.span = self._tracer.start_call(str(state.name), state.session)
-        else:
-            state.span = self._tracer.start_request(state.request, state.session)
-        state.trace = tracing.current_trace_headers(state.span)
+        self._tracer.start(state)
+        timeout = state.timeout
         try:
             if timeout is None:
                 state.open_ended, timeout = True, CALL_TIMEOUT
@@ -138,7 +80,7 @@ class CallRunner:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
             state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
             if state.request is None:
-                state.payload = encode_arguments(str(state.name), arguments, state.payload)
+                state.payload = encode_arguments(str(state.name), state.arguments, state.payload)
             while True:
                 try:
                     return await self._try(state)

@@ -7,67 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final, NamedTuple
-
-from opentelemetry.trace import Span
+from typing import Final
 
 from leaseway.sdk.calls import tracing
-from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.requests import CallState
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.catalog.targets import NameOrItem, Target
-from leaseway.sdk.leases.book import ClientLease, SessionLeaseKey
+from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_informative
-from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
+from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
 
 _HOLDER_LOST: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
 """How a release fails if the lease's worker has exited or is shutting down."""
-
-
-class Release(NamedTuple):
-    """What a call of `mcp_release` releases; `lease_id` is empty if another client holds it."""
-
-    key: SessionLeaseKey
-    lease_id: str
-
-
-class CallState:
-    """The state of one call, kept from its first try to its last.
-
-    Args:
-        session: The session of the call.
-        name: The tool's name, or the prompt or resource.
-        events: Handles the call's events, or None.
-    """
-
-    # Class attributes are set on an instance only if they differ: most calls succeed at the first
-    # try and are not traced.
-    request: McpRequest | None = None
-    target: Target | None = None
-    link: WorkerLink | None = None
-    lease: ClientLease | None = None
-    release: Release | None = None
-    known: Fault | None = None
-    cached = True
-    open_ended = False
-    repeated = False
-    acquirer = ""
-    expected_lease: str | None = None
-    span: Span | None = None
-    tries = 0
-    avoid: frozenset[WorkerRun] = frozenset()
-    slow: frozenset[WorkerRun] = frozenset()  # the avoided workers that did not report being full
-    payload = b""
-    deadline = 0.0
-
-    def __init__(self, session: str, name: NameOrItem, events: CallEvents | None) -> None:
-        self.session = session
-        self.name = name
-        self.events = events
-        self.trace = ("", "")
 
 
 class CallRecovery:

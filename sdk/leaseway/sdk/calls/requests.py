@@ -1,16 +1,22 @@
-"""Requests about prompts and resources, and the JSON encoding of arguments."""
+"""Calls as they are made, requests about prompts and resources, and the encoding of arguments."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from json import encoder
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from leaseway.sdk.catalog.targets import PromptOrResource, Target
-from leaseway.sdk.validation import check_text
+from opentelemetry.trace import Span
+
+from leaseway.sdk.catalog.targets import NameOrItem, PromptOrResource, Target
+from leaseway.sdk.leases.book import ClientLease, SessionLeaseKey
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
+from leaseway.sdk.validation import check_call, check_seconds, check_text
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_ARGUMENTS, MAX_URI
+from leaseway.wire.channels.trace_context import NO_TRACE
 from leaseway.wire.errors import Fault, Reason
 
 _plain: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -105,6 +111,98 @@ class McpRequest:
             params = {"ref": {"type": "ref/prompt", "name": name}, **params}
         call = execution_pb2.Call(method=self.method, tool=name)
         return call.SerializeToString(), encode_arguments(self.item.name, params)
+
+
+class Release(NamedTuple):
+    """What a call of `mcp_release` releases; `lease_id` is empty if another client holds it."""
+
+    key: SessionLeaseKey
+    lease_id: str
+
+
+class CallState:
+    """One call, kept from its first try to its last; `tool_call` and the like make it.
+
+    Args:
+        session: The session of the call.
+        name: The tool's name, or the prompt or resource.
+        timeout: Seconds until the call fails; None means the server's `call_timeout` (60 unless
+            configured), counted from when the name is resolved.
+        events: Handles progress, log messages and server requests; reset before another try.
+    """
+
+    # Class attributes are set on an instance only if they differ: most calls succeed at the first
+    # try and are not traced.
+    request: McpRequest | None = None
+    arguments: Mapping[str, Any] | None = None
+    target: Target | None = None
+    link: WorkerLink | None = None
+    lease: ClientLease | None = None
+    release: Release | None = None
+    known: Fault | None = None
+    cached = True
+    open_ended = False
+    repeated = False
+    acquirer = ""
+    expected_lease: str | None = None
+    span: Span | None = None
+    trace = NO_TRACE
+    tries = 0
+    avoid: frozenset[WorkerRun] = frozenset()
+    slow: frozenset[WorkerRun] = frozenset()  # the avoided workers that did not report being full
+    payload = b""
+    deadline = 0.0
+
+    def __init__(
+        self, session: str, name: NameOrItem, timeout: float | None, events: CallEvents | None
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.timeout = timeout
+        self.events = events
+
+
+def tool_call(
+    session: str,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    events: CallEvents | None = None,
+) -> CallState:
+    """Return a call of a tool by its exposed or qualified name; arguments are JSON values by name.
+
+    Raises:
+        TypeError: A parameter has the wrong type.
+        InvalidRequest: The name cannot be sent.
+    """
+    if type(name) is not str or type(arguments) is not dict or timeout is not None:
+        check_call(name, arguments, timeout)
+    elif not name.isascii():
+        check_text("name", name)
+    state = CallState(session, name, timeout, events)
+    state.arguments = arguments
+    return state
+
+
+def relayed_call(
+    session: str, name: str, payload: bytes, timeout: float | None, events: CallEvents
+) -> CallState:
+    """Like `tool_call`, with arguments that are already one JSON object in UTF-8."""
+    check_call(name, None, timeout)
+    state = CallState(session, name, timeout, events)
+    state.payload = payload
+    return state
+
+
+def mcp_call(
+    session: str, request: McpRequest, timeout: float | None, events: CallEvents | None = None
+) -> CallState:
+    """Like `tool_call`, for a request about a prompt or a resource."""
+    if timeout is not None:
+        check_seconds("timeout", timeout)
+    state = CallState(session, request.item, timeout, events)
+    state.request = request
+    return state
 
 
 def get(name: str, arguments: Mapping[str, Any] | None, server: str | None) -> McpRequest:

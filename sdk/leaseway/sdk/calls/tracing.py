@@ -12,10 +12,10 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.requests import CallState
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
-from leaseway.wire.channels.trace_context import NO_TRACE, headers_of
+from leaseway.wire.channels.trace_context import headers_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
@@ -39,37 +39,34 @@ class CallTracer:
         self._provider: object = None
         self._tracer: trace.Tracer | None = None
 
-    def start_call(self, tool: str, session: str) -> Span | None:
-        """Start the span of a tool call; return None if spans are not recorded."""
+    def start(self, state: CallState) -> None:
+        """Start the span of a call if spans are recorded, and note the trace context to send."""
         provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
         if provider is not self._provider:
             self._update_tracer(provider)
-        if self._tracer is None:
-            return None
-        attributes = {Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL, Attr.GEN_AI_TOOL_NAME: tool}
-        return self._start(self._tracer, f"{Attr.EXECUTE_TOOL} {tool}", attributes, session)
+        if self._tracer is not None:
+            state.span = self._start(self._tracer, state)
+            state.trace = headers_of(state.span)
+        elif get_current():
+            state.trace = headers_of(trace.get_current_span())
 
-    def start_request(self, request: McpRequest, session: str) -> Span | None:
-        """Start the span of another request; its name has no URI, as there are too many of them."""
-        provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
-        if provider is not self._provider:
-            self._update_tracer(provider)
-        if self._tracer is None:
-            return None
-        name, attributes = request.method, {Attr.MCP_METHOD_NAME: request.method}
-        if request.item.kind == NAME_KIND_PROMPT:
-            name = f"{name} {request.item.name}"
-            attributes[Attr.GEN_AI_PROMPT_NAME] = request.item.name
-        else:
-            attributes[Attr.MCP_RESOURCE_URI] = request.item.name
-        return self._start(self._tracer, name, attributes, session)
-
-    def _start(
-        self, tracer: trace.Tracer, name: str, attributes: dict[str, str], session: str
-    ) -> Span:
-        attributes |= {Attr.TENANT: self._tenant, Attr.SESSION: session}
+    def _start(self, tracer: trace.Tracer, state: CallState) -> Span:
+        attributes = {Attr.TENANT: self._tenant, Attr.SESSION: state.session}
         if self._agent:
             attributes[Attr.AGENT] = self._agent
+        request = state.request
+        if request is None:
+            name = f"{Attr.EXECUTE_TOOL} {state.name}"
+            attributes[Attr.GEN_AI_OPERATION_NAME] = Attr.EXECUTE_TOOL
+            attributes[Attr.GEN_AI_TOOL_NAME] = str(state.name)
+        else:
+            name = request.method
+            attributes[Attr.MCP_METHOD_NAME] = request.method
+            if request.item.kind == NAME_KIND_PROMPT:
+                name = f"{name} {request.item.name}"
+                attributes[Attr.GEN_AI_PROMPT_NAME] = request.item.name
+            else:  # not in the name: there are too many URIs
+                attributes[Attr.MCP_RESOURCE_URI] = request.item.name
         return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
 
     def _update_tracer(self, provider: object) -> None:
@@ -104,12 +101,3 @@ def record_cancellation(span: Span) -> None:
         span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, "CANCELLED")
         span.set_attribute(Attr.ERROR_TYPE, "CANCELLED")
         span.set_status(StatusCode.ERROR, "The caller was cancelled.")
-
-
-def current_trace_headers(span: Span | None) -> tuple[str, str]:
-    """Return `traceparent` and `tracestate` of a span, or of the caller's context if it is None."""
-    if span is None:
-        if not get_current():
-            return NO_TRACE
-        span = trace.get_current_span()
-    return headers_of(span)

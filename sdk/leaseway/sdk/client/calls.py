@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.prompt_results import Completion, PromptResult, ResourceResult
-from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.requests import McpRequest, mcp_call, tool_call
 from leaseway.sdk.calls.results import McpResult, ToolResult
 from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 from leaseway.sdk.client.artifacts import AsyncArtifact, check_artifact
@@ -132,7 +132,8 @@ class AsyncCalls(ABC):
             try:
                 if not callbacks:
                     events = CallEvents(inline_media=True) if inline_media else None
-                    result = await runtime.caller.call(session, name, arguments, timeout, events)
+                    call = tool_call(session, name, arguments, timeout, events)
+                    result = await runtime.caller.run(call)
                 else:
                     buffer = callbacks.events(name, inline_media, tasks=True)
                     stream = build_stream(self, self._scope, name, arguments, timeout, buffer)
@@ -315,7 +316,7 @@ class AsyncCalls(ABC):
             return result_type._from_result(await stream.run(Callbacks()))
         events = CallEvents(inline_media=True) if inline_media else None
         try:
-            result = await runtime.caller.request(session, build(), timeout, events)
+            result = await runtime.caller.run(mcp_call(session, build(), timeout, events))
         except Fault as fault:
             raise error_from_fault(fault) from None
         return result_type._from_result(result)
@@ -340,7 +341,7 @@ class AsyncCalls(ABC):
 
         def start(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
             runtime, session = self._scope()
-            return runtime.caller.request(session, request, timeout, events)
+            return runtime.caller.run(mcp_call(session, request, timeout, events))
 
         name = request.item.name
         events = build_events(name, handlers, tasks=tasks, inline_media=inline_media)

@@ -392,16 +392,15 @@ class AsyncClient(AsyncListings, AsyncCalls):
     ) -> ResultT:
         return await operations.perform(self._scope, operation, timeout)
 
-    def _scope(self) -> tuple[Runtime, str]:
-        runtime = self._runtime()
-        return runtime, runtime.own_session
-
     def _runtime(self) -> Runtime:
+        return self._scope()[0]
+
+    def _scope(self) -> tuple[Runtime, str]:  # in one function, because each call asks for it
         runtime = self._open_runtime
         if runtime is not None:
             try:
                 if asyncio.get_running_loop() is runtime.loop:
-                    return runtime
+                    return runtime, runtime.own_session
             except RuntimeError:
                 check_fork()  # a coroutine that forked continues in the child without a loop
                 raise
@@ -416,7 +415,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
         runtime.caller.media = self._media
         self._finalizer = weakref.finalize(self, _on_dropped, runtime, repr(self))
         self._finalizer.atexit = False
-        return runtime
+        return runtime, runtime.own_session
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._identity.address}>"

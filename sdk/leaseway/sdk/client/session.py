@@ -53,20 +53,20 @@ class AsyncSession(AsyncCalls):
         return self
 
     def _runtime(self) -> Runtime:
+        return self._scope()[0]
+
+    def _scope(self) -> tuple[Runtime, str]:
         if self._closed:
             raise RuntimeError(
                 f"Session {self.key!r} is closed: its `with` block has ended, and its leases were "
                 "released. Call client.session(key) to use it again, with new leases."
             )
-        runtime = self._client._runtime()
+        runtime, _ = self._client._scope()
         if self._idle is not None:
             runtime.leases.set_idle_limit(self.key, self._idle)
         elif self._entered:
             runtime.leases.set_idle_limit(self.key, math.inf)  # the end of the block releases
-        return runtime
-
-    def _scope(self) -> tuple[Runtime, str]:
-        return self._runtime(), self.key
+        return runtime, self.key
 
     async def __aenter__(self) -> Self:
         self._client._runtime()

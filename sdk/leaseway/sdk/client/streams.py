@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self
 
+from leaseway.sdk.calls.requests import tool_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.runtime import GetScope, forget_frames, raise_error_of
@@ -190,6 +191,6 @@ def build_stream(
 
     def start(events: BufferedEvents) -> Coroutine[Any, Any, ToolResult]:
         runtime, session = get_scope()
-        return runtime.caller.call(session, name, arguments, timeout, events)
+        return runtime.caller.run(tool_call(session, name, arguments, timeout, events))
 
     return AsyncToolStream(name, events, start, owner)

@@ -10,7 +10,7 @@ import asyncio
 import warnings
 from typing import Final, Self
 
-from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.requests import McpRequest, mcp_call
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.runtime import GetScope, Runtime, forget_frames, raise_error_of
@@ -171,9 +171,8 @@ class AsyncResourceUpdates:
             started_at = runtime.loop.time()
             try:
                 await self._acquire_lease(runtime, session)
-                await runtime.caller.request(
-                    session, self._request, MAX_CALL_TIMEOUT, self._changes
-                )
+                call = mcp_call(session, self._request, MAX_CALL_TIMEOUT, self._changes)
+                await runtime.caller.run(call)
                 return  # servers have no way to end a subscription without an error
             except Fault as fault:
                 lasted = runtime.loop.time() - started_at > RECONNECT.maximum
