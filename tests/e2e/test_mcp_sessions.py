@@ -96,7 +96,7 @@ async def test_leases_of_200_disconnected_clients_expire(tmp_path: Path) -> None
             system,
             sdk,
         ),
-        front(system, "--session-idle", "8") as url,
+        front(system, "--session-idle", "8", "--sessions-per-client", "200") as url,
         aiohttp.ClientSession(headers=JSON) as http,
     ):
         tool = next(iter(await sdk.list_tools()))

@@ -19,6 +19,7 @@ from tests.front.http.test_callers import Keys, bearer
 from leaseway.front.app import McpListener
 from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.sealing import Owner, Sealer
+from leaseway.front.calling.session_limits import SessionLimits
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
@@ -63,14 +64,16 @@ async def front(
     fake: FakeLeaseway,
     options: SessionOptions | None = None,
     authenticator: Authenticator | None = None,
+    limits: SessionLimits | None = None,
 ) -> AsyncIterator[str]:
     """Serve a system to MCP clients; yield the URL."""
     options = options or SessionOptions()
     sealer = Sealer("key", "mcp session")
+    limits = limits or SessionLimits()
 
     def build(tenant: str, _agent: str, _key: str | None, principal: str) -> HttpFront:
         client = fake.async_client(tenant=tenant)
-        table = SessionTable(client, sealer, Owner(tenant, principal))
+        table = SessionTable(client, sealer, Owner(tenant, principal), limits=limits)
         return HttpFront(Methods(client, sessions=options), table, rules=options.rules)
 
     listener = McpListener(Endpoint("127.0.0.1", 0), None)

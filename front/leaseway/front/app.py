@@ -10,6 +10,7 @@ from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Owner, Sealer
+from leaseway.front.calling.session_limits import SESSIONS_PER_CLIENT, SessionLimits
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder, no_instructions
@@ -54,6 +55,7 @@ class FrontOptions:
         handles: Whether to offer handles, arguments for sessions and cookies to clients whose
             protocol has no sessions.
         found_by: How the session of a call is found.
+        per_client: The limit of sessions with leases of one client program of one principal.
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
         agent: The agent name of calls in leases and traces.
@@ -74,6 +76,7 @@ class FrontOptions:
     media: MediaMode = "inline"
     handles: bool = True
     found_by: SessionOptions = field(default_factory=SessionOptions)
+    per_client: int = SESSIONS_PER_CLIENT
     shows_problems: bool = False
     agent: str = "mcp"
     public_url: str = ""
@@ -93,6 +96,7 @@ async def run_http(
     drain.handle_signals()
     sealer = Sealer(options.key, "mcp session")
     ended = EndedSessions()
+    limits = SessionLimits(options.per_client)
     authenticator = options.authenticator
 
     def build_front(tenant: str, agent: str, key: str | None, principal: str) -> HttpFront:
@@ -106,6 +110,7 @@ async def run_http(
             count=lambda: callers.sessions,
             ended=ended,
             ends=SharedEnds(client, ended),
+            limits=limits,
             make_room=lambda: callers.make_room_for_session(front),
         )
         own = _digest_of_control_plane(options)

@@ -38,6 +38,7 @@ from leaseway.front.calling.handles import (
     handle_tool,
     release,
 )
+from leaseway.front.calling.live_session import LiveSession, ResourceSubscription
 from leaseway.front.calling.media import (
     MediaMode,
     artifact_ref,
@@ -56,7 +57,6 @@ from leaseway.front.calling.session_argument import (
     announce,
     take_argument,
 )
-from leaseway.front.calling.sessions import LiveSession, ResourceSubscription
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.definitions import PagedListing
@@ -397,6 +397,8 @@ class Methods:
         live, listener = place.session, request.listener
         if live is not None:
             listener.lease_ttl = live.lease_ttl
+            if live.on_idle is None and live.id and not (tool is not None and tool.shared):
+                await request.carried.sessions.admit(live)
             with live.calling():
                 if TRACEPARENT not in request.meta:
                     # The common case, without context managers.
@@ -468,6 +470,8 @@ class Methods:
                 listener.lease_ttl = live.lease_ttl
                 with live.calling():
                     result = await send_request(live.sdk, mcp_request, listener)
+                if live.on_idle is None and live.id and live.sdk.leases():
+                    await request.carried.sessions.admit(live)  # its server was a leased one
             else:
                 async with self._in_session(None) as session:
                     result = await send_request(session, mcp_request, listener)

@@ -21,9 +21,10 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
+from leaseway.front.calling.live_session import LiveSession, answered_methods
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sealing import Owner, SealedSession, Sealer, input_capabilities
-from leaseway.front.calling.sessions import LiveSession, SessionTable, answered_methods
+from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.handshake import (
     MAX_LINE,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 SESSION_ARGUMENT: Final = "session"
+SESSIONS_PER_CLIENT: Final = 16
 CONVERSATION_KEYS: Final = ("openai/session",)
 
 
@@ -36,6 +37,7 @@ class FrontReach:
         sessions_from: What says to which session a call belongs, in order.
         session_argument: The preferred name of the argument for the session.
         conversation_keys: The keys of `_meta` in which hosts send ids of their conversations.
+        sessions_per_client: The limit of sessions with leases of one client of one principal.
         drain_timeout: Seconds that requests in flight get when the front ends.
     """
 
@@ -48,6 +50,7 @@ class FrontReach:
     sessions_from: tuple[str, ...] = DEFAULT_SESSION_RULES
     session_argument: str = SESSION_ARGUMENT
     conversation_keys: tuple[str, ...] = CONVERSATION_KEYS
+    sessions_per_client: int = SESSIONS_PER_CLIENT
     drain_timeout: float = SHUTDOWN_TIMEOUT
 
     def hosts_at(self, listen: Endpoint) -> tuple[str, ...]:
@@ -80,6 +83,8 @@ class FrontReach:
             arguments += ["--sessions-from", ",".join(self.sessions_from)]
         if self.session_argument != SESSION_ARGUMENT:
             arguments += ["--session-argument", self.session_argument]
+        if self.sessions_per_client != SESSIONS_PER_CLIENT:
+            arguments += ["--sessions-per-client", str(self.sessions_per_client)]
         if self.conversation_keys != CONVERSATION_KEYS:
             for key in self.conversation_keys:
                 arguments += ["--conversation-key", key]
@@ -203,6 +208,13 @@ _OPTIONS: Final = {
     "sessions_from": sessions_from_option,
     "session_argument": session_argument_option,
     "conversation_keys": conversation_keys_option,
+    "sessions_per_client": click.option(
+        "--sessions-per-client",
+        type=click.IntRange(min=1),
+        default=SESSIONS_PER_CLIENT,
+        show_default=True,
+        help="Sessions with leases of one principal and client; a new one ends the longest idle.",
+    ),
     "drain_timeout": drain_timeout_option,
 }
 

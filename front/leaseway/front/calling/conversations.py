@@ -14,7 +14,8 @@ from typing import Any, Final
 from mcp_types import CLIENT_INFO_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.sessions import EndedConversation, LiveSession, SessionTable
+from leaseway.front.calling.live_session import LiveSession
+from leaseway.front.calling.sessions import EndedConversation, SessionTable
 from leaseway.front.messages import JsonRpcError
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 

@@ -15,8 +15,9 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.conversations import ARGUMENT
+from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.session_argument import META_KEY, with_argument, with_output
-from leaseway.front.calling.sessions import LiveSession, SessionTable
+from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
 from leaseway.sdk import Tool

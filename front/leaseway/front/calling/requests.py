@@ -13,8 +13,8 @@ from opentelemetry import context as otel_context
 
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.listener import Listener
+from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
-from leaseway.front.calling.sessions import LiveSession
 from leaseway.front.messages import (
     JsonRpcError,
     Message,

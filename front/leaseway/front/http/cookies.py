@@ -9,7 +9,8 @@ from aiohttp import web
 
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.ended_sessions import EndedSessions
-from leaseway.front.calling.sessions import LiveSession, SessionTable
+from leaseway.front.calling.live_session import LiveSession
+from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.http.streams import HttpReply
 
 _NAME: Final = "leaseway-session"

@@ -35,14 +35,10 @@ from leaseway.front.calling.conversations import COOKIE
 from leaseway.front.calling.ended_sessions import EndedSessions
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
+from leaseway.front.calling.live_session import LiveSession, answered_methods
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
-from leaseway.front.calling.sessions import (
-    LiveSession,
-    SessionTable,
-    TooManySessions,
-    answered_methods,
-)
+from leaseway.front.calling.sessions import SessionTable, TooManySessions
 from leaseway.front.definitions import has_header_params
 from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
@@ -494,10 +490,12 @@ class HttpFront:
             message = f"This session has {_MAX_STREAMS} streams open, the limit; close some."
             raise HttpError(429, message, {"Retry-After": "1"})
         streams.append(stream)
+        live.streams = len(streams)
         try:
             return await stream.write(http)
         finally:
             streams.remove(stream)
+            live.streams = len(streams)
             if not streams:
                 self._streams.pop(live, None)
 

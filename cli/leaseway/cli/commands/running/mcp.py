@@ -142,6 +142,7 @@ def mcp_front(
         found_by=SessionOptions(
             reach.sessions_from, reach.session_argument, reach.conversation_keys
         ),
+        per_client=reach.sessions_per_client,
         public_url=reach.public_url,
         authenticator=authenticator,
         drain_timeout=reach.drain_timeout,

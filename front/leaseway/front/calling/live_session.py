@@ -1,0 +1,298 @@
+"""One MCP session on this front: running requests, server requests, subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mcp_types.jsonrpc import INVALID_PARAMS
+
+from leaseway.front.calling.sealing import SealedSession, is_handle
+from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
+from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
+from leaseway.sdk.relay import ServerRequest
+from leaseway.wire.bounds import LEASE_TTL
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+
+_MAX_SUBSCRIPTIONS: Final = 256
+_METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
+
+_log = logging.getLogger("leaseway.front")
+
+
+def answered_methods(capabilities: object) -> tuple[str, ...]:
+    """Return the methods of server requests that a client with these capabilities answers."""
+    if not isinstance(capabilities, dict):
+        return ()
+    return tuple(
+        method for name, method in _METHODS.items() if isinstance(capabilities.get(name), dict)
+    )
+
+
+class ResourceSubscription:
+    """A subscription to updates of one resource, until `stop`.
+
+    Args:
+        session: The session, or client, that subscribes.
+        uri: The URI of the resource.
+        server: The id of its server, or None.
+        on_updated: Called with the URI of an updated resource; must not block.
+    """
+
+    def __init__(
+        self,
+        session: AsyncSession | AsyncClient,
+        uri: str,
+        server: str | None,
+        on_updated: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._uri = uri
+        self._server = server
+        self._on_updated = on_updated
+        self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"front subscribes {uri[:80]}")
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done()
+
+    async def confirmed(self) -> None:
+        """Wait until the server has confirmed; raises `LeasewayError` if it did not."""
+        await asyncio.shield(self._confirmed)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            updates = self._session.subscribe_resource(self._uri, server=self._server)
+            async with updates:
+                self._confirmed.set_result(None)
+                async for uri in updates:
+                    self._on_updated(uri)
+        except LeasewayError as error:
+            if self._confirmed.done():
+                _log.info("The subscription to %s has ended: %s", self._uri[:200], error)
+                self._on_updated(self._uri)  # reading it shows the reason
+            else:
+                self._confirmed.set_exception(error)
+                with contextlib.suppress(LeasewayError):
+                    self._confirmed.exception()  # mark as retrieved, in case nothing waits
+        finally:
+            self._confirmed.cancel()
+
+
+class _Running:
+    """Registers the current task as a request of a session; cheaper than a generator."""
+
+    __slots__ = ("_id", "_live", "_running", "_task")
+
+    def __init__(
+        self, live: LiveSession, running: dict[bytes, asyncio.Task[Any]], request_id: bytes
+    ) -> None:
+        self._live = live
+        self._running = running
+        self._id = request_id
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[self._id] = self._task = task
+
+    def __exit__(self, *_: object) -> None:
+        if self._running.get(self._id) is self._task:
+            del self._running[self._id]
+        self._live.last_used = time.monotonic()
+
+
+class _Calling:
+    """Counts a call in a session; cheaper than a generator."""
+
+    __slots__ = ("_live",)
+
+    def __init__(self, live: LiveSession) -> None:
+        self._live = live
+
+    def __enter__(self) -> None:
+        self._live.calls += 1
+        self._live.calls_in_flight += 1
+
+    def __exit__(self, *_: object) -> None:
+        live = self._live
+        live.calls_in_flight -= 1
+        live.last_used = time.monotonic()
+        if live.on_idle is not None and not live.calls_in_flight:
+            live.on_idle()
+
+
+class LiveSession:
+    """An MCP session with its state on this front.
+
+    Args:
+        sealed: The contents of its id.
+        session_id: The id that the client sends; empty on stdio.
+        sdk: Its SDK session.
+        lease_ttl: The time to live of its leases in seconds.
+        is_derived: Whether its key is derived from what the client sends, so that it can start
+            anew after it has ended.
+
+    Attributes:
+        calls: Calls that may have used its leases.
+        calls_in_flight: Those that have not ended.
+        streams: Open streams for notifications outside of requests.
+        on_idle: Called when none is in flight any more; None before it is admitted to leases.
+        log_level: The lowest level of log messages that the client requested, or empty.
+        last_used: Monotonic time of the last request.
+        answers: The methods of server requests that the client answers.
+        push: Sends a notification outside of a request; returns False if no stream accepts it.
+    """
+
+    def __init__(
+        self,
+        sealed: SealedSession,
+        session_id: str,
+        sdk: AsyncSession,
+        lease_ttl: float = LEASE_TTL,
+        *,
+        is_derived: bool = False,
+    ) -> None:
+        self.sealed = sealed
+        self.lease_ttl = lease_ttl
+        self.is_derived = is_derived
+        self.calls = 0
+        self.calls_in_flight = 0
+        self.streams = 0
+        self.on_idle: Callable[[], None] | None = None
+        self.id = session_id
+        self.sdk = sdk
+        self.scope = sealed.scope
+        self.answers = answered_methods(sealed.capabilities)
+        self.log_level = ""
+        self.last_used = time.monotonic()
+        self.push: Callable[[bytes], bool] = lambda _message: False
+        self._running: dict[bytes, asyncio.Task[Any]] = {}
+        self._cancelled: set[asyncio.Task[Any]] = set()
+        self._server_requests: dict[bytes, ServerRequest] = {}
+        self._subscriptions: dict[str, ResourceSubscription] = {}
+
+    @property
+    def is_handle(self) -> bool:
+        """Whether its id is one that models pass."""
+        return is_handle(self.id)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._running or self.calls_in_flight)
+
+    def calling(self) -> _Calling:
+        """Count a call that may use its leases, while the block runs."""
+        return _Calling(self)
+
+    def running(self, request_id: bytes) -> _Running:
+        """Let the client cancel the current task by its request id while the block runs."""
+        return _Running(self, self._running, request_id)
+
+    def cancel(self, request_id: bytes) -> None:
+        """Cancel a request for the client; ignore an unknown id."""
+        task = self._running.get(request_id)
+        if task is not None:
+            self._cancelled.add(task)
+            task.cancel()
+
+    def was_cancelled(self) -> bool:
+        """Return, once, whether the client cancelled the current task (and not the shutdown)."""
+        task = asyncio.current_task()
+        if task is None or task not in self._cancelled:
+            return False
+        self._cancelled.discard(task)
+        task.uncancel()
+        return True
+
+    def ask(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
+        """Send a server request to the client; its response must be passed to `answer`."""
+        request_id = b'"leaseway-%b"' % secrets.token_hex(8).encode()
+        self._server_requests[request_id] = server_request
+        send(request_message(request_id, server_request.method, server_request.params_json))
+
+    def withdraw(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
+        """Cancel a server request at the client."""
+        for request_id, asked in tuple(self._server_requests.items()):
+            if asked is server_request:
+                del self._server_requests[request_id]
+                params = b'{"requestId":%b,"reason":"Its parent request has ended."}' % request_id
+                send(notification("notifications/cancelled", params))
+
+    def answer(self, message: Message) -> bool:
+        """Handle the client's response to a server request; return False if none is open."""
+        server_request = self._server_requests.pop(message.request_id, None)
+        if server_request is None:
+            return False
+        if bytes(message.result):
+            server_request.answer(bytes(message.result))
+        else:
+            server_request.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
+        return True
+
+    async def subscribe(self, uri: str, sdk: AsyncSession) -> None:
+        """Push updates of a resource until `unsubscribe`.
+
+        Args:
+            uri: The URI of the resource.
+            sdk: The session that has the leases of the client's calls.
+
+        Raises:
+            LeasewayError: Its server refused.
+            JsonRpcError: The session has too many subscriptions.
+        """
+        subscription = self._subscriptions.get(uri)
+        if subscription is None or subscription.has_ended:
+            if len(self._subscriptions) >= _MAX_SUBSCRIPTIONS:
+                raise JsonRpcError(
+                    INVALID_PARAMS,
+                    f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
+                )
+            subscription = ResourceSubscription(sdk, uri, self.scope or None, self._on_updated)
+            self._subscriptions[uri] = subscription
+        try:
+            await subscription.confirmed()
+        except BaseException:
+            await self.unsubscribe(uri)
+            raise
+
+    def _on_updated(self, uri: str) -> None:
+        self.push(notification("notifications/resources/updated", encode({"uri": uri})))
+
+    async def unsubscribe(self, uri: str) -> None:
+        subscription = self._subscriptions.pop(uri, None)
+        if subscription is not None:
+            await subscription.stop()
+
+    async def stop(self) -> None:
+        """Cancel its requests, server requests and subscriptions."""
+        tasks = set(self._running.values()) - {asyncio.current_task()}
+        for task in tasks:
+            self._cancelled.add(task)
+            task.cancel()
+        self._server_requests.clear()
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for subscription in subscriptions.values():
+            await subscription.stop()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._cancelled.clear()
+
+    async def release(self) -> None:
+        """Stop it and release its leases; one whose worker does not answer expires."""
+        await self.stop()
+        for server in {lease.server_id for lease in self.sdk.leases()}:
+            try:
+                await self.sdk.release(server)
+            except LeasewayError as error:
+                _log.warning("A lease of an ended MCP session expires by itself: %s", error)
