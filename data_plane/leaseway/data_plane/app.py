@@ -26,6 +26,7 @@ from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect
 from leaseway.data_plane.references.vault import WorkerVault
@@ -37,6 +38,8 @@ from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.logs_otlp import OtlpAudit, otlp_audit
 from leaseway.telemetry.setup import run_meter
+from leaseway.vault.key import VaultPlace
+from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.serving import bind, make_server
 
@@ -83,7 +86,11 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
             run_meter(options.metrics, "leaseway-worker", instance=options.id) as meter,
             artifact_storage(options.artifacts) as storage,
             _connections(
-                options.id, vault, server_folders, partial(_own_paths, options, storage)
+                options.id,
+                vault,
+                options.vault,
+                server_folders,
+                partial(_own_paths, options, storage),
             ) as open_instance,
             asyncio.TaskGroup() as group,
         ):
@@ -124,7 +131,7 @@ def _own_paths(options: WorkerOptions, storage: DirectoryStorage) -> Iterator[Pa
 def _own_files(options: WorkerOptions) -> Iterator[Path]:
     yield from options.own_paths
     if options.vault is not None:
-        yield from (options.vault.path, options.vault.key_file)
+        yield from (options.vault.path, options.vault.key_file, options.vault.logins)
     yield from (path for path in (options.audit, options.artifacts) if path is not None)
 
 
@@ -183,6 +190,7 @@ async def artifact_storage(
 async def _connections(
     worker_id: str,
     vault: WorkerVault,
+    place: VaultPlace | None,
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
 ) -> AsyncIterator[OpenInstance]:
@@ -193,7 +201,7 @@ async def _connections(
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            tokens = Tokens()
+            tokens = Tokens(SealedTokens(LoginStore(place) if place is not None else None))
             host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths, tokens)
 
             def open_instance(

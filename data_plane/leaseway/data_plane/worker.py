@@ -32,6 +32,7 @@ from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.instances.reports import Reports
@@ -202,6 +203,9 @@ class Worker:
             lambda spec: resolve(spec, os.environ, known),
             watch_timing,
         )
+        self.logins = LoginWatcher(
+            self.pool, options.vault.logins if options.vault is not None else None
+        )
         self.artifacts = ArtifactStore(
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
@@ -370,6 +374,7 @@ class Worker:
                 on_ready()
                 self._background.supervise(self.sync.run, "keep joined to the control plane")
                 self._background.supervise(self.references.run, "follow changed references")
+                self._background.supervise(self.logins.run, "follow logins")
                 self._background.spawn(self._set_serving_when_caught_up(health), "health")
                 await shutdown.requested.wait()
                 _logger.info("Worker %s shuts down: %s.", self.id, shutdown.reason)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +36,8 @@ MAX_VALUE: Final = 64 << 10
 MAX_ENTRIES: Final = 10_000
 MAX_VAULT: Final = 64 << 20
 """Maximum size of the file in bytes."""
+LOGIN_SUFFIX: Final = ".login"
+"""Of the files in `VaultPlace.logins`, which have the vault's format and key."""
 
 _KIND: Final = b"leaseway-vault "
 _MAGIC: Final = _KIND + b"1\n"
@@ -129,7 +131,7 @@ def remove_secret(place: VaultPlace, name: str) -> None:
 
 
 def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
-    """Encrypt a vault with a new key.
+    """Encrypt a vault, and the logins beside it, with a new key.
 
     Args:
         place: The vault with its current key.
@@ -143,15 +145,29 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
     check_key(key, "the new key")
     with _locked(place):
         content = _read_file(place.path)
-        if content is None:
+        logins = sorted(place.logins.glob(f"*{LOGIN_SUFFIX}"))
+        if content is None and not logins:
             raise VaultError(f"There is no vault {place.path}; nothing to rotate.")
         keys = read_keys(place)
-        entries = _open(content, keys, place)
+        entries = None if content is None else _open(content, keys, place)
         if key_file is not None:
             write_keys(key_file, (key, *keys))
-        write_private(place.path, _encrypt(entries, key, place))
+        if entries is not None:
+            write_private(place.path, _encrypt(entries, key, place))
+        for path in logins:
+            _rotate_login(replace(place, path=path), keys, key)
         if key_file is not None:
             write_keys(key_file, (key,))
+
+
+def _rotate_login(place: VaultPlace, keys: Sequence[str], key: str) -> None:
+    """Encrypt a login with a new key; one that no key opens stays as useless as it was."""
+    with _locked(place):
+        content = _read_file(place.path)
+        if content is not None:
+            with contextlib.suppress(VaultError):
+                entries = _open(content, (*keys, key), place)
+                write_private(place.path, _encrypt(entries, key, place))
 
 
 Change = Callable[[dict[str, Secret], Sequence[str]], Sequence[str]]

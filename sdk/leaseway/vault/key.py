@@ -44,6 +44,11 @@ class VaultPlace:
     key_file: Path
     passphrase: str | None = field(default=None, repr=False)
 
+    @property
+    def logins(self) -> Path:
+        """The folder of the logins that are sealed with its key; see `logins`."""
+        return self.path.with_name(f"{self.path.name}.logins")
+
 
 def find_vault(
     environment: Mapping[str, str], path: Path | None = None, key_file: Path | None = None

@@ -92,11 +92,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     """Lock a file against other writers. The lock ends with the process at the latest.
 
+    Args:
+        path: The file.
+        timeout: Seconds for which another writer may hold the lock without a write.
+
     Raises:
-        PrivateFileError: Another writer has not finished within 10 s, or locking failed.
+        PrivateFileError: Another writer has not finished in time, or locking failed.
     """
     target = Path(os.path.realpath(path))
     lock = target.with_name(f".{target.name}.lock")
@@ -106,24 +110,24 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be locked: {error.strerror}.") from None
     try:
-        _wait_for_lock(descriptor, path)
+        _wait_for_lock(descriptor, path, timeout)
         yield
     finally:
         os.close(descriptor)
 
 
-def _wait_for_lock(descriptor: int, path: Path) -> None:
+def _wait_for_lock(descriptor: int, path: Path, timeout: float) -> None:
     """Wait for the lock as long as others finish their writes, however many there are."""
-    deadline, written = time.monotonic() + _LOCK_TIMEOUT, _written(path)
+    deadline, written = time.monotonic() + timeout, _written(path)
     while True:
         if (newest := _written(path)) != written:
-            deadline, written = time.monotonic() + _LOCK_TIMEOUT, newest
+            deadline, written = time.monotonic() + timeout, newest
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise PrivateFileError(
-                    f"Another process has been writing {path} for {_LOCK_TIMEOUT:g} s; try again "
+                    f"Another process has been writing {path} for {timeout:g} s; try again "
                     "when it is done."
                 ) from None
             time.sleep(_LOCK_POLL)

@@ -113,14 +113,23 @@ class Guarded:
 
     # The server.
 
+    def scopes_of(self, token: str) -> set[str] | None:
+        """Return the scopes of a token, or None if it is not accepted."""
+        return self.accepted.get(token)
+
+    def name_of(self, token: str) -> str:
+        """Return what the tool answers to the holder of a token."""
+        return token
+
     def _refusal(self, request: web.Request, path: str, method: str = "") -> web.Response | None:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         metadata = f'resource_metadata="{self.base}/.well-known/oauth-protected-resource/{path}"'
-        if token not in self.accepted:
+        scopes = self.scopes_of(token)
+        if scopes is None:
             self.refused += 1
             headers = {"WWW-Authenticate": f'Bearer error="invalid_token", {metadata}'}
             return web.Response(status=401, headers=headers if self.challenge else {})
-        if method == "tools/call" and not {self.needed} <= {"", *self.accepted[token]}:
+        if method == "tools/call" and not {self.needed} <= {"", *scopes}:
             self.refused += 1
             said = f'Bearer error="insufficient_scope", scope="{self.needed}", {metadata}'
             return web.Response(status=403, headers={"WWW-Authenticate": said})
@@ -139,7 +148,8 @@ class Guarded:
                 result = {"tools": [{**TOOL, "description": f"For {token}."}]}
             case "tools/call":
                 self.called += 1
-                result = {"content": [{"type": "text", "text": token}]}
+                text = self.name_of(token.removeprefix("Bearer "))
+                result = {"content": [{"type": "text", "text": text}]}
             case "ping":
                 result = {}
             case None | "notifications/initialized" | "notifications/cancelled":

@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.data_plane.oauth.guarded import Guarded
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolve import NO_VAULT
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.model import Auth, ServerSpec, Value, VariantKey
@@ -56,7 +58,21 @@ def spec_of(guarded: Guarded, transport: str = "streamable_http", **more: Any) -
     return ServerSpec(VariantKey("remote"), transport, url=url, http_tools=tools, **given)
 
 
-async def started(bench: Bench, spec: ServerSpec) -> InstancePort:
+def has_granted(guarded: Guarded, times: int) -> bool:
+    return len(guarded.granted) == times
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def started(bench: Bench, spec: ServerSpec, tokens: Tokens | None = None) -> InstancePort:
     if spec.transport != "http_api":
         return await bench.start(spec, ENVIRONMENT)
     instance = HttpInstance(
@@ -66,6 +82,7 @@ async def started(bench: Bench, spec: ServerSpec) -> InstancePort:
         NO_VAULT,
         bench,
         instance_id="api",
+        tokens=tokens,
     )
     await instance.start()
     return instance
@@ -154,13 +171,13 @@ async def test_a_configured_issuer_is_asked_before_the_first_request(
 
 
 async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
-    bench: Bench, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, guarded: Guarded
 ) -> None:
-    instance = await started(bench, spec_of(guarded, "http_api"))
+    clock = Clock()
+    instance = await started(bench, spec_of(guarded, "http_api"), Tokens(now=clock))
     await call(instance)
     guarded.accepted.clear()
-    # A token is trusted for some seconds, which a test does not wait for.
-    monkeypatch.setattr("leaseway.data_plane.oauth.tokens._TRUSTED", 0.0)
+    clock.now += 60
     outcomes = await asyncio.gather(*(call(instance) for _ in range(50)))
     assert not any(each.fault or each.is_error for each in outcomes)
     assert len(guarded.granted) == 2
@@ -170,14 +187,34 @@ async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
 async def test_a_token_that_expires_soon_is_renewed_while_calls_use_it(
     bench: Bench, guarded: Guarded
 ) -> None:
-    guarded.lifetime = 2.5
-    instance = await started(bench, spec_of(guarded, "http_api"))
+    clock = Clock()
+    instance = await started(bench, spec_of(guarded, "http_api"), Tokens(now=clock))
     await call(instance)
-    async with asyncio.timeout(BOUND):
-        while len(guarded.granted) < 2:
-            assert (await call(instance)).fault is None
-            await asyncio.sleep(0.05)
+    clock.now += 3_600 - 60
+    assert (await call(instance)).fault is None  # with the old token
+    await until(lambda: len(guarded.granted) == 2)
+    guarded.accepted.pop("planted-access-1-Zk3vQ9")
+    assert (await call(instance)).fault is None
     assert guarded.refused == 1  # the first request, which had no token yet
+    await instance.close()
+
+
+async def test_a_failed_renewal_is_repeated_and_fails_no_call_until_the_token_expires(
+    bench: Bench, guarded: Guarded
+) -> None:
+    clock = Clock()
+    instance = await started(bench, spec_of(guarded, "http_api"), Tokens(now=clock))
+    await call(instance)
+    guarded.answer = answering(503, b"")
+    for tries in range(2, 5):
+        clock.now += 3_540 if tries == 2 else 10
+        assert (await call(instance)).fault is None
+        await until(partial(has_granted, guarded, tries))
+        await until(lambda: bench.warned)
+    clock.now += 60
+    fault = (await call(instance)).fault
+    assert fault is not None
+    assert fault.reason is Reason.AUTHORIZATION_FAILED
     await instance.close()
 
 

@@ -40,6 +40,7 @@ from leaseway.control_plane.core.workers.roster import Roster
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
 
 _CONTENT_TIMEOUT: Final = 15.0
 """Seconds that a worker may take to send requested content."""
@@ -48,8 +49,8 @@ _CONTENT_TIMEOUT_PAUSE: Final = 600.0
 configuration only once."""
 
 _CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
-_MISSING_REFERENCE: Final = "MISSING_REFERENCE"
-"""Reason of a worker's problem: a secret, file or variable of the variant is missing there."""
+_RETRIED_WHEN_CLEARED: Final = frozenset({"MISSING_REFERENCE", Reason.LOGIN_REQUIRED.value})
+"""Reasons of a worker's problems whose end lets a server start that could not before."""
 
 
 class Coordinator:
@@ -195,7 +196,7 @@ class Coordinator:
         if record is None:
             return
         for problem in report.cleared:
-            if problem.reason == _MISSING_REFERENCE:
+            if problem.reason in _RETRIED_WHEN_CLEARED:
                 key = VariantKey(problem.server_id, problem.tenant)
                 self.servers.probes.retry_now(key, now.mono)
         self.roster.apply_report(record, report, now)

@@ -160,7 +160,10 @@ class HttpInstance:
             raise self._closed_fault()
         self.resolved_values = resolved_values
         authorization = self._tokens.authorization(
-            self.spec, resolved_values, InstanceProblems(self._listener, self)
+            self.spec,
+            resolved_values,
+            InstanceProblems(self._listener, self),
+            self.spec.key.tenant,
         )
         if authorization is not None:
             self._without_token = authorization.without_token

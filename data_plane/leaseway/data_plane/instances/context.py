@@ -34,6 +34,7 @@ class Hooks:
         on_instance_ended: An instance that was ready has been closed, or ended by itself
             (`live.fault`); the text says how.
         on_reference_missing: A probe failed because a reference does not resolve.
+        on_login_required: A probe failed because nobody has logged in.
         on_takeover: A generation whose first start had failed replaced its predecessor.
     """
 
@@ -43,6 +44,7 @@ class Hooks:
     on_instance_started: Callable[[LiveInstance, bool], None] = lambda *_: None
     on_instance_ended: Callable[[LiveInstance, str], None] = lambda *_: None
     on_reference_missing: Callable[[ServerSpec], None] = lambda _: None
+    on_login_required: Callable[[ServerSpec], None] = lambda _: None
     on_takeover: Callable[[], object] = lambda: None
 
 

@@ -85,6 +85,12 @@ class Generation(InstanceOwner):
         )
 
     @property
+    def needs_login(self) -> bool:
+        """Whether the newest start failed because nobody has logged in."""
+        fault = self.instances.last_fault
+        return fault is not None and fault.reason is Reason.LOGIN_REQUIRED and not self.draining
+
+    @property
     def is_resting(self) -> bool:
         """Whether the shared instance ended because it was idle; the next call starts it."""
         return self.supervisor.is_resting and not self.draining

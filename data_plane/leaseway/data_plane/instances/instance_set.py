@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
@@ -15,7 +16,7 @@ from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInsta
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, VariantKey
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 
 _NEWEST_WITH_SERVER_REQUESTS: Final = "2025-11-25"
 """The newest protocol in which servers can send requests."""
@@ -242,6 +243,8 @@ class InstanceSet:
             condition: Completes "Server x ...".
         """
         breaker, last = self.circuit_breaker, self.last_fault
+        if last is not None and last.reason in OF_AUTHORIZATION:
+            return replace(last)  # it says what to do, and callers find it by its reason
         wait = max(0.0, breaker.retry_at - self._loop.time())
         if breaker.trial:
             next_start, wait = "It is starting again now", max(wait, 0.5)

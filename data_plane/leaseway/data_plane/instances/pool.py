@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
@@ -17,11 +18,14 @@ from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.suggestions import alike
+from leaseway.wire.names import DEFAULT_TENANT
 
 _PROBE_INSTANCE_LIFETIME: Final = 60.0
 """Seconds that a probe's instance waits for the delta that uses it."""
 _PROBE_RETRY_DELAY: Final = 0.5
 """Seconds after which callers of a server that is being probed may try again."""
+_LOGIN_IDLE: Final = 600.0
+"""Seconds after which a tenant's unused connection to a server that it logs in to is closed."""
 _GRANTED_TO_NONE: Final = ServerPolicy(grants={})
 
 
@@ -80,6 +84,7 @@ class Pool:
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
         self._of_tenants: dict[str, dict[str, Generation]] = {}
+        self._of_logins: dict[VariantKey, Generation] = {}
         self._probe_instances: dict[VariantKey, _ProbeInstance] = {}
         self._probing: list[ServerSpec] = []
         self._version_reached: asyncio.Future[None] | None = None
@@ -88,7 +93,7 @@ class Pool:
     def generations(self) -> Iterable[Generation]:
         """All generations that have or may start instances, the current ones first."""
         self._draining = [old for old in self._draining if not (old.draining and not old.instances)]
-        return (*self._current.values(), *self._draining)
+        return (*self._current.values(), *self._of_logins.values(), *self._draining)
 
     @property
     def current_generations(self) -> Iterable[Generation]:
@@ -114,7 +119,52 @@ class Pool:
         if policy.grants is not None and not policy.is_visible(tenant, agent):
             raise self._not_found(server_id, tenant, agent)
         assert generation is not None
+        if generation.variant.spec.auth.subject == "service" or generation.key.tenant:
+            return generation
+        return self._of_tenant(generation, tenant or DEFAULT_TENANT)
+
+    def _of_tenant(self, common: Generation, tenant: str) -> Generation:
+        """Return the generation with a tenant's own connections to a server (DESIGN §16).
+
+        The one of all tenants only stands for the server: nobody's calls use its connection.
+        """
+        key = VariantKey(common.key.server_id, tenant)
+        generation = self._of_logins.get(key)
+        if generation is None:
+            if len(self._of_logins) >= bounds.MAX_OAUTH_GRANTS:
+                self._forget_login(self._unused_login())
+            spec = common.variant.spec
+            resting = replace(
+                spec,
+                key=key,
+                instances=replace(
+                    spec.instances, idle_timeout=spec.instances.idle_timeout or _LOGIN_IDLE
+                ),
+            )
+            variant = replace(common.variant, spec=resting)
+            generation = self._of_logins[key] = Generation(variant, self.context)
         return generation
+
+    def retry_logins(self) -> None:
+        """Start at once what could not start for want of a login."""
+        for key, generation in tuple(self._of_logins.items()):
+            if generation.needs_login:
+                self._forget_login(key)
+        for generation in tuple(self._current.values()):
+            if generation.needs_login:
+                self.replace(generation)
+
+    def _unused_login(self) -> VariantKey:
+        unused = (key for key, each in self._of_logins.items() if not each.instances)
+        return next(unused, next(iter(self._of_logins)))
+
+    def _forget_login(self, key: VariantKey) -> None:
+        self._drain(self._of_logins.pop(key))
+
+    def _forget_logins(self, server_id: str) -> None:
+        """Let calls use new connections of a server from now on."""
+        for key in [key for key in self._of_logins if key.server_id == server_id]:
+            self._forget_login(key)
 
     def _not_found(self, server_id: str, tenant: str, agent: str) -> Fault:
         # Deltas contain only servers that have started, and only one worker probes the others.
@@ -153,6 +203,8 @@ class Pool:
     def commit(self, update: Update) -> Changes:
         """Apply an update: new calls use the new generations from now on."""
         self.desired_state, changes = apply(self.desired_state, update)
+        for variant in (*changes.removed, *changes.launched, *changes.exposed):
+            self._forget_logins(variant.key.server_id)
         for variant in changes.removed:
             self._drain(self._current.pop(variant.key, None))
             self._close_probe_instance(variant.key)
@@ -222,6 +274,7 @@ class Pool:
         """
         if self._current.get(old.key) is not old:
             return False
+        self._forget_logins(old.key.server_id)
         serving = _pop_serving(old)
         fresh = self._current[old.key] = Generation(old.variant, self.context)
         if live is not None:

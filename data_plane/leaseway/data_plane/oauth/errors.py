@@ -48,8 +48,10 @@ def described(text: str) -> str:
     return line[:_MAX_DESCRIPTION].rstrip(".")
 
 
-def fault_of(server: str, error: AuthorizationError) -> Fault:
+def fault_of(server: str, error: AuthorizationError, tenant: str = "") -> Fault:
     """Return the fault of a call, or of a start, that got no token."""
+    if error.needs_login:
+        return _login_required(server, error, tenant)
     metadata = {"server": server, "problem": Reason.AUTHORIZATION_FAILED.value}
     if error.code:
         metadata["oauth_error"] = error.code
@@ -63,4 +65,20 @@ def fault_of(server: str, error: AuthorizationError) -> Fault:
         f"No token for the server {server}: {error}. {advice}",
         metadata=metadata,
         retry_delay=error.retry_delay,
+    )
+
+
+def _login_required(server: str, error: AuthorizationError, tenant: str) -> Fault:
+    command = f"leaseway login {server}" + (f" --tenant {tenant}" if tenant else "")
+    whom = f"the tenant {tenant} needs a login" if tenant else "a login is needed"
+    metadata = {
+        "server": server,
+        "tenant": tenant,
+        "command": command,
+        "problem": Reason.LOGIN_REQUIRED.value,
+    }
+    return Fault(
+        Reason.LOGIN_REQUIRED,
+        f"For the server {server} {whom}: {error}. Log in on the worker's machine with: {command}",
+        metadata={name: value for name, value in metadata.items() if value},
     )

@@ -10,6 +10,7 @@ from leaseway.data_plane.oauth.metadata import Challenge, Discovered, discover
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, request_token
 from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.model import NO_RESOURCE, Auth
+from leaseway.vault.logins import LoginKey
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,14 @@ class Wanted:
     auth: Auth
     client: Client = field(repr=False)
     tenant: str = ""
+
+    @property
+    def login(self) -> LoginKey:
+        """The key of its sealed token."""
+        auth = self.auth
+        return LoginKey(
+            self.server, self.url, self.tenant, self.client.id, auth.issuer, auth.resource
+        )
 
     @property
     def web_url(self) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -65,7 +66,8 @@ class TokenAnswer:
     """The answer of a token endpoint. Its tokens are redacted while it exists.
 
     Attributes:
-        lifetime: Seconds, or None if the server does not say.
+        lifetime: Seconds from its issue, or None if the server does not say.
+        age: Seconds since its issue, for one that another worker has obtained.
         scope: The granted scopes if the server names them, or empty.
         refresh_token: Or empty.
     """
@@ -74,6 +76,7 @@ class TokenAnswer:
     lifetime: float | None = None
     scope: str = ""
     refresh_token: str = field(default="", repr=False)
+    age: float = 0.0
     hidden: Hidden | None = field(default=None, repr=False, compare=False)
 
 
@@ -90,14 +93,28 @@ def request_token(
     Raises:
         AuthorizationError: There is none.
     """
+    return _answer(server, post(web, server, server.token_endpoint, client, form))
+
+
+def post(
+    web: Web,
+    server: AuthorizationServer,
+    endpoint: str,
+    client: Client,
+    form: Mapping[str, str],
+) -> Response:
+    """Send a form to an endpoint as the client; return the response of success.
+
+    Raises:
+        AuthorizationError: There is none.
+    """
     fields, headers = _authenticated(server, client, form)
     keep = hidden_tokens(fields.get("client_assertion", ""))
-    response = web.post_form(server.token_endpoint, fields, headers)
-    if response.status == 200:
-        answer = _answer(server, response)
-        del keep
-        return answer
-    raise refusal(server, response)
+    response = web.post_form(endpoint, fields, headers)
+    if response.status != HTTPStatus.OK:
+        raise refusal(server, response)
+    del keep
+    return response
 
 
 def _authenticated(
@@ -217,7 +234,7 @@ def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
         _lifetime(answer.expires_in),
         (answer.scope or "")[:_MAX_SCOPES],
         refresh,
-        hidden_tokens(token, refresh),
+        hidden=hidden_tokens(token, refresh),
     )
 
 

@@ -32,10 +32,13 @@ _logger = logging.getLogger(__name__)
 _RETRY: Final = Backoff(initial=1.0, maximum=60.0)
 _LASTING: Final = Backoff(initial=30.0, maximum=300.0)
 """For errors that somebody must correct: trying more often would only fill two logs."""
+_NO_LOGIN: Final = Backoff(initial=1.0, maximum=5.0)
+"""Until somebody has logged in: only a file is read."""
 _RENEWED_EARLY: Final = 60.0
 """Seconds before its end that a token is renewed; at most a fifth of its lifetime."""
 _TRUSTED: Final = 10.0
-"""Seconds in which a new token that is refused is no reason to request another one."""
+"""Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
+request another one."""
 _MAX_ATTEMPTS: Final = 32
 """Attempts of a worker at the same time; each has a thread."""
 _MAX_SCOPES: Final = 100
@@ -47,13 +50,14 @@ class Token:
 
     Attributes:
         header: The value of `Authorization`.
-        obtained_at: When, on the monotonic clock, like the other times.
+        trusted_until: Until when a refusal is no reason to request another one, on the monotonic
+            clock, like the other times.
         renew_at: When it is renewed; infinity for never.
         expires_at: When it must not be sent any more.
     """
 
     header: str = field(repr=False)
-    obtained_at: float
+    trusted_until: float
     renew_at: float
     expires_at: float
     answer: TokenAnswer = field(repr=False)
@@ -62,8 +66,10 @@ class Token:
     def of(cls, answer: TokenAnswer, now: float) -> Token:
         lifetime = float("inf") if answer.lifetime is None else answer.lifetime
         early = min(_RENEWED_EARLY, lifetime * 0.2)
+        issued = now - answer.age
+        trusted = issued + min(_TRUSTED, lifetime / 2)
         header = f"Bearer {answer.access_token}"
-        return cls(header, now, now + lifetime - early, now + lifetime, answer)
+        return cls(header, trusted, issued + lifetime - early, issued + lifetime, answer)
 
 
 class InstanceProblems:
@@ -143,6 +149,8 @@ class Tokens:
         if not spec.auth:
             return None
         server, client = spec.key.server_id, Client.of(spec.auth, resolved.auth)
+        if spec.auth.subject == "service":
+            tenant = ""  # a tenant's own variant of the server uses the same token
         wanted = Wanted(server, resolved.url, spec.auth, client, tenant)
         part = {name: value for name, value in spec.auth.launch_part().items() if name != "values"}
         key = (server, resolved.url, client, tenant, repr(part))
@@ -193,9 +201,12 @@ class _Grant:
                 return token.header
             if now < token.expires_at:
                 if now >= self._not_before:
-                    self._start("")
+                    self._start(self._usual_attempt())
                 return token.header
-        return (await self._renewed("")).header
+        return (await self._renewed(self._usual_attempt())).header
+
+    def _usual_attempt(self) -> Attempt:
+        return Attempt(self._challenge or Challenge(401), self._scopes)
 
     async def refused(self, sent: str | None, challenge: Challenge) -> bool:
         token = self._token
@@ -204,11 +215,15 @@ class _Grant:
         added = self._added_scopes(challenge)
         if challenge.status == 403 and not added:
             return False  # this client may not do it, with any token
-        if token is not None and not added and self._now() - token.obtained_at < _TRUSTED:
+        if token is not None and not added and self._now() < token.trusted_until:
             raise self._unaccepted()
-        self._challenge = challenge
         self._scopes = (*self._scopes, *added)
-        await self._renewed(token.answer.access_token if token is not None else "")
+        if challenge.status == 403:  # the token stays good for other requests
+            await self._renewed(Attempt(challenge, self._scopes))
+            return True
+        self._challenge = challenge
+        refused = token.answer.access_token if token is not None else ""
+        await self._renewed(Attempt(challenge, self._scopes, refused))
         return True
 
     def _added_scopes(self, challenge: Challenge) -> tuple[str, ...]:
@@ -233,7 +248,7 @@ class _Grant:
             return text
         return text.replace(token.answer.access_token, "[hidden]")
 
-    async def _renewed(self, refused: str) -> Token:
+    async def _renewed(self, attempt: Attempt) -> Token:
         """Return a new token, after waiting for the attempt in progress.
 
         Raises:
@@ -244,7 +259,7 @@ class _Grant:
             if wait > 0 and self._fault is not None:
                 is_busy = self._fault.retry_delay is not None
                 raise replace(self._fault, retry_delay=wait if is_busy else None)
-            self._start(refused)
+            self._start(attempt)
         assert self._running is not None
         await asyncio.shield(self._running)
         if self._fault is not None:
@@ -252,15 +267,14 @@ class _Grant:
         assert self._token is not None
         return self._token
 
-    def _start(self, refused: str) -> None:
+    def _start(self, attempt: Attempt) -> None:
         if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run(refused))
+            self._running = asyncio.get_running_loop().create_task(self._run(attempt))
 
-    async def _run(self, refused: str) -> None:
-        server = self._wanted.server
-        challenge = self._challenge or Challenge(401)
+    async def _run(self, attempt: Attempt) -> None:
+        server, refused = self._wanted.server, attempt.refused
         try:
-            answer = await self._attempt(self._wanted, Attempt(challenge, self._scopes, refused))
+            answer = await self._attempt(self._wanted, attempt)
         except AuthorizationError as error:
             self._fail(error, refused)
         except Exception:  # whoever waits must learn of any failure
@@ -276,11 +290,11 @@ class _Grant:
             self._running = None
 
     def _fail(self, error: AuthorizationError, refused: str) -> None:
-        backoff = _LASTING if error.is_lasting else _RETRY
+        backoff = _LASTING if error.is_lasting else _NO_LOGIN if error.needs_login else _RETRY
         delay = max(error.retry_delay or 0.0, backoff.ceiling(self._failures))
         self._failures += 1
         self._not_before = self._now() + delay
-        fault = self._fault = fault_of(self._wanted.server, error)
+        fault = self._fault = fault_of(self._wanted.server, error, self._wanted.tenant)
         fault.retry_delay = None if error.is_lasting or error.needs_login else delay
         token = self._token
         if token is not None and (refused or self._now() >= token.expires_at):

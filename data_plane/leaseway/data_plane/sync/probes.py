@@ -120,6 +120,8 @@ class Prober:
                 result.problem.CopyFrom(self._problem(spec.key, fault))
                 if reason == "MISSING_REFERENCE":
                     self._context.hooks.on_reference_missing(spec)
+                elif reason == Reason.LOGIN_REQUIRED:
+                    self._context.hooks.on_login_required(spec)
         result.duration.CopyFrom(duration(loop.time() - started))
         self._send(result)
 

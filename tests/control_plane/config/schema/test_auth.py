@@ -46,6 +46,18 @@ def test_all_that_a_grant_says_reaches_the_worker() -> None:
     assert spec.auth.values["private_key"] == Value("file", "/k.pem")
 
 
+def test_logins_of_tenants_need_no_client() -> None:
+    spec = remote("auth: {authorization_code: {for: tenant}}")
+    assert spec.auth == Auth("authorization_code", "tenant")
+    body = (
+        "auth: {authorization_code: {for: tenant, redirect_port: 8123,"
+        " client_metadata_url: 'https://example.com/client.json'}}"
+    )
+    spec = remote(body)
+    assert spec_from_proto(spec_to_proto(spec)).auth == spec.auth
+    assert spec.auth.redirect_port == 8_123
+
+
 def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None:
     plain, one, other = remote("enabled: true"), remote(MINIMAL), remote(MINIMAL.replace("me", "i"))
     assert plain.auth == NO_AUTH
@@ -56,6 +68,17 @@ def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None
     ("body", "words"),
     [
         ("auth: {}", "exactly one key"),
+        ("auth: {authorization_code: {}}", "needs 'for'"),
+        ("auth: {authorization_code: {for: everybody}}", "can't be 'everybody'"),
+        ("auth: {authorization_code: {for: tenant, redirect_port: 0}}", "from 1 to 65535"),
+        (
+            "auth: {authorization_code: {for: tenant, client_secret: {secret: W}}}",
+            "needs 'client_id'",
+        ),
+        (
+            "auth: {authorization_code: {for: tenant, client_metadata_url: 'http://a/b'}}",
+            "must be an https URL",
+        ),
         ("auth: {password: {}}", "'password' is not a grant"),
         ("auth: {client_credentials: {client_secret: {secret: W}}}", "needs 'client_id'"),
         ("auth: {client_credentials: {client_id: me}}", "needs 'client_secret' or 'private_key'"),

@@ -22,6 +22,7 @@ from leaseway.control_plane.config.schema.values import (
     Reader,
     checked,
     choice,
+    integer,
     list_of,
     plain_text,
     reader,
@@ -62,6 +63,13 @@ def _address_fault(address: str) -> str | None:
 
 def _resource_fault(resource: str) -> str | None:
     return None if resource == NO_RESOURCE else _address_fault(resource)
+
+
+def _metadata_fault(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.path.strip("/"):
+        return None
+    return "must be an https URL with a path, such as https://example.com/oauth/client.json."
 
 
 def _scope_fault(scope: str) -> str | None:
@@ -122,7 +130,25 @@ _CLIENT_CREDENTIALS: Final = record(
     "'client_credentials'",
     required=(CLIENT_ID,),
 )
-_READERS: Final[Mapping[str, Reader[Auth]]] = {"client_credentials": _CLIENT_CREDENTIALS}
+_AUTHORIZATION_CODE: Final = record(
+    keyed(
+        Key("for", choice(*_PEOPLE), "subject", about="Whose login a call uses."),
+        *_COMMON,
+        Key(
+            "client_metadata_url",
+            checked(_ADDRESS, _metadata_fault),
+            about="The https address of the client's metadata document, which is its id.",
+        ),
+        Key("redirect_port", integer(1, 65_535), about="The loopback port of a login's redirect."),
+    ),
+    _grant("authorization_code", "tenant"),
+    "'authorization_code'",
+    required=("for",),
+)
+_READERS: Final[Mapping[str, Reader[Auth]]] = {
+    "client_credentials": _CLIENT_CREDENTIALS,
+    "authorization_code": _AUTHORIZATION_CODE,
+}
 
 
 @reader(
@@ -161,6 +187,10 @@ def _client_fault(found: Auth) -> str | None:
         return "has 'client_secret' and 'private_key'; keep the one that your client has."
     if found.grant == "client_credentials" and not has_secret and not has_key:
         return "needs 'client_secret' or 'private_key', such as client_secret: {secret: NAME}."
+    if (has_secret or has_key) and CLIENT_ID not in found.values:
+        return "needs 'client_id' beside the client's credential."
+    if found.client_metadata_url and CLIENT_ID in found.values:
+        return "has 'client_id' and 'client_metadata_url'; keep one of the two."
     if (found.algorithm or found.key_id) and not has_key:
         return "has 'algorithm' or 'key_id', which belong to 'private_key'; add it, or remove them."
     return None

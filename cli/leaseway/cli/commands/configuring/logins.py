@@ -1,0 +1,215 @@
+"""`leaseway login`, `logins` and `logout`: people's logins to remote servers (DESIGN §16)."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from leaseway.cli.errors import FAILED, USAGE, CliFailure, as_failure
+from leaseway.cli.options.common import examples, json_option
+from leaseway.cli.options.config import config_option, existing_sources
+from leaseway.cli.options.vault import vault_option
+from leaseway.cli.output.tables import print_json, print_table, say
+from leaseway.vault.file import read_vault
+from leaseway.vault.key import VaultError, VaultPlace
+from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.names import DEFAULT_TENANT, is_valid_tenant, nearest
+
+if TYPE_CHECKING:
+    from leaseway.data_plane.oauth.login import Told
+    from leaseway.data_plane.oauth.obtaining import Wanted
+
+_TENANT: Final = click.option(
+    "--tenant",
+    default=DEFAULT_TENANT,
+    show_default=True,
+    help="The tenant whose calls use the login.",
+)
+
+
+class _Secrets:
+    """The secrets of this machine's vault."""
+
+    def __init__(self, place: VaultPlace) -> None:
+        self._values = {name: entry.value for name, entry in read_vault(place).items()}
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name)
+
+
+@click.command(
+    epilog=examples(
+        "leaseway login tracker",
+        "leaseway login tracker --tenant acme",
+        "leaseway login tracker --device",
+    )
+)
+@click.argument("server")
+@_TENANT
+@click.option("--device", is_flag=True, help="Enter a code on another device instead.")
+@click.option("--no-browser", is_flag=True, help="Only print the address, and open nothing.")
+@config_option
+@vault_option
+def login(
+    server: str,
+    tenant: str,
+    device: bool,
+    no_browser: bool,
+    config: tuple[str, ...],
+    vault: VaultPlace,
+) -> None:
+    """Log a tenant in to a remote server.
+
+    The entry of SERVER has auth: {authorization_code: {for: tenant}}. Run this as the workers' user
+    on their machine. They use the login at once, and renew it.
+    """
+    from leaseway.data_plane.oauth.errors import AuthorizationError
+    from leaseway.data_plane.oauth.login import LoginRequest, log_in
+
+    wanted = _wanted(server, tenant, config, vault)
+    request = LoginRequest(wanted, lambda told: _tell(told, not no_browser), by_device=device)
+    with as_failure(VaultError):
+        try:
+            found, created_key = log_in(request, LoginStore(vault))
+        except AuthorizationError as error:
+            raise CliFailure(f"No login to the server {server}: {error}.") from None
+    if created_key:
+        say(
+            f"leaseway: The vault's new key is in {vault.key_file}. Store a copy away from the "
+            "vault, which can't be read without the key.",
+            err=True,
+        )
+    if not found.refresh_token:
+        end = "when it expires" if found.expires_at is None else f"at {_time(found.expires_at)}"
+        say(f"leaseway: The login cannot be renewed; it ends {end}.", err=True)
+    say(f"leaseway: The tenant {tenant} is logged in to the server {server}.", err=True)
+
+
+def _tell(told: Told, opens: bool) -> None:
+    if told.code:
+        say(f"Open {told.url} on any device, and enter the code {told.code}.", err=True)
+        return
+    say(f"Open this address in a browser of this machine:\n{told.url}", err=True)
+    if opens and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(told.url)
+
+
+@click.command()
+@json_option
+@vault_option
+def logins(as_json: bool, vault: VaultPlace) -> int:
+    """List the logins to remote servers, never their tokens."""
+    with as_failure(VaultError):
+        found, faults = LoginStore(vault).all()
+    people = [each for each in found if each.granted_at]
+    if as_json:
+        print_json([_as_data(each) for each in people])
+    else:
+        print_table(
+            ("SERVER", "TENANT", "STATE", "SINCE", "ISSUER", "SCOPES"),
+            [
+                (
+                    each.key.server,
+                    each.key.tenant,
+                    _state(each),
+                    datetime.fromtimestamp(each.granted_at, UTC),
+                    each.issuer,
+                    each.scope,
+                )
+                for each in people
+            ],
+            "Nobody is logged in.",
+        )
+    for fault in faults:
+        say(f"leaseway: {fault}", err=True)
+    return FAILED if faults else 0
+
+
+def _as_data(found: Login) -> dict[str, object]:
+    return {
+        "server": found.key.server,
+        "tenant": found.key.tenant,
+        "state": _state(found),
+        "since": datetime.fromtimestamp(found.granted_at, UTC),
+        "issuer": found.issuer,
+        "scope": found.scope,
+        "url": found.key.url,
+    }
+
+
+def _state(found: Login) -> str:
+    if found.ended:
+        return "ended"
+    return "renewed" if found.refresh_token else "until it expires"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "minutes")
+
+
+@click.command(epilog=examples("leaseway logout tracker --tenant acme"))
+@click.argument("server")
+@_TENANT
+@config_option
+@vault_option
+def logout(server: str, tenant: str, config: tuple[str, ...], vault: VaultPlace) -> None:
+    """End a tenant's login to a remote server.
+
+    The tokens are revoked where they were issued.
+    """
+    from leaseway.data_plane.oauth.login import revoke
+    from leaseway.data_plane.oauth.requests import Client
+
+    store = LoginStore(vault)
+    with as_failure(VaultError):
+        found, _ = store.all(server)
+        ended = [each for each in found if each.key.tenant == tenant and each.granted_at]
+        if not ended:
+            raise CliFailure(f"The tenant {tenant} is not logged in to the server {server}.")
+        for each in ended:
+            store.remove(each.key)  # first: no worker uses it from now on
+            client = Client("")
+            if not each.metadata.get("client"):
+                client = _wanted(server, tenant, config, vault).client
+            cause = revoke(each, client)
+            if cause is not None:
+                say(f"leaseway: Its tokens were not revoked: {cause}.", err=True)
+    say(f"leaseway: The tenant {tenant} is logged out of the server {server}.", err=True)
+
+
+def _wanted(server: str, tenant: str, config: Sequence[str], vault: VaultPlace) -> Wanted:
+    """Return the server of an entry with its client, resolved on this machine.
+
+    Raises:
+        CliFailure: There is no such server, or nobody logs in to it.
+    """
+    from leaseway.control_plane.config.loading import load_sources
+    from leaseway.data_plane.oauth.obtaining import Wanted
+    from leaseway.data_plane.oauth.requests import Client
+    from leaseway.data_plane.references.resolve import resolve
+    from leaseway.spec.model import VariantKey
+    from leaseway.wire.errors import Fault
+
+    if not is_valid_tenant(tenant):
+        raise click.UsageError(f"'{tenant[:100]}' is not a tenant's name.")
+    servers = load_sources(existing_sources(config)).servers
+    spec = servers.get(VariantKey(server, tenant)) or servers.get(VariantKey(server))
+    if spec is None:
+        near = nearest(server, {key.server_id: None for key in servers}, 1)
+        hint = f" Did you mean '{near[0]}'?" if near else " See: leaseway check"
+        raise CliFailure(f"The configuration has no usable server '{server[:64]}'.{hint}", USAGE)
+    if spec.auth.subject == "service":
+        raise CliFailure(
+            f"Nobody logs in to the server {server}: its entry has no auth: {{authorization_code:"
+            " {for: tenant}}.",
+            USAGE,
+        )
+    with as_failure(VaultError), as_failure(Fault):
+        resolved = resolve(spec, os.environ, _Secrets(vault))
+    client = Client.of(spec.auth, resolved.auth)
+    return Wanted(server, resolved.url, spec.auth, client, tenant)

@@ -1,0 +1,68 @@
+"""Starts servers again when somebody has logged in to them (DESIGN §16).
+
+`leaseway login` leaves a sealed login in a folder of the worker's machine. When that folder
+changes, starts that failed for want of a login are repeated at once, without their backoff.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from leaseway.data_plane.background import DISK_TIMEOUT, DiskScanner
+from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.references.vault import FileStamp, file_stamp
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.errors import Reason
+
+_POLL: Final = 1.0
+"""Seconds between two looks: a folder on a network sends no events."""
+_MAX_WAITING: Final = 1_024
+
+
+class LoginWatcher:
+    """Repeats the starts that need a login.
+
+    Args:
+        pool: The served generations.
+        folder: The sealed logins, or None if the worker has no vault.
+    """
+
+    def __init__(self, pool: Pool, folder: Path | None) -> None:
+        self._pool = pool
+        self._folder = folder
+        self._scanner = DiskScanner(DISK_TIMEOUT)
+        self._stamp: FileStamp = None
+        self._waiting: dict[VariantKey, None] = {}
+        pool.context.hooks.on_login_required = self._add_waiting
+
+    def _add_waiting(self, spec: ServerSpec) -> None:
+        """Note a server whose probe needs a login."""
+        if len(self._waiting) < _MAX_WAITING:
+            self._waiting[spec.key] = None
+
+    async def run(self) -> None:
+        """Look again and again."""
+        if self._folder is None:
+            return
+        self._stamp = await self._look(self._folder)
+        while True:
+            await asyncio.sleep(_POLL)
+            stamp = await self._look(self._folder)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._start_again()
+
+    async def _look(self, folder: Path) -> FileStamp:
+        found = await self._scanner.map(file_stamp, [folder])
+        return found.get(folder, self._stamp)
+
+    def _start_again(self) -> None:
+        self._pool.retry_logins()
+        waiting, self._waiting = self._waiting, {}
+        for key in waiting:
+            text = f"The logins of server {key} have changed; it is started at once."
+            problem = WorkerProblem("server", Reason.LOGIN_REQUIRED.value, text, key)
+            self._pool.context.reports.report_cleared(problem)

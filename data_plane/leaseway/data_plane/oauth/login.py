@@ -1,0 +1,429 @@
+"""A person's login: authorization code with PKCE and a loopback redirect, or a device code.
+
+Runs in the command line (`leaseway login`), blocks, and leaves a sealed login for the workers of
+that machine. A client is configured, named by its metadata document, or registered (RFC 7591).
+"""
+
+from __future__ import annotations
+
+import html
+import http.server
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import msgspec
+
+from leaseway.data_plane.oauth.errors import AuthorizationError, described
+from leaseway.data_plane.oauth.metadata import (
+    AuthorizationServer,
+    Challenge,
+    Discovered,
+    discover,
+    read_challenge,
+)
+from leaseway.data_plane.oauth.obtaining import Attempt, Wanted, scopes_of
+from leaseway.data_plane.oauth.requests import (
+    Client,
+    TokenAnswer,
+    hidden_tokens,
+    post,
+    refusal,
+    request_token,
+)
+from leaseway.data_plane.oauth.sealed import SCOPES, client_of, described_login, server_of
+from leaseway.data_plane.oauth.web import Web, place_of
+from leaseway.vault.logins import Login, LoginStore
+
+_HOST: Final = "127.0.0.1"
+_PATH: Final = "/callback"
+_MAX_CODE: Final = 8_192
+_DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_INITIALIZE: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "leaseway", "version": "1"},
+    },
+}
+LOGIN_TIMEOUT: Final = 300.0
+"""Seconds that a person has for a login."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a person is shown.
+
+    Attributes:
+        url: The address to open.
+        code: The code to enter there, or empty.
+    """
+
+    url: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class LoginRequest:
+    """A login to carry out.
+
+    Attributes:
+        wanted: The server, its client, and the tenant.
+        tell: Shows a person what to open.
+        by_device: Whether a code is entered on another device.
+        timeout: Seconds that the person has.
+        now: Seconds since 1970.
+    """
+
+    wanted: Wanted
+    tell: Callable[[Told], None]
+    by_device: bool = False
+    timeout: float = LOGIN_TIMEOUT
+    now: Callable[[], float] = field(default=time.time)
+
+
+def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
+    """Let a person log in; return the sealed login, and whether this created the vault's key.
+
+    Raises:
+        AuthorizationError: It failed.
+        VaultError: It cannot be sealed.
+    """
+    wanted = request.wanted
+    web = Web(wanted.configured)
+    before = store.read(wanted.login)
+    challenge = _challenge(web, wanted)
+    found = discover(web, wanted.web_url, wanted.auth, challenge)
+    known = tuple((before.metadata.get(SCOPES) or ()) if before is not None else ())
+    scopes = _scopes(wanted, found, Attempt(challenge, known))
+    ask = _by_device if request.by_device else _by_browser
+    answer, registered = ask(request, web, found, scopes)
+    now = request.now()
+    login = Login(
+        wanted.login,
+        scope=answer.scope or " ".join(scopes),
+        access_token=answer.access_token,
+        obtained_at=now,
+        expires_at=None if answer.lifetime is None else now + answer.lifetime,
+        refresh_token=answer.refresh_token,
+        granted_at=now,
+        metadata={SCOPES: list(scopes)},
+    )
+    login = described_login(login, found.server, found.resource, registered)
+    return login, store.write(login)
+
+
+def revoke(login: Login, configured: Client) -> str | None:
+    """Revoke the tokens of a login at its authorization server; return why not, or None.
+
+    Args:
+        login: The login.
+        configured: The configured client, for logins without one of their own.
+    """
+    server = server_of(login)
+    token = login.refresh_token or login.access_token
+    if not token:
+        return None
+    if not server.revocation_endpoint:
+        return "its authorization server offers no revocation; the tokens end when they expire"
+    web = Web([each for each in (login.key.url, login.issuer) if each])
+    kind = "refresh_token" if login.refresh_token else "access_token"
+    form = {"token": token, "token_type_hint": kind}
+    keep = hidden_tokens(token)
+    try:
+        post(web, server, server.revocation_endpoint, client_of(login, configured), form)
+    except AuthorizationError as error:
+        return str(error)
+    finally:
+        del keep
+    return None
+
+
+def _challenge(web: Web, wanted: Wanted) -> Challenge:
+    """Return what the server says to a request without a token."""
+    try:
+        response = web.post_json(wanted.web_url, _INITIALIZE)
+    except AuthorizationError:
+        return Challenge(HTTPStatus.UNAUTHORIZED)  # the well-known addresses are tried
+    return read_challenge(response.status, response.headers.get("www-authenticate", ""))
+
+
+def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, ...]:
+    scopes = scopes_of(wanted.auth, attempt, found)
+    # A refresh token is what keeps a person logged in (OpenID Connect, section 11).
+    if "offline_access" in found.server.scopes:
+        scopes = tuple(dict.fromkeys((*scopes, "offline_access")))
+    return scopes
+
+
+def _client(web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str) -> Client | None:
+    """Return the client to register or to name by its document; None for the configured one.
+
+    Raises:
+        AuthorizationError: There is none.
+    """
+    if wanted.client.id:
+        return None
+    if wanted.auth.client_metadata_url and server.accepts_metadata_documents:
+        return Client(wanted.auth.client_metadata_url)
+    if not server.registration_endpoint:
+        raise AuthorizationError(
+            f"the authorization server {server.issuer} registers no clients: register one there,"
+            f" with the redirect {redirect or 'of a native client'}, and write its client_id",
+            is_lasting=True,
+        )
+    response = web.post_json(
+        server.registration_endpoint,
+        {
+            "client_name": "Leaseway",
+            "application_type": "native",
+            "redirect_uris": [redirect] if redirect else [],
+            "grant_types": [
+                "refresh_token",
+                "authorization_code" if redirect else _DEVICE_GRANT,
+            ],
+            "response_types": ["code"] if redirect else [],
+            "token_endpoint_auth_method": _auth_method(server),
+        },
+    )
+    if response.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
+        raise refusal(server, response)
+    try:
+        registered = msgspec.json.decode(response.body, type=_Registered)
+    except (ValueError, RecursionError):
+        raise AuthorizationError(
+            f"{place_of(server.registration_endpoint)} answered without a client"
+        ) from None
+    return Client(registered.client_id, registered.client_secret or "")
+
+
+class _Registered(msgspec.Struct):
+    client_id: str
+    client_secret: str | None = None
+
+
+def _auth_method(server: AuthorizationServer) -> str:
+    methods = server.client_auth_methods
+    known = ("none", "client_secret_basic", "client_secret_post")
+    return next((each for each in known if each in methods), "client_secret_basic")
+
+
+# In a browser of this machine.
+
+
+def _by_browser(
+    request: LoginRequest, web: Web, found: Discovered, scopes: tuple[str, ...]
+) -> tuple[TokenAnswer, Client | None]:
+    from mcp.client.auth.oauth2 import PKCEParameters
+
+    server = found.server
+    if not server.authorization_endpoint:
+        raise AuthorizationError(
+            f"the authorization server {server.issuer} names no authorization endpoint",
+            is_lasting=True,
+        )
+    with _Redirect(request.wanted.auth.redirect_port) as redirect:
+        registered = _client(web, request.wanted, server, redirect.url)
+        client = registered or request.wanted.client
+        pkce = PKCEParameters.generate()
+        query = {
+            "response_type": "code",
+            "client_id": client.id,
+            "redirect_uri": redirect.url,
+            "state": redirect.state,
+            "code_challenge": pkce.code_challenge,
+            "code_challenge_method": "S256",
+            "scope": " ".join(scopes),
+            "resource": found.resource,
+            # Some servers give a refresh token only after an explicit consent.
+            "prompt": "consent" if "offline_access" in scopes else "",
+        }
+        request.tell(Told(_with_query(server.authorization_endpoint, query)))
+        code = _code_of(redirect.wait(request.timeout), server)
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": redirect.url,
+        "code_verifier": pkce.code_verifier,
+        "resource": found.resource,
+    }
+    keep = hidden_tokens(code, pkce.code_verifier)
+    answer = request_token(Web(request.wanted.configured), server, client, form)
+    del keep
+    return answer, registered
+
+
+def _with_query(endpoint: str, query: Mapping[str, str]) -> str:
+    text = urlencode({name: value for name, value in query.items() if value})
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{text}"
+
+
+def _code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
+    """Return the code of a redirect.
+
+    Raises:
+        AuthorizationError: It is an error, or of another authorization server (RFC 9207).
+    """
+    issuer = answer.get("iss")
+    if issuer is not None and issuer != server.issuer:
+        raise AuthorizationError(
+            f"the redirect is from another authorization server, {place_of(issuer)}, and not from"
+            f" {server.issuer}; its code was not used"
+        )
+    if issuer is None and server.returns_issuer:
+        raise AuthorizationError(
+            f"the redirect does not say that it is from {server.issuer}; its code was not used"
+        )
+    if "error" in answer:
+        words = described(answer.get("error_description", ""))
+        code = described(answer["error"])[:64]
+        raise AuthorizationError(
+            f"the authorization server answered with {code}{f': {words}' if words else ''}",
+            code=code,
+        )
+    code = answer.get("code", "")
+    if not code or len(code) > _MAX_CODE:
+        raise AuthorizationError("the redirect has no code")
+    return code
+
+
+class _Redirect:
+    """Listens on loopback for the one redirect with the right state."""
+
+    def __init__(self, port: int) -> None:
+        self.state = secrets.token_urlsafe(32)
+        self._answer: dict[str, str] = {}
+        self._done = threading.Event()
+        redirect = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = 10
+
+            def do_GET(self) -> None:
+                redirect.handle(self)
+
+            def log_message(self, *_: Any) -> None:
+                """Write nothing: the address has the code."""
+
+        try:
+            self._server = http.server.ThreadingHTTPServer((_HOST, port), Handler)
+        except OSError as error:
+            raise AuthorizationError(
+                f"port {port} of {_HOST} cannot be used for the redirect: {error.strerror}"
+            ) from None
+        self._server.daemon_threads = True
+        self.url = f"http://{_HOST}:{self._server.server_address[1]}{_PATH}"
+
+    def __enter__(self) -> _Redirect:
+        threading.Thread(target=self._server.serve_forever, name="redirect", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def wait(self, timeout: float) -> Mapping[str, str]:
+        """Return the parameters of the redirect.
+
+        Raises:
+            AuthorizationError: There was none in time.
+        """
+        if not self._done.wait(timeout):
+            raise AuthorizationError(f"nobody has logged in within {timeout:g} s")
+        return self._answer
+
+    def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(request.path)
+        found = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        state = found.get("state", "")
+        is_ours = parts.path == _PATH and secrets.compare_digest(state, self.state)
+        if not is_ours or self._done.is_set():
+            _show(request, HTTPStatus.NOT_FOUND, "This is not the page of a login.")
+            return
+        self._answer = found
+        failed = "error" in found
+        text = "The login failed. " if failed else "You are logged in. "
+        _show(request, HTTPStatus.OK, f"{text}You can close this page.")
+        self._done.set()
+
+
+def _show(request: http.server.BaseHTTPRequestHandler, status: HTTPStatus, text: str) -> None:
+    page = f"<!doctype html><title>Leaseway</title><p>{html.escape(text)}</p>".encode()
+    request.send_response(status)
+    request.send_header("Content-Type", "text/html; charset=utf-8")
+    request.send_header("Content-Length", str(len(page)))
+    request.send_header("Cache-Control", "no-store")
+    request.send_header("Content-Security-Policy", "default-src 'none'")
+    request.end_headers()
+    request.wfile.write(page)
+
+
+# On another device (RFC 8628).
+
+
+class _DeviceCode(msgspec.Struct):
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None = None
+    expires_in: float = 600
+    interval: float = 5
+
+
+def _by_device(
+    request: LoginRequest, web: Web, found: Discovered, scopes: tuple[str, ...]
+) -> tuple[TokenAnswer, Client | None]:
+    server = found.server
+    if not server.device_endpoint:
+        raise AuthorizationError(
+            f"the authorization server {server.issuer} offers no login by a code on another device",
+            is_lasting=True,
+        )
+    registered = _client(web, request.wanted, server, "")
+    client = registered or request.wanted.client
+    asked = {"scope": " ".join(scopes), "resource": found.resource, "client_id": client.id}
+    device = _device_code(web, server, client, asked)
+    request.tell(
+        Told(device.verification_uri_complete or device.verification_uri, device.user_code)
+    )
+    deadline = time.monotonic() + min(request.timeout, device.expires_in)
+    form = {
+        "grant_type": _DEVICE_GRANT,
+        "device_code": device.device_code,
+        "resource": found.resource,
+    }
+    keep = hidden_tokens(device.device_code)
+    interval = max(1.0, min(device.interval, 60.0))
+    while time.monotonic() < deadline:
+        time.sleep(interval)
+        try:
+            answer = request_token(Web(request.wanted.configured), server, client, form)
+        except AuthorizationError as error:
+            if error.code == "slow_down":
+                interval += 5
+            elif error.code != "authorization_pending":
+                raise
+        else:
+            del keep
+            return answer, registered
+    raise AuthorizationError(f"nobody has logged in within {request.timeout:g} s")
+
+
+def _device_code(
+    web: Web, server: AuthorizationServer, client: Client, form: Mapping[str, str]
+) -> _DeviceCode:
+    response = post(web, server, server.device_endpoint, client, form)
+    try:
+        return msgspec.json.decode(response.body, type=_DeviceCode)
+    except (ValueError, RecursionError):
+        raise AuthorizationError(
+            f"{place_of(server.device_endpoint)} answered without a code"
+        ) from None

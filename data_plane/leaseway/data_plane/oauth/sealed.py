@@ -1,0 +1,226 @@
+"""Tokens that all workers of a machine share, sealed beside the vault. Blocks.
+
+Whoever holds the lock of a token is the only one that requests it: the others find the new one.
+So 500 calls on two workers make one request, and a refresh token is never spent twice (DESIGN §16).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain
+from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
+from leaseway.data_plane.oauth.web import ATTEMPT, Web
+from leaseway.vault.key import VaultError
+from leaseway.vault.logins import Login, LoginStore
+
+_logger = logging.getLogger(__name__)
+_LOCK: Final = ATTEMPT + 5.0
+_RENEWED_EARLY: Final = 60.0
+_INVALID_GRANT: Final = "invalid_grant"
+
+SERVER: Final = "server"
+CLIENT: Final = "client"
+RESOURCE: Final = "resource"
+SCOPES: Final = "scopes"
+"""Members of `Login.metadata`: the endpoints, the client, the resource and the requested scopes."""
+
+
+class SealedTokens:
+    """Obtains tokens through the sealed store; an `ObtainToken`.
+
+    Args:
+        store: The store, or None if the worker has no vault.
+        obtain_new: Requests a token of a service itself.
+        now: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: LoginStore | None,
+        obtain_new: ObtainToken = obtain,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._obtain_new = obtain_new
+        self._now = now
+
+    def __call__(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        """Return a token.
+
+        Raises:
+            AuthorizationError: There is none.
+        """
+        if wanted.auth.grant == "authorization_code":
+            return self._of_login(wanted, attempt)
+        return self._of_service(wanted, attempt)
+
+    # The service's own tokens.
+
+    def _of_service(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        """Return a token of the service, shared with other workers if the vault has a key."""
+        store = self._sealing()
+        if store is None:
+            return self._obtain_new(wanted, attempt)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(store.exclusive(wanted.login, _LOCK))
+                known = store.read(wanted.login)
+            except VaultError as error:
+                _logger.warning("Tokens are not shared between workers: %s", error)
+                return self._obtain_new(wanted, attempt)
+            if known is not None and self._is_usable(known, attempt):
+                asked = set(known.metadata.get(SCOPES, ()))
+                if asked >= {*wanted.auth.scopes, *attempt.scopes}:
+                    return self._answer(known)
+            answer = self._obtain_new(wanted, attempt)
+            login = self._login_of(Login(wanted.login), replace(answer, refresh_token=""))
+            scopes = [*wanted.auth.scopes, *attempt.scopes]
+            self._write(store, replace(login, metadata={SCOPES: scopes}))
+            return answer
+
+    def _sealing(self) -> LoginStore | None:
+        try:
+            return self._store if self._store is not None and self._store.has_key else None
+        except VaultError:
+            return None  # the worker reports its vault
+
+    # Logins of people.
+
+    def _of_login(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        if self._store is None:
+            raise AuthorizationError("this worker has no vault for logins", is_lasting=True)
+        try:
+            wanted = self._with_tenant(self._store, wanted)
+            with self._store.exclusive(wanted.login, _LOCK):
+                return self._refreshed(self._store, wanted, attempt)
+        except VaultError as error:
+            raise AuthorizationError(str(error).rstrip("."), is_lasting=True) from None
+
+    def _with_tenant(self, store: LoginStore, wanted: Wanted) -> Wanted:
+        """Return what is wanted for a tenant: a probe uses the first login that there is."""
+        if wanted.tenant:
+            return wanted
+        logins, _ = store.all(wanted.server)
+        for login in logins:
+            found = replace(wanted, tenant=login.key.tenant)
+            if found.login == login.key and not login.ended:
+                return found
+        raise AuthorizationError("nobody is logged in", needs_login=True)
+
+    def _refreshed(self, store: LoginStore, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        login = store.read(wanted.login)
+        if login is None:
+            raise AuthorizationError("nobody is logged in", needs_login=True)
+        if login.ended:
+            raise AuthorizationError(f"the login {login.ended}", needs_login=True)
+        if attempt.challenge.status == 403:
+            raise self._needs_more(store, login, attempt)
+        if self._is_usable(login, attempt):
+            return self._answer(login)
+        if not login.refresh_token:
+            store.write(login.ended_by("has expired"))
+            raise AuthorizationError("the login has expired", needs_login=True)
+        web = Web((*wanted.configured, login.issuer) if login.issuer else wanted.configured)
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": login.refresh_token,
+            "resource": login.metadata.get(RESOURCE, ""),
+        }
+        keep = hidden_tokens(login.refresh_token, login.access_token)
+        try:
+            answer = request_token(web, server_of(login), client_of(login, wanted.client), form)
+        except AuthorizationError as error:
+            if error.code != _INVALID_GRANT:
+                raise
+            store.write(login.ended_by("has expired or was revoked"))
+            raise AuthorizationError(
+                "the login has expired or was revoked", code=error.code, needs_login=True
+            ) from None
+        finally:
+            del keep
+        if not answer.refresh_token:
+            answer = replace(answer, refresh_token=login.refresh_token)
+        self._write(store, self._login_of(login, answer))
+        return answer
+
+    def _needs_more(self, store: LoginStore, login: Login, attempt: Attempt) -> AuthorizationError:
+        """Note the scopes that the next login requests, and return the error."""
+        scopes = dict.fromkeys((*login.metadata.get(SCOPES, ()), *attempt.scopes))
+        store.write(replace(login, metadata={**login.metadata, SCOPES: list(scopes)}))
+        return AuthorizationError(
+            f"a call needs further permissions ({' '.join(attempt.scopes)})", needs_login=True
+        )
+
+    # Both.
+
+    def _is_usable(self, login: Login, attempt: Attempt) -> bool:
+        """Return whether another worker has obtained a token that is still good."""
+        if not login.access_token or login.access_token == attempt.refused:
+            return False
+        if login.expires_at is None:
+            return True
+        early = min(_RENEWED_EARLY, 0.2 * (login.expires_at - login.obtained_at))
+        # A token from the future was obtained before the clock was set back.
+        return login.obtained_at - _RENEWED_EARLY < self._now() < login.expires_at - early
+
+    def _answer(self, login: Login) -> TokenAnswer:
+        lifetime = login.expires_at - login.obtained_at if login.expires_at is not None else None
+        return TokenAnswer(
+            login.access_token,
+            lifetime,
+            login.scope,
+            age=max(0.0, self._now() - login.obtained_at),
+            hidden=hidden_tokens(login.access_token, login.refresh_token),
+        )
+
+    def _login_of(self, login: Login, answer: TokenAnswer) -> Login:
+        now = self._now()
+        return replace(
+            login,
+            access_token=answer.access_token,
+            obtained_at=now,
+            expires_at=None if answer.lifetime is None else now + answer.lifetime,
+            refresh_token=answer.refresh_token,
+            scope=answer.scope or login.scope,
+        )
+
+    def _write(self, store: LoginStore, login: Login) -> None:
+        try:
+            store.write(login)
+        except VaultError as error:
+            _logger.error("The token of the server %s is not kept: %s", login.key.server, error)
+
+
+def server_of(login: Login) -> AuthorizationServer:
+    """Return the authorization server of a login, as it was discovered then."""
+    known: dict[str, Any] = dict(login.metadata.get(SERVER, {}))
+    for name in ("client_auth_methods", "scopes"):
+        known[name] = tuple(known.get(name, ()))
+    return AuthorizationServer(**known)
+
+
+def client_of(login: Login, configured: Client) -> Client:
+    """Return the client of a login: the registered one, or the configured one."""
+    registered = login.metadata.get(CLIENT)
+    return Client(**registered) if registered else configured
+
+
+def described_login(
+    login: Login, server: AuthorizationServer, resource: str, client: Client | None
+) -> Login:
+    """Return a login with what a refresh needs to know."""
+    metadata = {
+        **login.metadata,
+        SERVER: asdict(server),
+        RESOURCE: resource,
+        CLIENT: None if client is None else {"id": client.id, "secret": client.secret},
+    }
+    return replace(login, metadata=metadata, issuer=server.issuer)

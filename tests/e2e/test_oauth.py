@@ -1,0 +1,265 @@
+"""Remote servers behind a real authorization server (npm oidc-provider): tokens and logins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import pytest
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+from tests.conftest import BOUND, ROOT, absent
+from tests.data_plane.oauth.guarded import Guarded
+from tests.e2e.forking import fork_leaseway
+from tests.e2e.system import SERVERS, System, eventually, running
+from yarl import URL
+
+from leaseway.sdk import AsyncClient, LoginRequired
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+KEY = "the key of this test's vault"
+SECRET = "planted-secret-5Kd81x"
+
+
+class Provider:
+    """The authorization server, a process.
+
+    Attributes:
+        issuer: Its address.
+        events: What it granted, refused and revoked.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.issuer = f"http://127.0.0.1:{port}"
+        self.events: list[dict[str, Any]] = []
+        self.process = process
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if line.startswith(b"{"):  # others are its notices
+                self.events.append(json.loads(line))
+
+    def count(self, event: str, grant: str) -> int:
+        """Return how many token requests had a result."""
+        return sum(each["event"] == event and each["grant"] == grant for each in self.events)
+
+
+@contextlib.asynccontextmanager
+async def provider(lifetime: float = 3_600) -> AsyncIterator[Provider]:
+    """Run the authorization server; skip the test if it is not installed."""
+    folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
+    if shutil.which("node") is None or not (folder / "node_modules" / "oidc-provider").exists():
+        absent("npm", f"oidc-provider is not in {folder}; run `make npm-servers` (needs npm).")
+    words = [str(SERVERS / "oidc.mjs"), str(folder), SECRET, str(lifetime)]
+    process = await asyncio.create_subprocess_exec(
+        "node", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(BOUND):
+            port = int(await process.stdout.readline())
+        yield Provider(process, port)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+class Resource(Guarded):
+    """An MCP server that accepts the provider's tokens for itself, and says whose they are."""
+
+    keys: KeySet
+
+    async def __aenter__(self) -> Self:
+        self._server = await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.close()
+
+    async def trust(self, provider: Provider) -> None:
+        self.protected = {"authorization_servers": [provider.issuer]}
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"{provider.issuer}/jwks") as response,
+        ):
+            self.keys = KeySet.import_key_set(await response.json())
+
+    def claims(self, token: str) -> dict[str, Any] | None:
+        try:
+            decoded = jwt.decode(token, self.keys, algorithms=["RS256"])
+            jwt.JWTClaimsRegistry(
+                aud={"essential": True, "value": f"{self.base}/mcp"}, exp={"essential": True}
+            ).validate(decoded.claims)
+        except (JoseError, ValueError):
+            return None
+        return decoded.claims
+
+    def scopes_of(self, token: str) -> set[str] | None:
+        claims = self.claims(token)
+        return None if claims is None else set(str(claims.get("scope", "")).split())
+
+    def name_of(self, token: str) -> str:
+        claims = self.claims(token)
+        return str(claims["sub"]) if claims is not None else ""
+
+
+def entry(resource: Guarded, auth: Mapping[str, object], **more: object) -> dict[str, object]:
+    return {
+        "transport": "streamable_http",
+        "url": f"{resource.base}/mcp",
+        "truely-stateless": True,
+        "auth": dict(auth),
+        **more,
+    }
+
+
+def vault_of(folder: Path) -> dict[str, str]:
+    return {"LEASEWAY_VAULT": str(folder / "vault"), "LEASEWAY_VAULT_KEY": KEY}
+
+
+async def test_500_concurrent_calls_on_each_of_two_workers_make_one_token_request(
+    tmp_path: Path,
+) -> None:
+    credentials = {"client_id": "service", "client_secret": {"env": "WORD"}}
+    async with provider() as authority, Resource() as resource:
+        await resource.trust(authority)
+        servers = {"whoami": entry(resource, {"client_credentials": credentials})}
+        environment = {**vault_of(tmp_path), "WORD": SECRET}
+        async with running(tmp_path, servers, workers=2, environment=environment) as (
+            system,
+            first,
+        ):
+            async with contextlib.AsyncExitStack() as stack:
+                clients = [first]
+                for _ in range(3):
+                    client = AsyncClient(system.address, agent="test")
+                    clients.append(await stack.enter_async_context(client))
+                results = await asyncio.gather(
+                    *(
+                        client.call_tool("whoami", timeout=BOUND)
+                        for client in clients
+                        for _ in range(250)
+                    )
+                )
+            assert {each.text for each in results} == {"service"}
+            shown = system.logs() + repr(await first.problems()) + repr(await first.servers())
+            assert SECRET not in shown
+            assert "eyJ" not in shown
+        assert resource.called == 1_000
+        await eventually(lambda: authority.events)
+        assert Counter(each["event"] for each in authority.events) == {"success": 1}
+
+
+# Logins.
+
+
+async def log_in(system: System, environment: Mapping[str, str], tenant: str, person: str) -> None:
+    """Log a tenant in by `leaseway login`, as a person with a browser would."""
+    words = ("login", "whoami", "--tenant", tenant, "--no-browser", "--config", str(system.config))
+    process = await fork_leaseway(words, {**os.environ, **environment}, None)
+    lines: list[str] = []
+    async with asyncio.timeout(BOUND):
+        async for line in process.stderr:
+            lines.append(line.decode().strip())
+            if lines[-1].startswith("http"):
+                await consent(lines[-1], person)
+        status = await process.wait()
+    assert status == 0, lines
+    assert lines[-1] == f"leaseway: The tenant {tenant} is logged in to the server whoami."
+
+
+async def consent(address: str, person: str) -> None:
+    """Log in and consent on the provider's pages, until the redirect to the command."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
+        response = await browser.get(address)
+        while response.url.path.startswith("/interaction"):
+            page = await response.text()
+            action = html.unescape(re.search(r'action="([^"]+)"', page)[1])  # type: ignore[index]
+            prompt = re.search(r'name="prompt" value="(\w+)"', page)[1]  # type: ignore[index]
+            form = {"prompt": prompt, "login": person, "password": "any"}
+            response = await browser.post(response.url.join(URL(action)), data=form)
+        assert "You are logged in" in await response.text()
+
+
+async def leaseway(*words: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    process = await fork_leaseway(words, {**os.environ, **environment}, None)
+    async with asyncio.timeout(BOUND):
+        out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        assert await process.wait() == 0, err
+    return out.decode(), err.decode()
+
+
+async def test_each_tenant_uses_the_login_of_its_own_person_until_it_logs_out(
+    tmp_path: Path,
+) -> None:
+    environment = vault_of(tmp_path)
+    async with provider(lifetime=6) as authority, Resource() as resource:
+        await resource.trust(authority)
+        servers = {"whoami": entry(resource, {"authorization_code": {"for": "tenant"}})}
+        async with (
+            running(tmp_path, servers, workers=2, environment=environment) as (system, acme),
+            AsyncClient(system.address, agent="test", tenant="beta") as beta,
+            AsyncClient(system.address, agent="test", tenant="acme") as acme,
+        ):
+            problems = await acme.problems()
+            assert any(each.reason == "LOGIN_REQUIRED" for each in problems)
+            await log_in(system, environment, "acme", "alice")
+            await eventually(lambda: is_answered(acme))
+            assert (await acme.call_tool("whoami", timeout=BOUND)).text == "alice"
+            with pytest.raises(LoginRequired, match="leaseway login whoami --tenant beta"):
+                await beta.call_tool("whoami", timeout=BOUND)
+            await log_in(system, environment, "beta", "bob")
+            await eventually(lambda: is_answered(beta))
+
+            # Long enough for some renewals on two workers, whose refresh tokens rotate.
+            loop = asyncio.get_running_loop()
+            end = loop.time() + 15
+            seen: Counter[tuple[str, str]] = Counter()
+            while loop.time() < end or sum(seen.values()) < 1_000:
+                found = await asyncio.gather(
+                    *(client.call_tool("whoami", timeout=BOUND) for client in (acme, beta) * 20)
+                )
+                seen.update(zip(("acme", "beta") * 20, (each.text for each in found), strict=True))
+            assert set(seen) == {("acme", "alice"), ("beta", "bob")}
+            assert authority.count("success", "refresh_token") >= 2
+            assert not [each for each in authority.events if each["event"] != "success"]
+
+            listed, _ = await leaseway("logins", "--json", environment=environment)
+            assert [each["tenant"] for each in json.loads(listed)] == ["acme", "beta"]
+            shown = listed + system.logs() + repr(await acme.servers())
+            assert "eyJ" not in shown
+            config = ("--config", str(system.config))
+            await leaseway("logout", "whoami", "--tenant", "beta", *config, environment=environment)
+            await eventually(lambda: needs_login(beta))
+            assert (await acme.call_tool("whoami", timeout=BOUND)).text == "alice"
+
+
+async def needs_login(client: AsyncClient) -> bool:
+    try:
+        await client.call_tool("whoami", timeout=BOUND)
+    except LoginRequired:
+        return True
+    return False
+
+
+async def is_answered(client: AsyncClient) -> bool:
+    try:
+        await client.call_tool("whoami", timeout=BOUND)
+    except Exception:
+        return False
+    return True
