@@ -161,7 +161,7 @@ class McpSession:
             self.peer.cheap_request = "tools/list"
         elif self.peer.era.modern:
             self.peer.cheap_request = "server/discover"
-        return await self.list_tools()
+        return await self.list_tools(keeps_part=True)
 
     def _reject_own_front(self, client: ClientSession) -> None:
         """Reject the front of this worker's own Leaseway, which would list all tools once more.
@@ -178,14 +178,21 @@ class McpSession:
             )
             raise not_started(self._spec.key.server_id, "START_FAILED", text)
 
-    async def list_tools(self) -> Mapping[str, bytes]:
+    async def list_tools(self, *, keeps_part: bool = False) -> Mapping[str, bytes]:
         """List the tools and let the connection call them.
+
+        Args:
+            keeps_part: Whether a part is better than an error: there is no earlier list.
 
         Raises:
             Exception: See `opened`.
         """
         listed = await list_all(
-            self.peer, TOOLS, may_be_missing=not self._has_tools, hide=self._hide
+            self.peer,
+            TOOLS,
+            may_be_missing=not self._has_tools,
+            keeps_part=keeps_part,
+            hide=self._hide,
         )
         self.skipped = (*self._not_introduced, *listed.skipped)
         self.changed = listed.changed

@@ -450,7 +450,7 @@ class HttpConnection(Peer):
         elif not message.is_response:
             raise errors.unreadable(self.server, "a message that is not JSON-RPC")
         elif message.id is None or request_key(message.id) == key:
-            if memoryview(message.error) and self._is_pending(key) and self._is_in_session(key):
+            if message.has_error and self._is_pending(key) and self._is_in_session(key):
                 raise ErrorAnswer(message, 200)
             entry: Pending | None = self._calls.pop(key, None) or self._requests.pop(key, None)
             if entry is not None:

@@ -83,7 +83,7 @@ def rpc_error(body: bytes) -> JsonRpcMessage | None:
     """Return the JSON-RPC error in an error response's body, or None."""
     try:
         message = read(body)
-        if not message.is_response or not memoryview(message.error):
+        if not message.is_response or not message.has_error:
             return None
         _decode_error_object(message.error)
     except (ValueError, RecursionError):

@@ -54,10 +54,12 @@ def item(kind: ListKind, name: str, **members: Any) -> dict[str, Any]:
     return {kind.name: name, **schema, **members}
 
 
-async def read(kind: ListKind, *, may_be_missing: bool = False, **pages: Any) -> ListedItems:
+async def read(
+    kind: ListKind, *, may_be_missing: bool = False, keeps_part: bool = False, **pages: Any
+) -> ListedItems:
     pages[""] = pages.pop("first")
     peer = cast("Any", Pages(pages))
-    return await list_all(peer, kind, may_be_missing=may_be_missing)
+    return await list_all(peer, kind, may_be_missing=may_be_missing, keeps_part=keeps_part)
 
 
 @KINDS
@@ -130,6 +132,49 @@ async def test_a_list_without_a_usable_end_keeps_what_was_read(
     assert "a:a" in found.definitions
     end = end.replace("NOUN", kind.noun)
     assert found.skipped == (f"The rest of its {kind.noun} was not read: {end}.",)
+
+
+@KINDS
+async def test_null_is_an_empty_list(kind: ListKind) -> None:
+    found = await read(kind, first={kind.key: None})
+    assert not found.definitions
+    assert not found.skipped
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("page", "end"),
+    [
+        (MCPError(-32603, "lost its place"), "the server answered with error -32603: lost its"),
+        ({"KEY": 5}, "its list is malformed"),
+        ({}, "its list is malformed"),
+    ],
+)
+async def test_a_later_page_that_fails_ends_a_list_that_nothing_else_replaces(
+    kind: ListKind, page: Any, end: str
+) -> None:
+    page = {kind.key: page["KEY"]} if page == {"KEY": 5} else page
+    pages = {"first": {kind.key: [item(kind, "a:a")], "nextCursor": "next"}, "next": page}
+    found = await read(kind, keeps_part=True, **pages)
+    assert list(found.definitions) == ["a:a"]
+    (sentence,) = found.skipped
+    assert f"The rest of its {kind.noun} was not read: a page of it failed: {end}" in sentence
+    with pytest.raises((ListingFailed, MCPError)):  # an earlier list is better than a part
+        await read(kind, **pages)
+
+
+@KINDS
+async def test_a_list_whose_pages_never_end_keeps_what_was_read(kind: ListKind) -> None:
+    class Endless(Pages):
+        async def request(self, method: str, params: Mapping[str, Any] | None) -> bytes:
+            number = int((params or {}).get("cursor", "0")) + 1
+            page = {kind.key: [item(kind, "a:a")], "nextCursor": str(number)}
+            return msgspec.json.encode(page)
+
+    async with asyncio.timeout(BOUND):
+        found = await list_all(cast("Any", Endless({})), kind, may_be_missing=False)
+    assert list(found.definitions) == ["a:a"]
+    assert "100 pages in a row had no further items" in found.skipped[-1]
 
 
 @KINDS

@@ -101,3 +101,19 @@ def test_an_id_of_thousands_of_digits_is_a_string() -> None:
 def test_an_error_with_data_that_python_cannot_hold_is_still_an_error() -> None:
     huge = msgspec.Raw(b'{"code":7,"message":"m","data":' + b"9" * 5_000 + b"}")
     assert _mcp_error(huge).error.code == 7
+
+
+@pytest.mark.parametrize(
+    ("members", "is_error"),
+    [
+        ('"result":{},"error":null', False),  # as libraries of JSON-RPC 1 write it
+        ('"result":{}', False),
+        ('"result":null,"error":{"code":1,"message":"x"}', True),
+        ('"error":null', True),
+        ('"error":"x"', True),
+    ],
+)
+def test_null_beside_a_result_is_no_error(members: str, is_error: bool) -> None:
+    message = read(f'{{"jsonrpc":"2.0","id":1,{members}}}'.encode())
+    assert message.is_response
+    assert message.has_error is is_error

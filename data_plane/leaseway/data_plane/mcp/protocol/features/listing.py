@@ -40,6 +40,7 @@ from leaseway.wire.timing.backoff import REOPEN
 
 _logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 16 * MIB
+_MAX_EMPTY_PAGES: Final = 100
 _MAX_NAMES: Final = 20
 """Names in a sentence about a list."""
 
@@ -195,12 +196,24 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 async def list_all(
-    peer: Peer, kind: ListKind, *, may_be_missing: bool, hide: Callable[[str], str] = str
+    peer: Peer,
+    kind: ListKind,
+    *,
+    may_be_missing: bool,
+    keeps_part: bool = False,
+    hide: Callable[[str], str] = str,
 ) -> ListedItems:
     """Read a list to its end, over a negotiated connection.
 
-    With `may_be_missing`, METHOD_NOT_FOUND means an empty list; `hide` removes the secrets in it.
-    A cursor that was used before, or is no text, ends the list, and so do 10,000 items or 16 MiB.
+    A cursor that was used before, or is no text, ends the list, and so do 10,000 items, 16 MiB or
+    100 pages in a row without a further item.
+
+    Args:
+        peer: The connection.
+        kind: Which list to read.
+        may_be_missing: Whether METHOD_NOT_FOUND means an empty list.
+        keeps_part: Whether a later page that is an error or malformed ends the list, too.
+        hide: Removes the secrets in it.
 
     Raises:
         ListingFailed: A page is malformed.
@@ -209,14 +222,25 @@ async def list_all(
     found = ListedItems(kind, modern=peer.era.modern, hide=hide)
     cursors: set[str] = set()
     cursor: str | None = None
-    size = 0
+    size = empty = 0
     while True:
-        page = await _request_page(peer, kind, cursor, may_be_missing)
-        read = partial(_read_page, page, kind, found, _MAX_BYTES - size)
-        # Definitions are parsed and checked one by one, which takes longer than decoding.
-        cursor = read() if len(page) <= SMALL else await asyncio.to_thread(read)
+        before = len(found.definitions)
+        try:
+            page = await _request_page(peer, kind, cursor, may_be_missing)
+            read = partial(_read_page, page, kind, found, _MAX_BYTES - size)
+            # Definitions are parsed and checked one by one, which takes longer than decoding.
+            cursor = read() if len(page) <= SMALL else await asyncio.to_thread(read)
+        except (ListingFailed, MCPError) as error:
+            if not keeps_part or cursor is None or isinstance(error, ConnectionLost):
+                raise
+            found.end_early(f"a page of it failed: {_describe(error)}")
+            return found
         size += len(page)
         if not cursor:
+            return found
+        empty = empty + 1 if len(found.definitions) == before else 0
+        if empty >= _MAX_EMPTY_PAGES:
+            found.end_early(f"{empty} pages in a row had no further items")
             return found
         if cursor in cursors:
             found.end_early("a cursor was repeated, so its pages are circular")
@@ -265,7 +289,8 @@ def _split_page(page: bytes, kind: ListKind) -> tuple[_Members, list[msgspec.Raw
         members = _decode_members(page)
         if kind.key not in members:
             raise ListingFailed(f"its list is malformed (it has no {kind.key})")
-        return members, _decode_items(members[kind.key])
+        # Null is how Go writes an empty list.
+        return members, _decode_items(members[kind.key]) if members[kind.key] != _NULL else []
     except msgspec.DecodeError as error:
         raise ListingFailed(f"its list is malformed ({error})") from None
 
@@ -304,7 +329,13 @@ async def list_prompts_resources(
         try:
             async with asyncio.timeout_at(until):
                 # A server with resources may have no templates, and the other way round.
-                listed = await list_all(peer, kind, may_be_missing=True, hide=hide)
+                listed = await list_all(
+                    peer,
+                    kind,
+                    may_be_missing=True,
+                    keeps_part=not getattr(before, into),
+                    hide=hide,
+                )
             lists[into] = tuple(listed.definitions.values())
             skipped += listed.skipped
             changed += listed.changed
@@ -316,7 +347,7 @@ async def list_prompts_resources(
     )
 
 
-def _describe(error: Exception, timeout: float) -> str:
+def _describe(error: Exception, timeout: float = 0.0) -> str:
     if isinstance(error, TimeoutError):
         return f"there was no answer within {timeout:g} s"
     if isinstance(error, ConnectionLost | InvalidResponse):

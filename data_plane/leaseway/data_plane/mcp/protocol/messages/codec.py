@@ -39,6 +39,13 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
         """Whether it is a response: it has no method, but a result or an error."""
         return self.method is None and bool(memoryview(self.result) or memoryview(self.error))
 
+    @property
+    def has_error(self) -> bool:
+        """Whether it is an error response; libraries of older JSON-RPC add null to results."""
+        if not memoryview(self.error):
+            return False
+        return bytes(self.error) != b"null" or not memoryview(self.result)
+
 
 class CutMessage(JsonRpcMessage, gc=False, frozen=True):
     """A message that was nested too deeply to be read whole."""

@@ -140,7 +140,7 @@ class ToolCall:
         """Return the outcome, or None if the caller is asked for input first."""
         if answer.was_cut:
             return Outcome(b"", fault=invalid_result(self._server))
-        if memoryview(answer.error):
+        if answer.has_error:
             return self._outcome_of_error(read_error(answer.error))
         payload = bytes(answer.result)
         if len(payload) > bounds.MAX_RESULT and not may_hold_media(payload):
@@ -202,7 +202,7 @@ class RawRequest:
         """Handle the response."""
         if self.answer.done():
             return
-        if memoryview(answer.error):
+        if answer.has_error:
             self.answer.set_exception(_mcp_error(answer.error))
         else:
             self.answer.set_result(bytes(answer.result))
