@@ -297,3 +297,27 @@ def test_every_status_is_a_response_whose_representation_shows_nothing(web: Web)
     assert (response.status, response.headers["retry-after"]) == (429, "3")
     assert response.body == b"a secret"
     assert "secret" not in repr(response)
+
+
+def test_headers_are_sent_to_the_origin_that_was_named_only(web: Web) -> None:
+    sent: list[str | None] = []
+
+    def end(handler: http.server.BaseHTTPRequestHandler) -> None:
+        sent.append(handler.headers["Authorization"])
+        handler.send_response(200)
+        handler.end_headers()
+
+    def redirect(host: str) -> Reply:
+        def reply(handler: http.server.BaseHTTPRequestHandler) -> None:
+            handler.send_response(302)
+            handler.send_header("Location", web.url("/end", host))
+            handler.end_headers()
+
+        return reply
+
+    web.replies |= {"/end": end, "/same": redirect("127.0.0.1"), "/other": redirect("127.0.0.2")}
+    for path in ("/end", "/same", "/other"):
+        url = web.url(path)
+        headers = {"Authorization": "Bearer key"}
+        request(url, limit=100, timeout=BOUND, configured=[url], headers=headers)
+    assert sent == ["Bearer key", "Bearer key", None]

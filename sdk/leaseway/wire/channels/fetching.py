@@ -235,6 +235,8 @@ class _Fetch:
                     if content is not None:
                         raise FetchError("it redirects a request that it must answer itself")
                     target = redirect_target(target, response.headers.get("Location", ""))
+                    if target.origin() != self._target.origin():
+                        headers = {}  # they may hold a credential
                     is_elsewhere = target.host != self._origins[0].host
                     if self._is_protected and is_elsewhere and target.scheme != "https":
                         raise FetchError("it redirects to http")

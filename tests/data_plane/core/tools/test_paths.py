@@ -89,6 +89,10 @@ def test_texts_that_name_no_file_pass() -> None:
         "\\\\host\\share", "\\etc\\passwd", "%2fetc%2fpasswd", "%252fetc%252fpasswd",
         "C:\\Windows\\win.ini", "C:/x", "$HOME/.ssh/id", "${HOME}/.ssh/id", "//host/share/x",
         "conf/.env", ".env", ".ENV", "a/secrets/b", "secrets", "reports%2f..%2f..%2fx",
+        "'/etc/passwd'", '"/etc/passwd"', "(/etc/passwd)", "</etc/passwd>", "[/etc/passwd]",
+        "@/etc/passwd", "@~/.ssh/id", "--file=/etc/passwd", "x=/etc/passwd", "if='/etc/passwd'",
+        "%HOME%/.ssh/id", "/data/a,/etc/passwd", "/data/a:/etc/passwd", "/data/a; /etc/passwd",
+        "/data/a /etc/passwd", "/data/a|/etc/passwd", "/data/a '/etc/passwd'", "/data/a,~/.ssh/id",
     ],
 )  # fmt: skip
 def test_texts_with_other_names_are_judged_by_their_look(text: str) -> None:
@@ -108,6 +112,7 @@ def test_texts_with_other_names_are_judged_by_their_look(text: str) -> None:
         "\ufb01le:///etc/passwd", "file\uff1a///etc/passwd", "memo://a/../../etc/passwd",
         "memo://a/secrets/b", "blob:file:///etc/passwd", "URL:/etc/passwd", "file:///data/../etc",
         "file:///data/a#x", "file:///data/a\x00b", "file://localhost:80/data/a", "..",
+        "local_file:///etc/passwd", "php://filter/resource=/etc/passwd", "vscode://file/etc/passwd",
         "/etc/passwd",
     ],
 )  # fmt: skip

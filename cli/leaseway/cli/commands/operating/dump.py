@@ -10,6 +10,7 @@ import re
 import tarfile
 import time
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -163,20 +164,22 @@ def _hidden(value: object) -> object:
 
 
 def _page(url: str) -> str:
-    import urllib.request
+    from leaseway.wire.channels.fetching import FetchError, request
 
     if urlsplit(url).scheme not in ("http", "https"):
         raise CliFailure(f"{url} is not an http:// or https:// URL.", USAGE)
-    request = urllib.request.Request(url)  # noqa: S310 - checked above
     key = shared_key()
-    if key:
-        request.add_header("Authorization", f"Bearer {key}")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with urllib.request.urlopen(request, timeout=_PAGE_TIMEOUT) as answer:  # noqa: S310
-            body: bytes = answer.read(_MAX_PAGE)
-    except OSError as error:
+        answer = request(
+            url, limit=_MAX_PAGE, timeout=_PAGE_TIMEOUT, configured=[url], headers=headers
+        )
+    except FetchError as error:
         raise CliFailure(f"Can't read the metrics at {url}: {error}.", FAILED) from None
-    return body.decode("utf-8", "replace")
+    if answer.status != HTTPStatus.OK:
+        reason = f"it responds with HTTP status {answer.status}"
+        raise CliFailure(f"Can't read the metrics at {url}: {reason}.", FAILED)
+    return answer.body.decode("utf-8", "replace")
 
 
 def _hide_environment() -> Hidden:

@@ -41,15 +41,20 @@ _INVISIBLE: Final = f"{_SPACE}\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 """White space, control characters and invisible ones, which servers may remove at both ends."""
 _DROPPED: Final = dict.fromkeys([*range(0x20), 0x7F, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF])
 _SUSPECT: Final = re.compile(
-    r"[\\\x00-\x1f\x7f-\U0010ffff]|^\s|\s$|^[/~.$%]|\.\.|%[0-9a-fA-F]{2}|^[A-Za-z][A-Za-z0-9+.\-]*:"
+    r"[\\\x00-\x1f\x7f-\U0010ffff]|^\s|\s$|^[/~.$%]|\.\.|%[0-9a-fA-F]{2}|^[A-Za-z][\w+.\-]*:"
+    r"|^[\"'`(<\[{@=]|^-{0,2}[\w.\-]+="
 )
 """Texts without a match are neither absolute paths nor addresses in any spelling."""
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9_+.\-]*):(.*)", re.DOTALL)
 _WEB: Final = frozenset({"http", "https", "ws", "wss", "mailto", "data", "urn", "tel", "about"})
 _FILE: Final = re.compile(r"file://(?:localhost)?(/.*)", re.DOTALL)
 _ODD_ADDRESS: Final = re.compile(r"[%?#\\\x00-\x20\x7f]")
-_ODD: Final = re.compile(r"//|/\.\.?(?:/|$)|^\.\.(?:/|$)|[\\\x00-\x1f\x7f]|^[~$]")
-"""Paths that may resolve to another path."""
+_ODD: Final = re.compile(
+    r"//|/\.\.?(?:/|$)|^\.\.(?:/|$)|[\\\x00-\x1f\x7f]|^[~$]|^%\w+%|[,;:|=\s\"'`(<\[{@][/~]"
+)
+"""Paths that may resolve to another path, or be read as a list of paths."""
+_WRAPPED: Final = re.compile(r"(?:[\"'`(<\[{@=]+|-{0,2}[\w.\-]+=[\"']?)(?:/|~|\.\.?/)\S*$")
+"""A path in quotes or brackets, or after `name=`, which a server may remove."""
 _LIKE_PATH: Final = re.compile(
     r"/|\.\.?(?:/|$)|~[\w.-]*/|~$|\$\{?\w+\}?[/\\]|\$\(|%\w+%|\\\\|\\\w{2,}(?:\\[\w.-]{2,})+$"
 )
@@ -180,6 +185,8 @@ class PathJudge:
                 return False
             elif rest.startswith("//"):
                 return not is_path
+        if _WRAPPED.match(text):
+            return False
         if is_path or _LIKE_PATH.match(text) or _STEP_UP.search(text):
             return self._permits_path(text)
         return not (self._may_be_denied(text) and self._is_denied(text, certain=False))
@@ -197,7 +204,7 @@ class PathJudge:
         if not rest.startswith("//"):
             return not rest or self._permits(rest.lstrip(_INVISIBLE), False, depth - 1)
         host, slash, path = rest[2:].partition("/")
-        if host.lower() in ("", "localhost", "127.0.0.1", "[::1]", "."):
+        if host.lower() in ("", "file", "localhost", "127.0.0.1", "[::1]", "."):
             return self._permits_path(slash + path)
         whole = f"/{host}/{path}"
         return not (
