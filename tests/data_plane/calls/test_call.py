@@ -9,6 +9,9 @@ import pytest
 from google.rpc.status_pb2 import Status
 from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
+from leaseway.data_plane.core.calls.call import Ask
+from leaseway.spec.permissions import Permissions
+from leaseway.spec.policy import ServerPolicy
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Reason
@@ -263,3 +266,52 @@ async def test_a_lease_does_not_expire_while_its_caller_is_asked(held: Bench) ->
     result = await caller.result(call_id)
     assert result.new_lease.id == lease.id
     assert not result.HasField("status")
+
+
+ONLY_DATA = ServerPolicy(permissions=Permissions(allowed_paths=("/data",)))
+
+
+async def test_an_answer_that_permissions_deny_does_not_reach_the_server(bench: Bench) -> None:
+    await bench.hold("files", policy=ONLY_DATA)
+    caller = bench.caller()
+    call_id = await caller.begin("files", answers=[ELICIT])
+    [call] = await bench.wait_for_calls()
+    question = call.ask(ELICIT, {"message": "Which file?"})
+    (ask,) = await asked(caller)
+    await answer(caller, ask, b'{"action":"accept","content":{"path":"/etc/passwd"}}')
+    assert "passwd" not in await refusal(question)
+    fault = fault_from_status((await caller.result(call_id)).status)
+    assert (fault.reason, fault.started) == (Reason.PERMISSION_DENIED, "yes")
+    assert "passwd" not in fault.message
+    assert call.cancelled
+
+
+async def test_of_a_name_that_is_there_twice_in_an_answer_the_server_reads_what_was_judged(
+    bench: Bench,
+) -> None:
+    await bench.hold("files", policy=ONLY_DATA)
+    caller = bench.caller()
+    call_id = await caller.begin("files", answers=[ELICIT])
+    [call] = await bench.wait_for_calls()
+    received: list[bytes] = []
+    assert call.request.on_ask is not None
+    call.request.on_ask(Ask(ELICIT, b"{}", received.append, lambda _code, _text: None))
+    (ask,) = await asked(caller)
+    await answer(caller, ask, b'{"action":"accept","path":"/etc/passwd","path":"/data/a"}')
+    await bench.until(lambda: received)
+    assert received == [b'{"action":"accept","path":"/data/a"}']
+    call.answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
+
+
+async def test_a_refusal_that_names_a_denied_path_reaches_the_server_without_it(
+    bench: Bench,
+) -> None:
+    await bench.hold("files", policy=ONLY_DATA)
+    caller = bench.caller()
+    await caller.begin("files", answers=[ELICIT])
+    [call] = await bench.wait_for_calls()
+    question = call.ask(ELICIT, {"message": "Which file?"})
+    (ask,) = await asked(caller)
+    await answer(caller, ask, b"", error=Status(code=2, message="/etc/passwd is mine"))
+    assert await refusal(question) == "The caller has no answer."

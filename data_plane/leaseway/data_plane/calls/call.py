@@ -20,7 +20,7 @@ from leaseway.data_plane.core.artifacts.media import DATA_MARK
 from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.desired_state import DesiredState
 from leaseway.data_plane.core.leases.table import WorkerLease
-from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy
+from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy, why_answer_is_denied
 from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.generation import Generation
@@ -88,19 +88,40 @@ class OpenAsks:
         if self._open.pop(ask_id, None) is not None:
             self._on_withdrawn(ask_id)
 
-    def answer(self, answer: execution_pb2.Answer) -> None:
-        """Send the server the caller's answer; drop it if its question is not open."""
+    def answer(self, answer: execution_pb2.Answer, policy: ToolPolicy | None) -> str:
+        """Send the server the caller's answer; drop it if its question is not open.
+
+        Returns:
+            Why the permissions of the policy deny the answer, which is then refused; or empty.
+        """
         ask = self._open.pop(answer.ask_id, None)
+        judges = policy if policy is not None and policy.restrictions else None
         if ask is None:
             _logger.debug("An answer to question %d was dropped: it is not open.", answer.ask_id)
         elif answer.HasField("error"):
-            text = answer.error.message[:_MAX_REFUSAL] or "The caller has no answer."
+            text = answer.error.message[:_MAX_REFUSAL]
+            if not text or (judges and why_answer_is_denied(judges, {"message": text})):
+                text = "The caller has no answer."
             ask.refuse(INTERNAL_ERROR, text)
         else:
             try:
-                ask.answer(_parse_answer(answer.result))
+                parsed = _parse_answer(answer.result)
             except ValueError as error:
                 ask.refuse(INTERNAL_ERROR, f"The caller's answer is invalid: {error}")
+                return ""
+            if judges is None:
+                # In valid JSON a line break is only whitespace, but on a pipe it would end the
+                # message.
+                ask.answer(answer.result.replace(b"\n", b" ").replace(b"\r", b" ").strip())
+                return ""
+            why = why_answer_is_denied(judges, parsed)
+            if why:
+                ask.refuse(INTERNAL_ERROR, "The caller's answer is not permitted.")
+                return why
+            ask.answer(
+                msgspec.json.encode(parsed)
+            )  # of a name that is there twice, what was judged
+        return ""
 
     def refuse(self, ask_id: int, reason: str) -> None:
         """Refuse one question, with the reason for the server."""
@@ -115,8 +136,8 @@ class OpenAsks:
             ask.refuse(INTERNAL_ERROR, "The call that asked this has ended.")
 
 
-def _parse_answer(result: bytes) -> bytes:
-    """Check a caller's answer and return it on one line.
+def _parse_answer(result: bytes) -> dict[str, Any]:
+    """Parse a caller's answer.
 
     Raises:
         ValueError: It is no JSON object in UTF-8, or too large.
@@ -130,8 +151,7 @@ def _parse_answer(result: bytes) -> bytes:
         parsed = None
     if not isinstance(parsed, dict):
         raise ValueError("it is no JSON object in UTF-8")
-    # In valid JSON a line break is only whitespace, but on a pipe it would end the message.
-    return result.replace(b"\n", b" ").replace(b"\r", b" ").strip()
+    return parsed
 
 
 class _Input(msgspec.Struct, omit_defaults=True):
@@ -451,7 +471,15 @@ class ActiveCall:
     def answer(self, answer: execution_pb2.Answer) -> None:
         if self.asks is not None:
             self.event("the caller has answered")
-            self.asks.answer(answer)
+            why = self.asks.answer(answer, self.policy)
+            if why:
+                message = (
+                    f"The permissions of server {self.call.server_id} deny the caller's answer in "
+                    f"this call of {self.call.tool}: {why}. Its operator configures them under "
+                    "'permissions'."
+                )
+                started = self.cancel_request("an answer of the caller is not permitted")
+                self.fail(Fault(Reason.PERMISSION_DENIED, message, started, {"rule": "0"}))
 
     def refuse(self, ask_id: int, reason: str) -> None:
         """Refuse a question of the server that cannot reach the caller."""

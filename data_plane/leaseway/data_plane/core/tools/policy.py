@@ -311,6 +311,13 @@ def judge(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
         )
 
 
+def why_answer_is_denied(policy: ToolPolicy, answer: Mapping[str, Any]) -> str:
+    """Return why permissions deny a caller's answer to its server; empty if they permit it."""
+    judges = (restrictions.judge for restrictions in policy.restrictions)
+    denials = (judge.denied(answer) for judge in judges if judge is not None)
+    return next((why for why in denials if why), "")
+
+
 def _named(facts: Mapping[str, Any]) -> str:
     return f"call of {facts['tool']}" if facts["method"] == TOOLS_CALL else str(facts["method"])
 
