@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk.testing import CallContext, FakeLeaseway
+from leaseway.sdk.testing.registry import Offers
+from leaseway.spec.model import ServerSpec
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.messages.mcp import SESSION_RULES
 
@@ -367,3 +369,20 @@ async def test_every_front_with_the_key_continues_a_session(fake: FakeLeaseway) 
         async with host(second) as client:
             assert (await client.count(meta=MODERN, session=session))[1] == 2
             assert (await client.count(meta=chat))[1] == 2
+
+
+async def test_the_rules_of_a_server_come_before_those_of_the_front(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = Offers.spec
+
+    def spec(offers: Offers) -> ServerSpec:
+        return replace(described(offers), sessions_from=("principal",))
+
+    monkeypatch.setattr(Offers, "spec", spec)
+    fake.server("other", stateful=True)  # a change, after which the specs are read again
+    async with front(fake) as url, host(url) as client:
+        assert [(await client.count(meta=MODERN))[1] for _ in range(3)] == [1, 2, 3]
+        listed = await client.send("tools/list", {"_meta": MODERN})
+        (count,) = [tool for tool in listed["tools"] if tool["name"] == "count"]
+        assert "session" not in count["inputSchema"]["properties"]

@@ -329,10 +329,11 @@ class Methods:
                 if live is None:
                     raise InvalidSessionArgument(UNKNOWN_SESSION)
                 return _Place(live, is_carried=False, argument=argument), arguments
-        live = self._conversations.find(carried, request.meta, scope, self._rules)
+        rules = (tool.sessions_from if tool is not None else ()) or self._rules
+        live = self._conversations.find(carried, request.meta, scope, rules)
         if live is not None or offer is None or tool is None:
             return _Place(live, argument=argument), arguments
-        set_cookie = carried.set_cookie if COOKIE in self._rules else None
+        set_cookie = carried.set_cookie if COOKIE in rules else None
         if argument is None and set_cookie is None:
             return _Place(None), arguments
         live = carried.sessions.create_handle(scope, client_name(request.meta, carried))

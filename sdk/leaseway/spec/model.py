@@ -291,6 +291,8 @@ class ServerSpec:
     transforms: tuple[Transform, ...] = ()
     policy: ServerPolicy = NO_POLICY
     worker_labels: Mapping[str, str] = field(default_factory=dict)
+    sessions_from: tuple[str, ...] = ()
+    """Of `SESSION_RULES`, in the order in which MCP fronts try them; empty means the front's."""
     confined_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -366,6 +368,7 @@ class ServerSpec:
                 **({"policy": asdict(self.policy)} if self.policy else {}),
                 **({"worker_labels": dict(self.worker_labels)} if self.worker_labels else {}),
                 **({"max_calls": self.max_calls} if self.max_calls else {}),
+                **({"sessions_from": self.sessions_from} if self.sessions_from else {}),
             }
         )
 

@@ -175,6 +175,7 @@ class Tool(_message.Message):
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
     EXTRA_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    SESSIONS_FROM_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The exposed name, unique in the tenant's registry; matches `^[a-zA-Z0-9_-]{1,64}$`."""
     original_name: _builtins.str
@@ -195,6 +196,12 @@ class Tool(_message.Message):
     """All other members of the server's definition, as a UTF-8 JSON object. Empty means none."""
     shared: _builtins.bool
     """Whether calls share an instance (true) or need a lease (false)."""
+    @_builtins.property
+    def sessions_from(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What tells an MCP front to which session a call belongs, in order: `argument`, `handle`,
+        `conversation`, `mcp-session`, `cookie`, `principal`. Empty means the front's own rules.
+        """
+
     def __init__(
         self,
         *,
@@ -208,10 +215,11 @@ class Tool(_message.Message):
         annotations: _builtins.bytes = ...,
         extra: _builtins.bytes = ...,
         shared: _builtins.bool = ...,
+        sessions_from: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "description", b"description", "extra", b"extra", "input_schema", b"input_schema", "name", b"name", "original_name", b"original_name", "output_schema", b"output_schema", "server_id", b"server_id", "shared", b"shared", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "description", b"description", "extra", b"extra", "input_schema", b"input_schema", "name", b"name", "original_name", b"original_name", "output_schema", b"output_schema", "server_id", b"server_id", "sessions_from", b"sessions_from", "shared", b"shared", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -264,6 +264,7 @@ def tool(name: str, target: NamedTarget) -> catalog_pb2.Tool:
         annotations=definition.annotations,
         extra=definition.extra,
         shared=served.spec.truely_stateless,
+        sessions_from=served.spec.sessions_from,
     )
 
 

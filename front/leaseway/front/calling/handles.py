@@ -184,7 +184,7 @@ class _Offered:
         return tool_listing(changed.get(each.name, each) for each in self.listing.items.values())
 
     def _extended(self, tool: Tool) -> OfferedTool | None:
-        if tool.shared or ARGUMENT not in self._rules:
+        if tool.shared or ARGUMENT not in (tool.sessions_from or self._rules):
             return None
         extended = with_argument(tool.input_schema, self._argument)
         if extended is None:

@@ -79,6 +79,8 @@ class Tool:
         annotations: The server's hints, such as `readOnlyHint`.
         extra: The other members of the server's definition.
         shared: Whether calls share one client (True) or each session leases its own (False).
+        sessions_from: What tells MCP fronts to which session a call belongs, in order; empty means
+            the front's own rules.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Tool:
     annotations: dict[str, Any]
     extra: dict[str, Any]
     shared: bool
+    sessions_from: tuple[str, ...] = ()
 
     @property
     def qualified_name(self) -> str:
@@ -171,6 +174,7 @@ def tool_from_proto(message: catalog_pb2.Tool) -> Tool:
         annotations=json_object(message.annotations),
         extra=json_object(message.extra),
         shared=message.shared,
+        sessions_from=tuple(message.sessions_from),
     )
 
 

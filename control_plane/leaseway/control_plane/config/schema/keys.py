@@ -38,6 +38,7 @@ from leaseway.spec.http_tools import MAX_RETRIES
 from leaseway.spec.model import PROCESSES, TRANSPORTS, Limits, Sandbox
 from leaseway.spec.transports import is_known, known_transports
 from leaseway.wire.bounds import MAX_SERVERS, MIB
+from leaseway.wire.messages.mcp import SESSION_RULES
 from leaseway.wire.timing.backoff import Backoff
 
 PROTOCOLS: Final = (
@@ -284,6 +285,11 @@ SERVER_KEYS: Final = keyed(
     Key("startup_timeout", duration(_INSTANT, _DAY)),
     Key("call_timeout", duration(_INSTANT, _DAY)),
     Key("max_calls", integer(1, _MAX_CALLS)),
+    Key(
+        "sessions_from",
+        list_of(choice(*SESSION_RULES), len(SESSION_RULES)),
+        about="What tells MCP fronts to which session a call belongs, in order.",
+    ),
     Key("lease_drain_timeout", duration(0, 7 * _DAY)),
     Key("start", choice("eager", "lazy"), "instances.start"),
     Key("warm", integer(0, _MAX_INSTANCES), "instances.warm"),
