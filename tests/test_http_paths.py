@@ -30,7 +30,7 @@ from leaseway.telemetry.prometheus_http import MetricsListener, serve_metrics
 from leaseway.wire.channels.endpoint import Endpoint
 
 LISTENERS: Final = {"MetricsListener", "ArtifactsListener", "McpListener", "ConsoleListener"}
-SERVES_HTTP: Final = {"prometheus_http.py", "http_listener.py", "server.py"}
+SERVES_HTTP: Final = {"http_listener.py", "server.py"}
 LOCAL: Final = Endpoint("127.0.0.1", 0)
 
 ENDED: Final[dict[str, tuple[Role, str | None]]] = {
@@ -94,15 +94,12 @@ async def test_metrics_require_a_role_that_sees_all_tenants(
 ) -> None:
     admit = authenticator_for(None, keys=tmp_path / "keys.json").for_role(*SEES_ALL)
     listener = MetricsListener(LOCAL, admit)
-    server = await serve_metrics(listener, lambda: lambda _: (b"up 1\n", "text/plain"))
-    try:
-        found = {}
+    found = {}
+    async with serve_metrics(listener, lambda: lambda _: (b"up 1\n", "text/plain")):
         for name, key in keys.items():
             url = f"http://127.0.0.1:{listener.endpoint.port}{path}"
             found[name], body = await ask(url, key)
             assert ("up 1" in body) == (found[name] == 200)
-    finally:
-        server.close()
     seen = 200 if path == "/metrics" else 404
     others = dict.fromkeys(("acme", "rival", "approver", "worker"), 403)
     assert found == dict.fromkeys(BAD, 401) | others | {"viewer": seen, "operator": seen}
@@ -114,14 +111,14 @@ class Routed(ArtifactsListener):
     routes: tuple[tuple[str, str], ...] = ()
 
     @asynccontextmanager
-    async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
+    async def serve(self, app: web.Application, **limits: float) -> AsyncIterator[None]:
         """Serve an application."""
         self.routes = tuple(
             (route.method, route.resource.canonical)
             for route in app.router.routes()
             if route.resource is not None
         )
-        async with super().serve(app, idle=idle):
+        async with super().serve(app, **limits):
             yield
 
 

@@ -25,6 +25,8 @@ _OLDEST: Final = 64
 """Connections of an address, the oldest, of which an idle one is closed for a new connection."""
 _SHUTDOWN: Final = 1.0
 """Seconds that open requests have to finish when the listener stops."""
+_PATIENCE: Final = 10.0
+"""Seconds after which a connection is closed whose client does not read."""
 
 _log = logging.getLogger("leaseway.http")
 
@@ -163,7 +165,9 @@ class HttpListener:
         return f"{scheme}://{self.endpoint}{self.path}"
 
     @contextlib.asynccontextmanager
-    async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
+    async def serve(
+        self, app: web.Application, *, idle: float, patience: float = _PATIENCE
+    ) -> AsyncIterator[None]:
         """Serve an application while the block runs.
 
         Beyond the limit of connections, the address with the most loses its oldest idle one.
@@ -171,6 +175,7 @@ class HttpListener:
         Args:
             app: The application.
             idle: Seconds after which a connection without a request is closed.
+            patience: Seconds after which a connection is closed whose client does not read.
         """
         from aiohttp import web
 
@@ -186,7 +191,7 @@ class HttpListener:
         assert accept is not None
         connections = _Connections()
         server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(accept(), connections),
+            lambda: _Connection(accept(), connections, patience),
             sock=self.socket,
             ssl=self.tls,
         )
@@ -227,12 +232,15 @@ class _Connection(asyncio.Protocol):
     Args:
         inner: aiohttp's protocol of the connection.
         connections: All connections, to which it adds itself.
+        patience: Seconds to wait for a client that does not read.
     """
 
-    def __init__(self, inner: Any, connections: _Connections) -> None:
+    def __init__(self, inner: Any, connections: _Connections, patience: float) -> None:
         self._inner = inner
         self._connections = connections
+        self._patience = patience
         self._transport: Any = None
+        self._wait: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -241,7 +249,12 @@ class _Connection(asyncio.Protocol):
 
     def close(self) -> None:
         self._connections.pop(self, None)
+        self._stop_waiting()
         self._transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -255,6 +268,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.pop(self, None)
+        self._stop_waiting()
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
@@ -268,8 +282,10 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
+        self._wait = asyncio.get_running_loop().call_later(self._patience, self.close)
 
     def resume_writing(self) -> None:
+        self._stop_waiting()
         self._inner.resume_writing()
 
 

@@ -1,38 +1,28 @@
-"""An HTTP server for Prometheus: `GET /metrics` and nothing else (DESIGN §11).
+"""The port for Prometheus: `GET /metrics` and nothing else (DESIGN §11).
 
 The loop that writes the metrics also reads them, so no lock is needed; a thread renders the text,
-so a large page delays no call. Each connection carries one request, with limits on time, size and
-number. `prometheus_client`'s server starts a thread for each connection, without limits and
-authentication; aiohttp's has no time limit for silent connections.
+one page at a time, so a large page delays no call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from leaseway.telemetry.http_listener import HttpListener, HttpRefusal, check_request
-from leaseway.wire.bounds import KIB
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 Page = Callable[[], Callable[[str], tuple[bytes, str]]]
 """Reads the metrics and returns a function from an `Accept` header to a body and its type."""
 
 _PATH: Final = "/metrics"
-_MAX_HEAD: Final = 16 * KIB
-_TIMEOUT: Final = 10.0
-"""Seconds for one request, from the connection to the last byte of the response."""
-_MAX_CONNECTIONS: Final = 16
-_PLAIN: Final = "text/plain; charset=utf-8"
-
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-}
+_IDLE: Final = 75.0
+"""Seconds between two requests of a connection, more than Prometheus's usual interval."""
+_HEADERS: Final = {"Cache-Control": "no-store", "Server": "leaseway"}
 
 
 class MetricsListener(HttpListener):
@@ -43,121 +33,60 @@ class MetricsListener(HttpListener):
     path = _PATH
 
 
-class _ErrorResponse(Exception):
-    """An error response: a status, a sentence and optionally one more header."""
-
-    def __init__(self, status: int, sentence: str, header: str = "") -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.header = header
-
-
-async def serve_metrics(listener: MetricsListener, page: Page) -> asyncio.Server:
-    """Serve the metrics until the returned server is closed.
+@contextlib.asynccontextmanager
+async def serve_metrics(
+    listener: MetricsListener, page: Page, **limits: float
+) -> AsyncIterator[None]:
+    """Serve the metrics while the block runs.
 
     Args:
-        listener: The port; the server closes it.
+        listener: The port; it is closed at the end.
         page: Called on this loop; the function that it returns is called in a thread.
+        limits: Limits of `HttpListener.serve`.
     """
-    server = _MetricsServer(listener, page)
-    return await asyncio.start_server(
-        server.serve, sock=listener.socket, limit=_MAX_HEAD, ssl=listener.tls
-    )
+    from aiohttp import web
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", _Site(listener, page).answer)
+    async with listener.serve(app, **{"idle": _IDLE, **limits}):
+        yield
 
 
-class _MetricsServer:
+class _Site:
     def __init__(self, listener: MetricsListener, page: Page) -> None:
         self._listener = listener
         self._page = page
-        # Connections that wait for their client, the oldest first.
-        self._waiting: dict[asyncio.StreamWriter, None] = {}
-        self._rendering = 0
+        self._one_at_a_time = asyncio.Lock()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Respond to one request and close its connection.
-
-        Beyond the limit, the connection that has waited longest for its client is aborted, so that
-        silent connections cannot lock Prometheus out.
-        """
-        if len(self._waiting) + self._rendering >= _MAX_CONNECTIONS:
-            slowest = next(iter(self._waiting), writer)
-            self._waiting.pop(slowest, None)
-            slowest.transport.abort()
-            if slowest is writer:
-                return
-        self._waiting[writer] = None
+    async def answer(self, request: web.Request) -> web.Response:
+        """Check a request and return the page."""
         try:
-            async with asyncio.timeout(_TIMEOUT):
-                writer.write(await self._respond(reader, writer))
-                await writer.drain()
-        except (TimeoutError, OSError):
-            # Closing alone would wait until a slow or vanished client has read the rest.
-            writer.transport.abort()
-        finally:
-            self._waiting.pop(writer, None)
-            writer.close()
-
-    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        try:
-            head = await _head(reader)
-            await self._check(head)
-            accept = _header(head, b"accept").decode("latin-1")
-            body, content_type = await self._render(writer, accept if accept.isprintable() else "")
-        except _ErrorResponse as error:
-            return _response(error.status, f"{error}\n".encode(), _PLAIN, error.header)
-        return _response(200, body, content_type)
-
-    async def _render(self, writer: asyncio.StreamWriter, accept: str) -> tuple[bytes, str]:
-        self._waiting.pop(writer, None)
-        self._rendering += 1
-        try:
-            return await asyncio.to_thread(self._page(), accept)
-        finally:
-            self._rendering -= 1
-            self._waiting[writer] = None
-
-    async def _check(self, head: list[bytes]) -> None:
-        method, path, version = (*head[0].split(b" "), b"", b"")[:3]
-        if not version.startswith(b"HTTP/1."):
-            raise _ErrorResponse(400, "This is not an HTTP/1.1 request.")
-        host = _header(head, b"host").decode("latin-1")
-        sent = _header(head, b"authorization").decode("latin-1")
-        try:
-            await check_request(self._listener.admit, host, sent or None, self._listener.noun)
+            await check_request(
+                self._listener.admit,
+                request.headers.get("Host", ""),
+                request.headers.get("Authorization"),
+                self._listener.noun,
+            )
         except HttpRefusal as refusal:
-            headers = "".join(f"{name}: {value}\r\n" for name, value in refusal.headers.items())
-            raise _ErrorResponse(refusal.status, str(refusal), headers) from None
-        if path.partition(b"?")[0] != _PATH.encode():
-            raise _ErrorResponse(404, f"The only page is {_PATH}.")
-        if method != b"GET":
-            raise _ErrorResponse(405, f"{_PATH} accepts GET only.", "Allow: GET\r\n")
+            return _error(refusal.status, str(refusal), refusal.headers)
+        if request.path != _PATH:
+            return _error(404, f"The only page is {_PATH}.")
+        if request.method != "GET":
+            return _error(405, f"{_PATH} accepts GET only.", {"Allow": "GET"})
+        accept = request.headers.get("Accept", "")
+        async with self._one_at_a_time:
+            render = self._page()
+            body, kind = await asyncio.to_thread(render, accept if accept.isprintable() else "")
+        return _response(200, body, kind, {})
 
 
-def _header(head: list[bytes], wanted: bytes) -> bytes:
-    """Return the value of the first header of a name, or an empty one."""
-    for line in head[1:]:
-        name, _, value = line.partition(b":")
-        if name.lower() == wanted:
-            return value.strip()
-    return b""
+def _error(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return _response(status, f"{sentence}\n".encode(), "text/plain; charset=utf-8", headers or {})
 
 
-async def _head(reader: asyncio.StreamReader) -> list[bytes]:
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise _ErrorResponse(400, f"The request's head is longer than {_MAX_HEAD} bytes.") from None
-    except asyncio.IncompleteReadError:
-        raise _ErrorResponse(400, "The request ended early.") from None
-    return head.split(b"\r\n")
+def _response(status: int, body: bytes, kind: str, headers: Mapping[str, str]) -> web.Response:
+    from aiohttp import web
 
-
-def _response(status: int, body: bytes, content_type: str, header: str = "") -> bytes:
-    head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
-        f"Content-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        f"Cache-Control: no-store\r\n{header}"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode() + body
+    # As a header, because aiohttp changes the parameters of `content_type`.
+    headers = {**_HEADERS, **headers, "Content-Type": kind}
+    return web.Response(status=status, body=body, headers=headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,17 +54,16 @@ async def _serving(
     attributes: dict[str, str],
 ) -> AsyncIterator[None]:
     _measure_process(meter)
-    server = sending = sender = None
-    if listener is not None:
-        server = await serve_metrics(listener, _page(meter, attributes))
+    sending = sender = None
     if exporters:
         sender = MetricsSender(meter, exporters, otel_resource(attributes))
         sending = asyncio.create_task(sender.run(), name="send metrics")
     try:
-        yield
+        async with AsyncExitStack() as serving:
+            if listener is not None:
+                await serving.enter_async_context(serve_metrics(listener, _page(meter, attributes)))
+            yield
     finally:
-        if server is not None:
-            server.close()
         if sender is not None and sending is not None:
             sending.cancel()
             await asyncio.wait([sending])

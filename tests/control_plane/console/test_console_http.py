@@ -205,14 +205,14 @@ class Routed(ConsoleListener):
     routes: ClassVar[list[tuple[str, str]]] = []
 
     @asynccontextmanager
-    async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
+    async def serve(self, app: web.Application, **limits: float) -> AsyncIterator[None]:
         """Serve an application."""
         type(self).routes = [
             (route.method, route.resource.canonical)
             for route in app.router.routes()
             if route.resource is not None and route.method != "HEAD"
         ]
-        async with super().serve(app, idle=idle):
+        async with super().serve(app, **limits):
             yield
 
 

@@ -66,11 +66,6 @@ class View:
     servers: Mapping[str, Served]
 
     @cached_property
-    def toolsets(self) -> Mapping[str, str]:
-        """The toolset hash of each server, which watchers compare."""
-        return {server_id: served.hashes.toolset for server_id, served in self.servers.items()}
-
-    @cached_property
     def tools(self) -> Mapping[str, NamedTarget]:
         """Callable tools by exposed name, sorted."""
         return self._named(TOOLS)
