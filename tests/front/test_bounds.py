@@ -45,7 +45,10 @@ class FakeMethods:
     """Fake methods, with a catalog that never changes."""
 
     def __init__(self) -> None:
-        self.client, self.catalog = Sdk(), self
+        self.client, self.catalog, self.instructions = Sdk(), self, self
+
+    async def text(self, _scope: str) -> str:
+        return ""
 
     def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None

@@ -251,9 +251,6 @@ class Pipe:
     def wait_instructed(self) -> None:
         """The first starts of servers have ended."""
 
-    def instructions(self) -> str:
-        return ""
-
     async def send(self, message: dict[str, Any]) -> None:
         await asyncio.to_thread(self.on_line, json.dumps(message).encode())
 

@@ -26,6 +26,7 @@ from leaseway.front.handshake import (
     MODERN_MARK,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
+    STARTING,
     HandshakeResponder,
 )
 
@@ -41,7 +42,7 @@ class Client:
         self._input, target = os.pipe()
         self._ends = [source, self._input, target]
         self.lines: SimpleQueue[bytes | None] = SimpleQueue()
-        self.responder = HandshakeResponder(source, target, hold)
+        self.responder = HandshakeResponder(source, target, hold, STARTING if hold else "")
         self._responses = os.fdopen(self._input, closefd=False)
 
     def send(self, *messages: Any) -> None:

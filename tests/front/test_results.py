@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,8 +48,21 @@ def test_a_legacy_client_gets_a_plain_result_in_its_original_bytes() -> None:
     assert adapt_result(b"", modern=True) == b'{"resultType":"complete"}'
 
 
-def test_resource_contents_get_cache_hints_unless_the_server_sets_them() -> None:
+def test_resource_contents_get_cache_hints_with_the_time_that_the_server_sets() -> None:
     fitted = json.loads(adapt_result(b'{"contents":[]}', modern=True, cached=True))
     assert (fitted["ttlMs"], fitted["cacheScope"]) == (0, "private")
     own = json.loads(adapt_result(b'{"contents":[],"ttlMs":9}', modern=True, cached=True))
     assert own["ttlMs"] == 9
+
+
+@pytest.mark.parametrize("ttl", ["-1", '"9"', "1.5", "null", "[]"])
+def test_a_time_to_live_that_is_none_is_replaced(ttl: str) -> None:
+    payload = b'{"contents":[],"ttlMs":%b}' % ttl.encode()
+    assert json.loads(adapt_result(payload, modern=True, cached=True))["ttlMs"] == 0
+
+
+@pytest.mark.parametrize("scope", [b'"public"', b'"private"', b"7"])
+def test_contents_of_resources_are_private_whatever_their_server_says(scope: bytes) -> None:
+    payload = b'{"contents":[],"ttlMs":9,"cacheScope":%b}' % scope
+    fitted = json.loads(adapt_result(payload, modern=True, cached=True))
+    assert (fitted["ttlMs"], fitted["cacheScope"]) == (9, "private")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from leaseway.front.calling.conversations import SessionOptions
@@ -13,7 +13,7 @@ from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.session_limits import SESSIONS_PER_CLIENT, SessionLimits
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.draining import Drain
-from leaseway.front.handshake import HandshakeResponder, no_instructions
+from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
@@ -145,18 +145,25 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
         str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
     )
     async with client:
-        methods = _methods(options, client, drain, handshake.instructions)
+        methods = _methods(options, client, drain)
         front = StdioFront(methods, options.tenant, scope, handshake, drain)
-        reporting: asyncio.Task[None] | None = None
+
+        async def instruct(own: str, is_settled: bool) -> None:
+            methods.instructions.own = own
+            handshake.instruct(own, is_settled=False)
+            if is_settled:  # until then, what is shown about the starts must not wait
+                handshake.instruct(await methods.instructions.text(scope), is_settled=True)
+
         if options.shows_problems:
-            report = report_starts(client, handshake.instruct)
-            reporting = asyncio.create_task(report, name="front starts")
+            report: Coroutine[object, object, None] = report_starts(client, instruct)
+        else:
+            report = instruct("", True)
+        reporting = asyncio.create_task(report, name="front starts")
         try:
             await front.serve()
         finally:
-            if reporting is not None:
-                reporting.cancel()
-                await asyncio.gather(reporting, return_exceptions=True)
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
             await methods.catalog.close()
     return 0
 
@@ -165,7 +172,6 @@ def _methods(
     options: FrontOptions,
     client: AsyncClient,
     drain: Drain,
-    instructions: Callable[[], str] = no_instructions,
 ) -> Methods:
     return Methods(
         client,
@@ -174,7 +180,6 @@ def _methods(
         handles=options.handles,
         sessions=options.found_by,
         shows_problems=options.shows_problems,
-        instructions=instructions,
         control_plane=_digest_of_control_plane(options),
         ending=drain.started,
     )

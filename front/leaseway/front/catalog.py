@@ -1,4 +1,4 @@
-"""Cached lists of the tools, prompts and resources that one tenant sees.
+"""Cached lists of the tools, prompts and resources that one tenant sees, and what servers say.
 
 A list is read from the control plane on first use, and again with every registry version. While the
 control plane is unreachable, the last list is served.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from typing import Any, Final
 
 from leaseway.front.definitions import (
@@ -20,7 +21,8 @@ from leaseway.front.definitions import (
     tool_listing,
 )
 from leaseway.sdk import AsyncClient, LeasewayError
-from leaseway.sdk.relay import watch_registry
+from leaseway.sdk.relay import ServerIntroduction, list_introductions, watch_registry
+from leaseway.wire.bounds import KIB
 from leaseway.wire.timing.backoff import RECONNECT
 
 ChangeListener = Callable[[str, frozenset[str]], None]
@@ -41,6 +43,13 @@ _FIRST_TOOL_WAIT: Final = 20.0
 _POLL: Final = 0.5
 """Seconds between two polls; a failed start makes no registry version."""
 _MAX_LISTINGS: Final = 256
+_INTRODUCTIONS: Final = "introductions"
+"""The kind of what servers say about themselves; it is cached like a list, but is none of MCP's."""
+_MAX_NAMED: Final = 20
+_INTRODUCTION_WAIT: Final = 2.0
+"""Seconds that a client's handshake waits for them: without an answer it gets none."""
+_MAX_INSTRUCTIONS: Final = 32 * KIB
+"""Characters of the joined instructions of all servers, which models read in every conversation."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -55,6 +64,7 @@ class CatalogCache:
             "prompts": client.list_prompts,
             "resources": client.list_resources,
             "templates": client.list_resource_templates,
+            _INTRODUCTIONS: partial(list_introductions, client),
         }
         self._items: dict[str, Collection[Any]] = {}
         self._versions: dict[str, int] = {}
@@ -94,6 +104,18 @@ class CatalogCache:
         await self._refresh(kind)
         return await self.listing(kind, scope)
 
+    async def introductions(self, scope: str = "") -> list[ServerIntroduction]:
+        """Return what servers say about themselves; empty while that is not known."""
+        items = self._items.get(_INTRODUCTIONS)
+        if items is None:
+            try:
+                async with asyncio.timeout(_INTRODUCTION_WAIT):
+                    items = await self._read(_INTRODUCTIONS)
+            except (LeasewayError, TimeoutError) as error:
+                _log.debug("What servers say about themselves is not known: %s", error)
+                return []
+        return [item for item in items if not scope or item.server_id == scope]
+
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Call a listener at every change; return a function that unsubscribes it."""
         self._listeners.add(listener)
@@ -122,7 +144,7 @@ class CatalogCache:
 
     async def _fetch(self, kind: str) -> Collection[Any]:
         items = await self._fetchers[kind]()
-        if not self._items:
+        if kind in _LISTINGS and self._items.keys().isdisjoint(_LISTINGS):
             items = await self._await_first_starts(kind, items)
         if kind not in self._items:
             self._replace(kind, items)
@@ -179,9 +201,53 @@ class CatalogCache:
 
     async def _refresh(self, kind: str) -> None:
         changed = self._replace(kind, await self._read(kind))
-        if changed:
+        if changed and kind in _LISTINGS:
             for listener in tuple(self._listeners):
                 listener(kind, changed)
+
+
+class Instructions:
+    """The instructions that clients get: about this Leaseway itself, then what servers say.
+
+    Args:
+        catalog: Knows what servers say.
+
+    Attributes:
+        own: What clients are told about this Leaseway itself, or empty.
+    """
+
+    def __init__(self, catalog: CatalogCache) -> None:
+        self._catalog = catalog
+        self.own = ""
+
+    async def text(self, scope: str = "") -> str:
+        """Return the instructions, limited to the server `scope` unless that is empty."""
+        servers = joined_instructions(await self._catalog.introductions(scope))
+        return "\n\n".join(part for part in (self.own, servers) if part)
+
+
+def joined_instructions(introductions: Iterable[ServerIntroduction]) -> str:
+    """Return the instructions of servers, each below a heading with the server's id.
+
+    Those that exceed the bound of all together are left out whole, and named.
+    """
+    parts, left_out, size = [], [], 0
+    for each in introductions:
+        if not each.instructions:
+            continue
+        part = f"# {each.server_id}\n\n{each.instructions}"
+        if size + len(part) > _MAX_INSTRUCTIONS:
+            left_out.append(each.server_id)
+        else:
+            parts.append(part)
+            size += len(part)
+    if left_out:
+        named = ", ".join(left_out[:_MAX_NAMED]) + (" …" if len(left_out) > _MAX_NAMED else "")
+        parts.append(
+            f"The instructions of {len(left_out)} servers are left out, because all together are"
+            f" too long: {named}"
+        )
+    return "\n\n".join(parts)
 
 
 def _changed_servers(before: Collection[Any], after: Collection[Any]) -> frozenset[str]:

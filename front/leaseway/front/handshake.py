@@ -43,11 +43,11 @@ CAPABILITIES: Final = {
     "logging": {},
 }
 _CHUNK: Final = 256 * 1024
-_STARTING: Final = (
+STARTING: Final = (
     "Leaseway is still starting its servers. Their tools are announced when they are up"
     " (tools/list_changed)."
 )
-"""The instructions before anything is known about the servers."""
+"""The instructions of a front with its own planes, before anything is known about the servers."""
 
 
 class _FirstMessage(msgspec.Struct):
@@ -64,11 +64,6 @@ def negotiate_version(requested: object) -> str:
     if isinstance(requested, str) and requested in HANDSHAKE_VERSIONS:
         return requested
     return HANDSHAKE_VERSIONS[-1]
-
-
-def no_instructions() -> str:
-    """Return the instructions of a front that has none."""
-    return ""
 
 
 def initialize_result(version: str, instructions: str = "", control_plane: str = "") -> bytes:
@@ -119,10 +114,11 @@ class HandshakeResponder:
         source: The descriptor of the client's lines.
         target: The descriptor for responses.
         hold: Seconds that answers to `initialize` and `server/discover` wait for `instruct`, so
-            that they can say which servers do not run.
+            that they contain what servers say, and which servers do not run.
+        instructions: The instructions until then.
     """
 
-    def __init__(self, source: int, target: int, hold: float = 0.0) -> None:
+    def __init__(self, source: int, target: int, hold: float = 0.0, instructions: str = "") -> None:
         self.target = target
         self._source = source
         self._initialize: bytes | None = None
@@ -130,16 +126,12 @@ class HandshakeResponder:
         self._lock = threading.Lock()
         self._is_connected = threading.Event()
         self._hold = hold
-        self._instructions = _STARTING if hold else ""
+        self._instructions = instructions
         self._held: list[tuple[bytes, Callable[[str], bytes]]] = []
         self._is_instructed = threading.Event()
         if not hold:
             self._is_instructed.set()
         threading.Thread(target=self._run, name="stdin", daemon=True).start()
-
-    def instructions(self) -> str:
-        """Return the newest instructions for the client."""
-        return self._instructions
 
     def instruct(self, instructions: str, is_settled: bool) -> None:
         """Set the instructions; if they are settled, send the answers that waited for them."""

@@ -58,10 +58,10 @@ from leaseway.front.calling.session_argument import (
     take_argument,
 )
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
-from leaseway.front.catalog import CatalogCache
+from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.definitions import PagedListing
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.handshake import discover_result, no_instructions
+from leaseway.front.handshake import discover_result
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -159,7 +159,6 @@ class Methods:
         sessions: How the session of a call is found.
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
-        instructions: Returns what clients are told about this Leaseway; may be empty.
         control_plane: The digest of the control plane's address (`ancestors`), or empty.
         ending: Set when the front shuts down, which ends `subscriptions/listen` streams.
     """
@@ -173,14 +172,13 @@ class Methods:
         handles: bool = True,
         sessions: SessionOptions | None = None,
         shows_problems: bool = False,
-        instructions: Callable[[], str] = no_instructions,
         control_plane: str = "",
         ending: asyncio.Event | None = None,
     ) -> None:
         self.client = client
-        self._instructions = instructions
         self._control_plane = control_plane
         self.catalog = CatalogCache(client)
+        self.instructions = Instructions(self.catalog)
         self._ending = ending or asyncio.Event()
         self._media = media
         self._shows_problems = shows_problems
@@ -218,7 +216,8 @@ class Methods:
 
     async def _discover(self, request: Request) -> bytes:
         read_params(request, ListParams)
-        return discover_result(self._instructions(), self._control_plane)
+        instructions = await self.instructions.text(request.scope)
+        return discover_result(instructions, self._control_plane)
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)

@@ -80,8 +80,17 @@ def _rewritten(payload: bytes, modern: bool, cached: bool) -> bytes:
     if modern:
         members["resultType"] = result_type if result_type is not None else "complete"
         if cached:
-            members = {**CACHE_HINTS, **members}
+            # Grants and the session decide what is read, so no shared cache may keep it, whatever
+            # the server says about its own callers.
+            ttl = members.pop("ttlMs", None)
+            known = {"ttlMs": ttl} if ttl is not None and _is_duration(ttl) else {}
+            members = {**members, **CACHE_HINTS, **known}
     return encode(members)
+
+
+def _is_duration(value: msgspec.Raw) -> bool:
+    """Return whether a JSON value is a whole number of milliseconds."""
+    return bytes(value).isdigit()
 
 
 def rpc_error(error: LeasewayError, uri: str = "") -> JsonRpcError:

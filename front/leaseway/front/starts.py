@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from leaseway.sdk import AsyncClient, LeasewayError, ProblemInfo
@@ -21,7 +21,9 @@ _MAX_MESSAGE: Final = 300
 _log = logging.getLogger("leaseway.front")
 
 
-async def report_starts(client: AsyncClient, instruct: Callable[[str, bool], None]) -> None:
+async def report_starts(
+    client: AsyncClient, instruct: Callable[[str, bool], Awaitable[None]]
+) -> None:
     """Log each error once, and pass on the instructions when the first starts have ended.
 
     It runs until it is cancelled: later errors are logged, and new instructions are for clients
@@ -43,7 +45,7 @@ async def report_starts(client: AsyncClient, instruct: Callable[[str, bool], Non
             if identity not in logged:
                 logged.add(identity)
                 _log.error("%s", _sentence(each))
-        instruct(instructions_of(errors, pending), not pending or loop.time() >= settled_at)
+        await instruct(instructions_of(errors, pending), not pending or loop.time() >= settled_at)
         await asyncio.sleep(_POLL if pending else _IDLE_POLL)
 
 

@@ -192,7 +192,8 @@ class StdioFront:
         if not is_answered:
             await asyncio.to_thread(self._handshake.wait_instructed)
             version = negotiate_version(params.get("protocolVersion"))
-            result = initialize_result(version, self._handshake.instructions())
+            instructions = await self._methods.instructions.text(self._scope)
+            result = initialize_result(version, instructions)
             self._writer.write(result_message(message.request_id, result))
 
     async def _handle_request(self, message: Message, modern: bool) -> None:

@@ -11,17 +11,21 @@ lease is raised once, and the next call acquires a new lease.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
+from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduction
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.search import ToolIndex
 from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.client.listings import fetch_introductions
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.releases import LEASE_ENDED
+from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.server_requests import ServerRequest
@@ -29,14 +33,17 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault
 
 __all__ = [
+    "IntroductionList",
     "McpRequest",
     "RegistryVersion",
     "RelayEvents",
+    "ServerIntroduction",
     "ServerRequest",
     "SessionEnds",
     "ToolIndex",
     "call_tool",
     "leave_leases",
+    "list_introductions",
     "own_request",
     "prompt_completion",
     "prompt_request",
@@ -262,6 +269,15 @@ async def share_session_ends(
     except Fault as fault:
         raise error_from_fault(fault) from None
     return SessionEnds(tuple(answer.ended), answer.run)
+
+
+async def list_introductions(client: AsyncClient) -> IntroductionList:
+    """List what the servers that the tenant sees say about themselves, ordered by server.
+
+    Raises:
+        LeasewayError: The control plane did not answer, or rejected the request.
+    """
+    return await perform(client._scope, partial(fetch_introductions, servers=None), None)
 
 
 def watch_registry(client: AsyncClient) -> RegistryVersion:

@@ -232,7 +232,7 @@ class HttpFront:
             return await self._post_modern(http, scope, message, streams)
         cookie = await self._cookie(http, scope)
         if message.method == "initialize" and message.request_id:
-            return self._initialize(scope, message, cookie)
+            return await self._initialize(scope, message, cookie)
         live = await self._protocol_session(http, scope, cookie)
         offers = _SESSION not in http.headers
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
@@ -308,7 +308,7 @@ class HttpFront:
 
         return HeadHandler(start, cancel_on_disconnect)
 
-    def _initialize(
+    async def _initialize(
         self, scope: str, message: Message, cookie: SessionCookie
     ) -> web.StreamResponse:
         params = object_params(message) or {}
@@ -321,7 +321,8 @@ class HttpFront:
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         live.push = partial(self._push, live)
-        result = initialize_result(version, control_plane=self._control_plane)
+        instructions = await self._methods.instructions.text(scope)
+        result = initialize_result(version, instructions, self._control_plane)
         response = json_response(result_message(message.request_id, result))
         response.headers[_SESSION] = live.id
         if self._uses_cookies:

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 _HOLD: Final = 8.0
 """Seconds that the handshake waits at most until it is known which servers do not run: most clients
 give up after 10 s or more."""
+_SHORT_HOLD: Final = 3.0
+"""The same without servers of its own, until it is known what the servers say about themselves."""
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -225,10 +227,11 @@ def mcp(
     # Redirect other output of this process to stderr: stdout carries only MCP messages.
     output = os.dup(1)
     os.dup2(2, 1)
-    from leaseway.front.handshake import HandshakeResponder
+    from leaseway.front.handshake import STARTING, HandshakeResponder
 
-    # It answers before the slow imports below; with --config, once it is known what does not run.
-    handshake = HandshakeResponder(0, output, _HOLD if config else 0.0)
+    # It answers without the slow imports below, if they take too long.
+    hold, instructions = (_HOLD, STARTING) if config else (_SHORT_HOLD, "")
+    handshake = HandshakeResponder(0, output, hold, instructions)
     key = shared_key()
     planes = _ChildPlanes(config, prefix, vault, connection.log, within) if config else None
 
