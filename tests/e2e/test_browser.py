@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client
 from PIL import Image, ImageChops, ImageDraw
 from tests.conftest import BOUND, ServerCommand
 from tests.e2e.system import running
+from tests.e2e.test_mcp_front import front
 
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession, ToolResult
 
@@ -159,3 +161,34 @@ async def _check_only_own_session_reads(client: AsyncClient, references: dict[st
     with pytest.raises(ArtifactLost):
         await client.session("green").read_artifact(references["red"])
     assert await client.session("red").read_artifact(references["red"])
+
+
+@pytest.mark.npm
+@pytest.mark.usefixtures("leak_guard")
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_an_ai_client_keeps_its_page_from_call_to_call(
+    tmp_path: Path, npm_server: ServerCommand, chromium: str, site: str, era: str
+) -> None:
+    servers = {"browser": browser(npm_server, chromium, tmp_path)}
+    async with (
+        running(tmp_path, servers) as (system, sdk),
+        front(system) as url,
+        Client(url, mode=era) as one,
+        Client(url, mode=era) as other,
+    ):
+        listed = {tool.name: tool.input_schema for tool in (await one.list_tools()).tools}
+        has_argument = "session" in listed["browser_navigate"]["properties"]
+        assert has_argument == (era == "2026-07-28")
+        sessions: list[dict[str, str]] = []
+        for client, pages in ((one, PAGES["red"]), (other, PAGES["green"])):
+            target = {"url": site + pages[0].path}
+            opened = await client.call_tool("browser_navigate", target)
+            assert not opened.is_error, opened
+            said = (opened.meta or {}).get("leaseway/session")
+            sessions.append({"session": said} if said else {})
+        assert all(sessions) == has_argument
+        clients = ((one, sessions[0], PAGES["red"]), (other, sessions[1], PAGES["green"]))
+        for client, session, pages in clients:
+            seen = await client.call_tool("browser_snapshot", session)
+            assert pages[0].path in str(seen.content[0])
+        assert len(await sdk.leases()) == 2

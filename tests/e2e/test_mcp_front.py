@@ -702,3 +702,38 @@ async def test_a_stopping_system_finishes_the_calls_of_mcp_clients(tmp_path: Pat
         if process.returncode is None:
             process.terminate()
         assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("says", ["conversation", "cookie", "nothing"])
+async def test_a_host_that_initializes_before_each_call_has_one_process_per_conversation(
+    place: Place, says: str
+) -> None:
+    async def pids(conversation: str) -> list[str]:
+        jar = aiohttp.CookieJar(unsafe=True) if says == "cookie" else aiohttp.DummyCookieJar()
+        meta = {"openai/session": conversation} if says == "conversation" else {}
+        params = {"name": "pid", "arguments": {}, "_meta": meta}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        seen: list[str] = []
+        async with aiohttp.ClientSession(headers=JSON, cookie_jar=jar) as http:
+            for number in range(20):
+                session: dict[str, str] = {}
+                if says != "cookie" or not number:
+                    async with http.post(place.url, json=INITIALIZE) as answer:
+                        session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+                if says == "cookie":
+                    session = {}
+                async with http.post(place.url, json=message, headers=session) as answer:
+                    seen.append((await answer.json())["result"]["content"][0]["text"])
+        return seen
+
+    one, other = await pids("one"), await pids("other")
+    assert not set(one) & set(other)
+    expected = 20 if says == "nothing" else 1
+    assert (len(set(one)), len(set(other))) == (expected, expected)
+    assert len(await counters(place.sdk)) <= 16
+
+    async def are_few() -> bool:
+        return len(await counters(place.sdk)) <= 3  # one, other, and the newest of this client
+
+    if says == "nothing":
+        await eventually(are_few, within=2 * BOUND)

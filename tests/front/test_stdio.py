@@ -1,17 +1,22 @@
-"""MCP over stdio: invalid handshakes."""
+"""MCP over stdio: invalid handshakes, and whose sessions are found."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 from tests.front.test_bounds import FakeMethods
+from tests.front.test_draining import META, Pipe
 
+from leaseway.front.methods import Methods
 from leaseway.front.stdio import StdioFront
+from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 
 class FakeHandshake:
@@ -40,3 +45,61 @@ async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> 
     os.close(target)
     with os.fdopen(source) as responses:
         assert json.loads(responses.readline())["error"]["code"] == -32602
+
+
+@asynccontextmanager
+async def connection(fake: FakeLeaseway) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """Connect a client over pipes; yield a function that calls `count` or another tool."""
+    source, target = os.pipe()
+    responder: Any = (pipe := Pipe(target))
+    async with fake.async_client() as client:
+        methods = Methods(client)
+        serving = asyncio.create_task(StdioFront(methods, "default", "", responder).serve())
+        await pipe.connected.wait()
+        with os.fdopen(source) as responses:
+
+            async def call(name: str = "count", meta: Any = None, **arguments: Any) -> Any:
+                params = {"name": name, "arguments": arguments, "_meta": {**META, **(meta or {})}}
+                request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+                await pipe.send(request)
+                return json.loads(await asyncio.to_thread(responses.readline))
+
+            yield call
+            await asyncio.to_thread(pipe.on_line, None)
+            await serving
+        await methods.catalog.close()
+    os.close(target)
+
+
+async def test_sessions_of_a_connection_are_found_and_worth_nothing_to_others() -> None:
+    with FakeLeaseway() as fake:
+        counter = fake.server("counter", stateful=True)
+
+        @counter.tool
+        def count(ctx: CallContext) -> int:
+            """Count."""
+            ctx.state["n"] = ctx.state.get("n", 0) + 1
+            return int(ctx.state["n"])
+
+        def number(answer: Any) -> int:
+            return int(answer["result"]["content"][0]["text"])
+
+        async with asyncio.timeout(BOUND), connection(fake) as mine, connection(fake) as other:
+            assert [number(await mine()), number(await mine())] == [1, 2]
+            acquired = await mine("lease_acquire", serverId="counter")
+            handle = acquired["result"]["structuredContent"]["handle"]
+            assert [number(await mine(session=handle)) for _ in range(2)] == [1, 2]
+            chats = [{"openai/session": name} for name in ("a", "b", "a")]
+            assert [number(await mine(meta=chat)) for chat in chats] == [1, 1, 2]
+            assert number(await other(meta=chats[0])) == 1
+            forged = handle[:-1] + ("A" if handle[-1] != "A" else "B")
+            for call, session in ((other, handle), (mine, forged)):
+                refused = (await call(session=session))["result"]
+                assert refused["isError"]
+                assert "Unknown session" in refused["content"][0]["text"]
+                refused = await call(meta={"leaseway/session": session})
+                assert "Unknown handle" in refused["error"]["message"]
+            await mine("lease_release", handle=handle)
+            assert (await mine(session=handle))["result"]["isError"], "a replay after its release"
+            assert number(await mine()) == 3
+        assert not fake.leases
