@@ -9,7 +9,7 @@
 #   make docs           build the documentation site in .build/docs
 #   make conformance    run the official MCP conformance suite against the front and the worker
 #   make k8s            run the tests that need a real Kubernetes API (the first run compiles Go for 4 minutes)
-#   make skew           test planes, workers and the SDK against those of an earlier commit (SKEW=HEAD~50)
+#   make skew           test planes, workers and the SDK against those of an earlier commit (SKEW=REVISION)
 #   make fmt            format the code
 #   make generate       generate sdk/leaseway/v1 from protos/, and the custom resource definitions of deploy/
 #   make record-faults  record the metrics that the tests of alerts and dashboards use (15 minutes)
@@ -20,7 +20,7 @@ BIN := .venv/bin
 KUBERNETES := .build/kubernetes/bin
 SOURCES := sdk cli front control_plane data_plane tests tools deploy benchmarks docs
 PEERS ?=
-SKEW ?= HEAD~50
+SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 

@@ -67,7 +67,7 @@ class SimulatedWorker:
         if message.HasField("delta"):
             delta = message.delta
             for upsert in delta.upserts:
-                self.held[upsert.spec.key.server_id] = upsert.spec.SerializeToString().hex()
+                self.held[upsert.hashes.key.server_id] = upsert.spec.hex()
             for key in delta.removals:
                 self.held.pop(key.server_id, None)
             ack = sync_pb2.Ack(nonce=delta.nonce, registry_version=delta.registry_version)
@@ -83,9 +83,9 @@ class SimulatedWorker:
             await asyncio.sleep(self.probe_seconds)
         result = sync_pb2.ProbeResult(
             id=probe.id,
-            key=probe.spec.key,
+            key=probe.key,
             launch_hash=probe.launch_hash,
-            tools=[_listing(probe.spec.key.server_id)],
+            tools=[_listing(probe.key.server_id)],
             protocol_version="2025-11-25",
         )
         await self._send(sync_pb2.SyncRequest(probe_result=result))

@@ -112,7 +112,7 @@ class FakeWorker:
         await self.send(
             probe_result=sync_pb2.ProbeResult(
                 id=probe.id,
-                key=probe.spec.key,
+                key=probe.key,
                 launch_hash=probe.launch_hash,
                 tools=[
                     *recorded(*tools),
@@ -125,7 +125,7 @@ class FakeWorker:
                 introduction=introduction,
             )
         )
-        return probe.spec.key.server_id
+        return probe.key.server_id
 
     async def apply_until(self, *servers: str) -> None:
         """Apply deltas until exactly these servers are held."""
@@ -172,7 +172,7 @@ class FakeWorker:
 
     async def _apply(self, delta: sync_pb2.Delta) -> None:
         for upsert in delta.upserts:
-            self.held[upsert.spec.key.server_id] = upsert
+            self.held[upsert.hashes.key.server_id] = upsert
         for key in delta.removals:
             self.held.pop(key.server_id, None)
         ack = sync_pb2.Ack(nonce=delta.nonce, registry_version=delta.registry_version)

@@ -32,14 +32,14 @@ class CountingWorker(FakeWorker):
                 case "probe":
                     await self._answer(message.probe)
                 case "delta":
-                    ids = [upsert.spec.key.server_id for upsert in message.delta.upserts]
+                    ids = [upsert.hashes.key.server_id for upsert in message.delta.upserts]
                     self.upserts += ids
                     await self._apply(message.delta)
 
     async def _answer(self, probe: sync_pb2.Probe) -> None:
-        self.probes.append(probe.spec.key.server_id)
+        self.probes.append(probe.key.server_id)
         result = sync_pb2.ProbeResult(
-            id=probe.id, key=probe.spec.key, launch_hash=probe.launch_hash, tools=recorded("hello")
+            id=probe.id, key=probe.key, launch_hash=probe.launch_hash, tools=recorded("hello")
         )
         await self.send(probe_result=result)
 

@@ -21,8 +21,8 @@ from tests.data_plane.doubles.servers import MemoryCall, MemoryInstance, MemoryS
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
+from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.protobuf import key_to_proto, spec_to_proto
 from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import (
@@ -275,7 +275,7 @@ class Bench:
         tools = self.servers.tools if tools is None else tools
         names = list(tools) if exposed is None else exposed
         return sync_pb2.Upsert(
-            spec=spec_to_proto(spec),
+            spec=encode_spec(spec),
             hashes=sync_pb2.HeldHashes(
                 key=key_to_proto(spec.key),
                 launch_hash=spec.launch_hash,
@@ -338,7 +338,9 @@ class Bench:
 
     async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
         """Probe a server, and serve the tools that it listed."""
-        probe = sync_pb2.Probe(id=1, spec=spec_to_proto(spec), launch_hash=spec.launch_hash)
+        probe = sync_pb2.Probe(
+            id=1, key=key_to_proto(spec.key), spec=encode_spec(spec), launch_hash=spec.launch_hash
+        )
         self.plane.send(probe=probe)
         result: sync_pb2.ProbeResult = await self.plane.expect("probe_result")
         assert not result.HasField("problem"), result.problem.message

@@ -11,8 +11,8 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.services.replies import Updates
+from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import InstancePolicy, ServerSpec
-from leaseway.spec.protobuf import spec_to_proto
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -200,7 +200,7 @@ async def test_a_new_control_plane_gets_what_it_does_not_know(bench: Bench) -> N
 
 async def test_a_worker_hands_back_what_it_holds_with_all_offers(bench: Bench) -> None:
     spec = await serve(bench)
-    bench.plane.send(want=sync_pb2.Want(keys=[spec_to_proto(spec).key]))
+    bench.plane.send(want=sync_pb2.Want(keys=[key_to_proto(spec.key)]))
     held = await bench.plane.expect("held")
     assert list(held.variants[0].toolset.recorded_prompts) == [GREET]
     assert list(held.variants[0].toolset.resource_filter.blacklist) == ["note://secret/*"]

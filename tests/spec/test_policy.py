@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
-from leaseway.spec.permissions import Permissions
 from leaseway.spec.policy import (
     NO_POLICY,
     RISKS,
     ArgumentRule,
     Grant,
+    Permissions,
     Rate,
     ServerPolicy,
     TenantLimits,
 )
-from leaseway.spec.protobuf import policy_from_proto, policy_to_proto
 from leaseway.spec.rules import (
     DeniesAll,
     Expressions,
@@ -112,11 +111,6 @@ _POLICIES = st.builds(
     ).map(tuple),
     permissions=_PERMISSIONS,
 )
-
-
-@given(_POLICIES)
-def test_a_policy_survives_conversion_to_protobuf(policy: ServerPolicy) -> None:
-    assert policy_from_proto(policy_to_proto(policy)) == policy
 
 
 @given(_POLICIES, _NAMES, _NAMES, _NAMES)

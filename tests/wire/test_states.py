@@ -13,7 +13,7 @@ from leaseway.control_plane.console.records import tone
 from leaseway.runbook import entries
 from leaseway.sdk import Approval, InstanceInfo, ProblemInfo, ServerInfo, WorkerInfo
 from leaseway.sdk.catalog.targets import NOUNS
-from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, spec_pb2, sync_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.enums import (
     SELECTIONS,
@@ -45,7 +45,6 @@ _MODULES: tuple[ModuleType, ...] = (
     catalog_pb2,
     execution_pb2,
     leases_pb2,
-    spec_pb2,
     sync_pb2,
 )
 

@@ -1,24 +1,23 @@
 """A server's definition as typed data with unresolved references (DESIGN §§1–2).
 
 The control plane parses configuration into `ServerSpec`; workers receive it through Sync without
-filters and transforms. Pure; `protobuf` converts it.
+filters and transforms. Pure; `codec` converts it to the bytes that travel.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.lease_names import SESSION, TENANT, names_in, shared_part
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
-from leaseway.spec.permissions import EVERYTHING
-from leaseway.spec.policy import NO_POLICY, ServerPolicy
+from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import Backoff
 
@@ -145,10 +144,6 @@ class Auth:
     def __bool__(self) -> bool:
         return bool(self.grant)
 
-    def launch_part(self) -> dict[str, Any]:
-        """Return its part of a launch hash: the fields that are set."""
-        return {name: value for name, value in asdict(self).items() if value}
-
 
 NO_AUTH: Final = Auth()
 
@@ -171,13 +166,6 @@ class Sandbox:
     network: bool = False
     writable_paths: tuple[str, ...] = ()
     strict: bool = False
-
-    def launch_part(self) -> dict[str, object]:
-        """Return its part of a launch hash; fields added later count only if they are set."""
-        part = asdict(self)
-        if not self.strict:
-            del part["strict"]
-        return part
 
 
 @dataclass(frozen=True)
@@ -227,30 +215,16 @@ class Transform:
     remove: str = ""
 
 
-_ADDED: Final = (
-    "module",
-    "class_name",
-    "config",
-    "image",
-    "pod_template",
-    "cwd",
-    "env_file",
-)
-"""Fields added in later versions: a server without them keeps its previous launch hash."""
-
-
 @dataclass(frozen=True)
-class ServerSpec:
-    """One MCP server, as configured.
-
-    Changes of `launch_hash` need a new process or connection; changes of `exposure_hash` do not.
+class Launch:
+    """The settings whose change needs a new process or connection, and so ends leases.
 
     Attributes:
         confined_files: The file references that a tenant's own layer added, each with the patterns
             of paths that are granted to it; the opened file must match one.
+        hidden: Whether it hides a common server from one tenant; see `hidden_spec`.
     """
 
-    key: VariantKey
     transport: str
     truely_stateless: bool = False
     command: str = ""
@@ -260,7 +234,6 @@ class ServerSpec:
     headers: Mapping[str, Value] = field(default_factory=dict)
     proxy: Mapping[str, Value] = field(default_factory=dict)
     """`url` (or the literal `none`), `username` and `password`; empty means the environment's."""
-    auth: Auth = NO_AUTH
     session_id: str = ""
     protocol: str = "auto"
     inherit_env: InheritEnv = "safe"
@@ -278,6 +251,14 @@ class ServerSpec:
     pod_template: str = ""
     cwd: str = ""
     env_file: str = ""
+    auth: Auth = NO_AUTH
+    confined_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The settings that workers change without a new process or connection."""
 
     instances: InstancePolicy = InstancePolicy()
     startup_timeout: float = bounds.STARTUP_TIMEOUT
@@ -285,92 +266,62 @@ class ServerSpec:
     max_calls: int | None = None
     lease_drain_timeout: float = bounds.LEASE_DRAIN_TIMEOUT
     description: str = ""
-    tools: NameFilter = NO_FILTER
-    prompts: NameFilter = NO_FILTER
-    resources: NameFilter = NO_FILTER
-    transforms: tuple[Transform, ...] = ()
     policy: ServerPolicy = NO_POLICY
     worker_labels: Mapping[str, str] = field(default_factory=dict)
     sessions_from: tuple[str, ...] = ()
     """Of `SESSION_RULES`, in the order in which MCP fronts try them; empty means the front's."""
-    confined_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The settings that the control plane applies; workers get the resulting names instead."""
+
+    tools: NameFilter = NO_FILTER
+    prompts: NameFilter = NO_FILTER
+    resources: NameFilter = NO_FILTER
+    transforms: tuple[Transform, ...] = ()
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """What identifies a variant, and is part of no hash."""
+
+    key: VariantKey
+
+
+@dataclass(frozen=True)
+class ServerSpec(Naming, Exposure, Launch, Keyed):
+    """One MCP server, as configured.
+
+    The class that declares a field says what its change does: a field of `Launch` is part of the
+    `launch_hash`, one of `Exposure` or `Naming` of the `exposure_hash`. A field with its default is
+    part of neither, so that a field added later leaves the hashes of other servers as they are.
+    """
+
+    @cached_property
+    def launch_part(self) -> bytes:
+        """The canonical bytes of `Launch`."""
+        return canonical_bytes(plain_fields(self, Launch))
+
+    @cached_property
+    def exposure_part(self) -> bytes:
+        """The canonical bytes of `Exposure`."""
+        return canonical_bytes(plain_fields(self, Exposure))
 
     @cached_property
     def launch_hash(self) -> str:
         """The hash of the fields that need a new process or connection when they change."""
-        return _digest(
-            {
-                "transport": self.transport,
-                "truely_stateless": self.truely_stateless,
-                "command": self.command,
-                "args": self.args,
-                "url": self.url,
-                "env": {name: asdict(value) for name, value in self.env.items()},
-                "headers": {name: asdict(value) for name, value in self.headers.items()},
-                "session_id": self.session_id,
-                "protocol": self.protocol,
-                "inherit_env": self.inherit_env,
-                "limits": asdict(self.limits),
-                "sandbox": self.sandbox.launch_part(),
-                # Only if set, as in `exposure_hash`.
-                **self._http_part(),
-                **{name: text for name in _ADDED if (text := getattr(self, name))},
-                **(
-                    {"proxy": {name: asdict(value) for name, value in self.proxy.items()}}
-                    if self.proxy
-                    else {}
-                ),
-                **({"auth": self.auth.launch_part()} if self.auth else {}),
-                **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
-                **self._permitted_part(),
-                **({"confined_files": dict(self.confined_files)} if self.confined_files else {}),
-            }
-        )
-
-    def _permitted_part(self) -> dict[str, object]:
-        """Return the permissions, if the server or its sandbox uses them."""
         permissions = self.policy.permissions
         mounted = self.sandbox.enabled and permissions != EVERYTHING
         if permissions.allowed_paths is None and not mounted:
-            return {}
-        return {"permissions": asdict(permissions)}
-
-    def _http_part(self) -> dict[str, object]:
-        if self.transport != "http_api":
-            return {}
-        return {
-            "http_tools": [_tool_part(tool) for tool in self.http_tools],
-            "follow_redirects": self.follow_redirects,
-            "retries": self.retries,
-            **(
-                {"security": {name: asdict(each) for name, each in self.security.items()}}
-                if self.security
-                else {}
-            ),
-        }
+            return digest(self.launch_part)
+        # The process is told its allowed paths, and a sandbox enforces the permissions.
+        return digest(self.launch_part, canonical_bytes(permissions))
 
     @cached_property
     def exposure_hash(self) -> str:
         """The hash of the other fields."""
-        return _digest(
-            {
-                "instances": asdict(self.instances),
-                "startup_timeout": self.startup_timeout,
-                "call_timeout": self.call_timeout,
-                "lease_drain_timeout": self.lease_drain_timeout,
-                "description": self.description,
-                "tools": self.tools.as_data(),
-                "transforms": [asdict(transform) for transform in self.transforms],
-                # Only if set: a server without them keeps its previous hash, so that an upgrade
-                # does not send it again.
-                **({"prompts": self.prompts.as_data()} if self.prompts else {}),
-                **({"resources": self.resources.as_data()} if self.resources else {}),
-                **({"policy": asdict(self.policy)} if self.policy else {}),
-                **({"worker_labels": dict(self.worker_labels)} if self.worker_labels else {}),
-                **({"max_calls": self.max_calls} if self.max_calls else {}),
-                **({"sessions_from": self.sessions_from} if self.sessions_from else {}),
-            }
-        )
+        return digest(self.exposure_part, canonical_bytes(plain_fields(self, Naming)))
 
     @cached_property
     def values(self) -> Mapping[str, Value]:
@@ -424,11 +375,6 @@ class ServerSpec:
         wants_spares = self.instances.warm > 0 and not self.truely_stateless
         return (self.instances.start != "lazy" or wants_spares) and not self.needs_holder
 
-    @property
-    def hidden(self) -> bool:
-        """Whether it hides a server from a tenant; see `hidden_spec`."""
-        return self.transport == "stdio" and not self.command and not self.image
-
 
 def config_values(config: str) -> dict[str, Value]:
     """Return the texts and references of a `ServerSpec.config`, by path such as `.db.hosts[0]`."""
@@ -477,24 +423,7 @@ def hidden_spec(key: VariantKey) -> ServerSpec:
         key,
         "stdio",
         truely_stateless=True,
+        hidden=True,
         instances=InstancePolicy(start="lazy"),
         description="Disabled for this tenant.",
     )
-
-
-def _tool_part(tool: HttpTool) -> dict[str, object]:
-    """Return a tool's fields; those that were added later only if they are set."""
-    written = _without_unset(asdict(tool), ("base_url", "send_credentials"))
-    written["parameters"] = [
-        _without_unset(asdict(each), ("explode", "allow_reserved")) for each in tool.parameters
-    ]
-    return written
-
-
-def _without_unset(fields: dict[str, object], added: tuple[str, ...]) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value or name not in added}
-
-
-def _digest(content: object) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]

@@ -67,11 +67,6 @@ class NameFilter:
             return self
         return replace(self, also=by if self.also is None else self.also.narrowed(by))
 
-    def as_data(self) -> dict[str, object]:
-        """Return it as plain data for hashes, with `also` only if it is set."""
-        data: dict[str, object] = {"whitelist": self.whitelist, "blacklist": self.blacklist}
-        return data if self.also is None else data | {"also": self.also.as_data()}
-
 
 NO_FILTER: Final = NameFilter()
 """Passes every name."""

@@ -11,7 +11,6 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
-from leaseway.v1 import spec_pb2 as _spec_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1011,6 +1010,34 @@ class ListServersResponse(_message.Message):
 Global___ListServersResponse: _TypeAlias = ListServersResponse  # noqa: Y015
 
 @_typing.final
+class VariantKey(_message.Message):
+    """Identifies one variant of a server. Tenants whose configuration does not override a server share
+    the common variant.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    server_id: _builtins.str
+    """The key under `servers:` in the configuration. Set by the control plane; never empty."""
+    tenant: _builtins.str
+    """The tenant that the variant belongs to, or empty for the common variant."""
+    def __init__(
+        self,
+        *,
+        server_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VariantKey: _TypeAlias = VariantKey  # noqa: Y015
+
+@_typing.final
 class ServerStatus(_message.Message):
     """One configured server."""
 
@@ -1191,7 +1218,7 @@ class InstanceStatus(_message.Message):
     `next_start_at`) or `half_open` (the one permitted try is in progress).
     """
     @_builtins.property
-    def variant(self) -> _spec_pb2.VariantKey:
+    def variant(self) -> Global___VariantKey:
         """The server that it belongs to."""
 
     @_builtins.property
@@ -1206,7 +1233,7 @@ class InstanceStatus(_message.Message):
         state: _builtins.str = ...,
         lease_id: _builtins.str = ...,
         pid: _builtins.int = ...,
-        variant: _spec_pb2.VariantKey | None = ...,
+        variant: Global___VariantKey | None = ...,
         starts: _builtins.int = ...,
         launch_hash: _builtins.str = ...,
         role: _builtins.str = ...,

@@ -11,7 +11,6 @@ from google.protobuf.internal import containers as _containers
 from leaseway.v1 import admin_pb2 as _admin_pb2
 from leaseway.v1 import catalog_pb2 as _catalog_pb2
 from leaseway.v1 import leases_pb2 as _leases_pb2
-from leaseway.v1 import spec_pb2 as _spec_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -394,13 +393,13 @@ class HeldHashes(_message.Message):
     toolset_hash: _builtins.str
     """The hash of the recorded and the exposed tools."""
     @_builtins.property
-    def key(self) -> _spec_pb2.VariantKey:
+    def key(self) -> _catalog_pb2.VariantKey:
         """The variant."""
 
     def __init__(
         self,
         *,
-        key: _spec_pb2.VariantKey | None = ...,
+        key: _catalog_pb2.VariantKey | None = ...,
         launch_hash: _builtins.str = ...,
         exposure_hash: _builtins.str = ...,
         toolset_hash: _builtins.str = ...,
@@ -627,17 +626,19 @@ class Upsert(_message.Message):
     HASHES_FIELD_NUMBER: _builtins.int
     TOOLSET_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    spec: _builtins.bytes
+    """The definition without filters and transforms: a JSON object of two objects, `exposure` and
+    `launch`, sorted, without settings that have their defaults. References are unresolved: a
+    secret's value is never in it. A receiver that does not know all of it, or would write it
+    otherwise, refuses the variant.
+    """
     seal: _builtins.bytes
     """The control plane's signature over all of the above. The worker stores it and sends it back
     with the content. The control plane rejects content without a valid signature.
     """
     @_builtins.property
-    def spec(self) -> _spec_pb2.ServerSpec:
-        """The definition; its key names the variant."""
-
-    @_builtins.property
     def hashes(self) -> Global___HeldHashes:
-        """The hashes of the variant."""
+        """The variant and its hashes."""
 
     @_builtins.property
     def toolset(self) -> Global___Toolset:
@@ -646,12 +647,12 @@ class Upsert(_message.Message):
     def __init__(
         self,
         *,
-        spec: _spec_pb2.ServerSpec | None = ...,
+        spec: _builtins.bytes = ...,
         hashes: Global___HeldHashes | None = ...,
         toolset: Global___Toolset | None = ...,
         seal: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "spec", b"spec", "toolset", b"toolset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "toolset", b"toolset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "seal", b"seal", "spec", b"spec", "toolset", b"toolset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -684,7 +685,7 @@ class Delta(_message.Message):
         """Variants to add or replace."""
 
     @_builtins.property
-    def removals(self) -> _containers.RepeatedCompositeFieldContainer[_spec_pb2.VariantKey]:
+    def removals(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.VariantKey]:
         """Variants to remove."""
 
     def __init__(
@@ -694,7 +695,7 @@ class Delta(_message.Message):
         epoch: _builtins.int = ...,
         registry_version: _builtins.int = ...,
         upserts: _abc.Iterable[Global___Upsert] | None = ...,
-        removals: _abc.Iterable[_spec_pb2.VariantKey] | None = ...,
+        removals: _abc.Iterable[_catalog_pb2.VariantKey] | None = ...,
         traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -743,7 +744,7 @@ class Refusal(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def key(self) -> _spec_pb2.VariantKey:
+    def key(self) -> _catalog_pb2.VariantKey:
         """The variant."""
 
     @_builtins.property
@@ -753,7 +754,7 @@ class Refusal(_message.Message):
     def __init__(
         self,
         *,
-        key: _spec_pb2.VariantKey | None = ...,
+        key: _catalog_pb2.VariantKey | None = ...,
         problem: _admin_pb2.Problem | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "problem", b"problem"]  # noqa: Y015
@@ -800,13 +801,13 @@ class Want(_message.Message):
 
     KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def keys(self) -> _containers.RepeatedCompositeFieldContainer[_spec_pb2.VariantKey]:
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.VariantKey]:
         """The variants."""
 
     def __init__(
         self,
         *,
-        keys: _abc.Iterable[_spec_pb2.VariantKey] | None = ...,
+        keys: _abc.Iterable[_catalog_pb2.VariantKey] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -847,12 +848,15 @@ class Probe(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     LAUNCH_HASH_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     RELIST_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The probe's id."""
+    spec: _builtins.bytes
+    """What to connect to, as in `Upsert`."""
     launch_hash: _builtins.str
     """The launch hash of the spec."""
     traceparent: _builtins.str
@@ -862,21 +866,22 @@ class Probe(_message.Message):
     one.
     """
     @_builtins.property
-    def spec(self) -> _spec_pb2.ServerSpec:
-        """What to connect to; its key names the variant."""
+    def key(self) -> _catalog_pb2.VariantKey:
+        """The variant."""
 
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
-        spec: _spec_pb2.ServerSpec | None = ...,
+        key: _catalog_pb2.VariantKey | None = ...,
+        spec: _builtins.bytes = ...,
         launch_hash: _builtins.str = ...,
         traceparent: _builtins.str = ...,
         relist: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "launch_hash", b"launch_hash", "relist", b"relist", "spec", b"spec", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "key", b"key", "launch_hash", b"launch_hash", "relist", b"relist", "spec", b"spec", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -928,7 +933,7 @@ class ProbeResult(_message.Message):
     protocol_version: _builtins.str
     """The MCP protocol version negotiated."""
     @_builtins.property
-    def key(self) -> _spec_pb2.VariantKey:
+    def key(self) -> _catalog_pb2.VariantKey:
         """The variant."""
 
     @_builtins.property
@@ -963,7 +968,7 @@ class ProbeResult(_message.Message):
         self,
         *,
         id: _builtins.int = ...,
-        key: _spec_pb2.VariantKey | None = ...,
+        key: _catalog_pb2.VariantKey | None = ...,
         launch_hash: _builtins.str = ...,
         tools: _abc.Iterable[Global___RecordedTool] | None = ...,
         protocol_version: _builtins.str = ...,

@@ -23,11 +23,11 @@ from tests.control_plane.config.parsing import parse
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.spec.model import TRANSPORTS, ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.permissions import Permissions
 from leaseway.spec.policy import (
     NO_POLICY,
     ArgumentRule,
     Grant,
+    Permissions,
     Rate,
     ServerPolicy,
     TenantLimits,

@@ -7,8 +7,14 @@ from tests.control_plane.config.parsing import parse
 
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import VariantKey
-from leaseway.spec.permissions import Permissions
-from leaseway.spec.policy import NO_POLICY, ArgumentRule, Rate, ServerPolicy, TenantLimits
+from leaseway.spec.policy import (
+    NO_POLICY,
+    ArgumentRule,
+    Permissions,
+    Rate,
+    ServerPolicy,
+    TenantLimits,
+)
 
 SERVERS = """
 version: 1

@@ -94,7 +94,7 @@ async def test_names_of_one_request_are_resolved_in_one_version(
             await w1.send(
                 probe_result=sync_pb2.ProbeResult(
                     id=probe.id,
-                    key=probe.spec.key,
+                    key=probe.key,
                     launch_hash=probe.launch_hash,
                     tools=recorded("y"),
                     protocol_version="2025-11-25",
@@ -138,7 +138,7 @@ async def test_ten_thousand_tools_come_in_pages_of_at_most_a_mebibyte(running: R
         probe = (await w1.receive("probe")).probe
         await w1.send(
             probe_result=sync_pb2.ProbeResult(
-                id=probe.id, key=probe.spec.key, tools=recorded(*names, size=300)
+                id=probe.id, key=probe.key, tools=recorded(*names, size=300)
             )
         )
         await w1.apply_until("big")
@@ -330,12 +330,12 @@ async def test_servers_show_their_state_and_problem(running: Running) -> None:
     async with worker(running.address) as w1:
         for _ in range(2):
             probe = (await w1.receive("probe")).probe
-            failed = probe.spec.key.server_id == "bad"
+            failed = probe.key.server_id == "bad"
             problem = admin_pb2.Problem(scope="server", reason="X", message="It exited at once.")
             await w1.send(
                 probe_result=sync_pb2.ProbeResult(
                     id=probe.id,
-                    key=probe.spec.key,
+                    key=probe.key,
                     problem=problem if failed else None,
                     tools=[] if failed else recorded("x"),
                 )

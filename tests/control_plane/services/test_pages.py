@@ -203,9 +203,7 @@ async def test_a_large_resolve_response_is_partial(running: Running) -> None:
     names = [f"tool{number:04}" for number in range(1_000)]
     async with worker(running.address) as w1:
         probe = (await w1.receive("probe")).probe
-        await w1.send(
-            probe_result={"id": probe.id, "key": probe.spec.key, "tools": recorded(*names)}
-        )
+        await w1.send(probe_result={"id": probe.id, "key": probe.key, "tools": recorded(*names)})
         await w1.apply_until("many")
         await running.until(lambda state: state.ready)
         state = running.plane.state

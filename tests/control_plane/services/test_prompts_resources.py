@@ -14,6 +14,7 @@ from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of, heard
 
 from leaseway.control_plane.services import catalog as catalog_service
+from leaseway.spec.codec import encode_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.errors import Reason
@@ -214,8 +215,8 @@ def held_upsert() -> sync_pb2.Upsert:
             resource_filter=sync_pb2.NameFilter(blacklist=["db:*"]),
         ),
     )
-    upsert.spec.key.server_id = upsert.hashes.key.server_id = "a"
-    upsert.spec.transport, upsert.spec.command = "stdio", "x"
+    upsert.hashes.key.server_id = "a"
+    upsert.spec = encode_spec(spec("a", command="x"))
     return SEAL.sign(upsert)
 
 
@@ -233,11 +234,29 @@ async def test_a_new_control_plane_restores_the_content_of_workers(running: Runn
     assert [one.uri for one in found.resources] == ["file:///a", "file:///{name}"]
 
 
+async def test_a_restored_variant_that_is_not_understood_costs_only_itself(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    upsert, newer = held_upsert(), held_upsert()
+    newer.hashes.key.server_id = "b"
+    newer.spec = newer.spec.replace(b'"launch":{', b'"launch":{"a_later_setting":true,')
+    SEAL.sign(newer)
+    running.plane.act(lambda state, now: state.record_config_failure((), now))
+    async with worker(running.address, held=[upsert.hashes, newer.hashes]) as w1:
+        await w1.receive("want")
+        await w1.send(held=sync_pb2.Held(variants=[newer, upsert]))
+        await w1.apply_until("a")
+        await running.until(lambda state: state.visible.served)
+        listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+        assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
+    assert "The definition of server b cannot be used" in caplog.text
+
+
 async def test_content_without_a_valid_signature_is_not_restored(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     upsert = held_upsert()
-    upsert.spec.command = "sh"  # changed by a rogue worker, so the signature is invalid
+    upsert.spec = encode_spec(spec("a", command="sh"))  # not what was signed
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")

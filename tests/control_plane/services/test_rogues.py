@@ -22,7 +22,9 @@ from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
-from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, spec_pb2, sync_pb2
+from leaseway.spec.codec import encode_spec
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_rpc_error
@@ -104,9 +106,9 @@ async def test_false_leases_and_versions_of_a_worker_harm_no_other(running: Runn
 def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:
     """Return a variant signed with another key."""
     made = sync_pb2.Upsert(
-        spec=spec_pb2.ServerSpec(key=spec_pb2.VariantKey(server_id=server_id), command="sh"),
+        spec=encode_spec(ServerSpec(VariantKey(server_id), "stdio", command="sh")),
         hashes=sync_pb2.HeldHashes(
-            key=spec_pb2.VariantKey(server_id=server_id),
+            key=catalog_pb2.VariantKey(server_id=server_id),
             launch_hash=launch_hash,
             exposure_hash="e",
             toolset_hash="t",
@@ -122,7 +124,7 @@ def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:
 def _listing(server_id: str, launch_hash: str, probe_id: int = 0) -> sync_pb2.ProbeResult:
     return sync_pb2.ProbeResult(
         id=probe_id,
-        key=spec_pb2.VariantKey(server_id=server_id),
+        key=catalog_pb2.VariantKey(server_id=server_id),
         launch_hash=launch_hash,
         tools=recorded("poison"),
     )
@@ -146,7 +148,7 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
         probe = (await honest.receive("probe")).probe
         claims = [
             sync_pb2.HeldHashes(
-                key=spec_pb2.VariantKey(server_id=server), launch_hash=one, toolset_hash="t"
+                key=catalog_pb2.VariantKey(server_id=server), launch_hash=one, toolset_hash="t"
             )
             for server, one in (("desk", hashes[0]), ("ghost", hashes[1]))
         ]
@@ -171,7 +173,8 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
         await honest.send(probe_result=listed)
         await honest.apply_until("desk", "other-desk")
         for held in honest.held.values():
-            assert held.spec.command == probe.spec.command != "sh"
+            assert held.spec == probe.spec
+            assert b'"sh"' not in held.spec
             assert b"poison" not in held.SerializeToString()
         tools = await running.catalog.ListTools(catalog_pb2.ListToolsRequest(), timeout=BOUND)
         servers = await running.catalog.ListServers(catalog_pb2.ListServersRequest(), timeout=BOUND)

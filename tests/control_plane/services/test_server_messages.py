@@ -11,11 +11,11 @@ from tests.control_plane.fake_worker import worker
 
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.spec.model import VariantKey
-from leaseway.v1 import catalog_pb2, spec_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2, sync_pb2
 
 
 def instance(server_id: str, name: str) -> catalog_pb2.InstanceStatus:
-    variant = spec_pb2.VariantKey(server_id=server_id)
+    variant = catalog_pb2.VariantKey(server_id=server_id)
     return catalog_pb2.InstanceStatus(id=name, state="ready", variant=variant)
 
 

@@ -16,7 +16,7 @@ from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import LoadedResource, StateView, ready_condition
 from leaseway.sdk.operators.views import server_from_proto
-from leaseway.v1 import admin_pb2, catalog_pb2, spec_pb2, sync_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.messages.enums import server_state_to_proto
 from leaseway.wire.messages.states import ServerState
 
@@ -37,7 +37,7 @@ async def _report(fake: FakeWorker, state: str, failures: int) -> None:
         id="a-1",
         state=state,
         role="shared",
-        variant=spec_pb2.VariantKey(server_id="a"),
+        variant=catalog_pb2.VariantKey(server_id="a"),
         launch_hash=spec("a").launch_hash,
         failures=failures,
     )

@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.sync.seal import SEAL_KEY_VARIABLE, Seal, find_seal
-from leaseway.v1 import spec_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2, sync_pb2
 
 KEY = b"the key of this deployment"
 
 
 def variant() -> sync_pb2.Upsert:
     return sync_pb2.Upsert(
-        spec=spec_pb2.ServerSpec(key=spec_pb2.VariantKey(server_id="files"), command="npx"),
-        hashes=sync_pb2.HeldHashes(launch_hash="l", exposure_hash="e", toolset_hash="t"),
+        spec=b'{"exposure":{},"launch":{"command":"npx","transport":"stdio"}}',
+        hashes=sync_pb2.HeldHashes(
+            key=catalog_pb2.VariantKey(server_id="files"),
+            launch_hash="l",
+            exposure_hash="e",
+            toolset_hash="t",
+        ),
         toolset=sync_pb2.Toolset(recorded=[sync_pb2.RecordedTool(definition=b"{}")]),
     )
 
@@ -27,7 +32,11 @@ def test_a_signed_variant_is_valid_after_a_round_trip() -> None:
 
 
 def _command(upsert: sync_pb2.Upsert) -> None:
-    upsert.spec.command = "sh"
+    upsert.spec = upsert.spec.replace(b"npx", b"sh")
+
+
+def _key(upsert: sync_pb2.Upsert) -> None:
+    upsert.hashes.key.tenant = "acme"
 
 
 def _description(upsert: sync_pb2.Upsert) -> None:
@@ -42,7 +51,7 @@ def _unsealed(upsert: sync_pb2.Upsert) -> None:
     upsert.ClearField("seal")
 
 
-@pytest.mark.parametrize("change", [_command, _description, _hash, _unsealed])
+@pytest.mark.parametrize("change", [_command, _key, _description, _hash, _unsealed])
 def test_a_changed_variant_is_invalid(change: Callable[[sync_pb2.Upsert], None]) -> None:
     upsert = Seal(KEY).sign(variant())
     change(upsert)

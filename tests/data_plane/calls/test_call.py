@@ -10,8 +10,7 @@ from google.rpc.status_pb2 import Status
 from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
 from leaseway.data_plane.core.calls.call import Ask
-from leaseway.spec.permissions import Permissions
-from leaseway.spec.policy import ServerPolicy
+from leaseway.spec.policy import Permissions, ServerPolicy
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Reason

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.permissions import Permissions
-from leaseway.spec.policy import ArgumentRule, Grant, Rate, ServerPolicy, TenantLimits
+from leaseway.spec.policy import ArgumentRule, Grant, Permissions, Rate, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 
 Bench = Any

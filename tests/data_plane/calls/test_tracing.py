@@ -16,7 +16,7 @@ from leaseway.data_plane.calls import executor
 from leaseway.data_plane.calls import tracing as call_trace
 from leaseway.data_plane.sync import client as sync_client
 from leaseway.data_plane.sync import probes
-from leaseway.spec.protobuf import spec_to_proto
+from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -170,7 +170,11 @@ async def test_a_reload_is_traced_through_probe_and_apply(
 ) -> None:
     spec = bench.spec("time")
     probe = sync_pb2.Probe(
-        id=1, spec=spec_to_proto(spec), launch_hash=spec.launch_hash, traceparent=SAMPLED
+        id=1,
+        key=key_to_proto(spec.key),
+        spec=encode_spec(spec),
+        launch_hash=spec.launch_hash,
+        traceparent=SAMPLED,
     )
     bench.plane.send(probe=probe)
     await bench.plane.expect("probe_result")

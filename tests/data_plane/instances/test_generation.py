@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from tests.data_plane.doubles.servers import ECHO
 
+from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import InstancePolicy, VariantKey
-from leaseway.spec.protobuf import key_to_proto
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import Backoff

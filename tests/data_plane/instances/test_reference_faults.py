@@ -23,8 +23,8 @@ from tests.data_plane.conftest import worker_bench
 
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.references.vault import WorkerVault
+from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.model import InstancePolicy, Value
-from leaseway.spec.protobuf import spec_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.vault.file import set_secret
 from leaseway.vault.key import VaultPlace
@@ -247,7 +247,9 @@ async def test_an_unexpected_failure_does_not_end_the_watcher(
 async def miss(bench: Bench, file: Path) -> None:
     """Probe a server whose file is missing."""
     spec = bench.spec("uses", env=uses(file))
-    probe = sync_pb2.Probe(id=1, spec=spec_to_proto(spec), launch_hash=spec.launch_hash)
+    probe = sync_pb2.Probe(
+        id=1, key=key_to_proto(spec.key), spec=encode_spec(spec), launch_hash=spec.launch_hash
+    )
     bench.plane.send(probe=probe)
     result = await bench.plane.expect("probe_result")
     assert result.problem.reason == "MISSING_REFERENCE"

@@ -17,8 +17,8 @@ from tests.data_plane.changing_values import (
 )
 from tests.data_plane.conftest import worker_bench
 
+from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.model import Value
-from leaseway.spec.protobuf import key_to_proto, spec_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
 
@@ -172,7 +172,9 @@ async def test_reverting_a_value_keeps_the_leases_with_that_value(bench: Bench, 
 
 async def test_a_probes_instance_with_outdated_values_is_replaced(bench: Bench, file: Path) -> None:
     spec = bench.spec("uses", env=uses(file))
-    probe = sync_pb2.Probe(id=1, spec=spec_to_proto(spec), launch_hash=spec.launch_hash)
+    probe = sync_pb2.Probe(
+        id=1, key=key_to_proto(spec.key), spec=encode_spec(spec), launch_hash=spec.launch_hash
+    )
     bench.plane.send(probe=probe)
     await bench.plane.expect("probe_result")
     write(file, "two")

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from tests.data_plane.doubles.servers import ECHO, MemoryInstance
 
+from leaseway.spec.codec import key_to_proto
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, Value, VariantKey
-from leaseway.spec.protobuf import key_to_proto
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 

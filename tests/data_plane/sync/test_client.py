@@ -10,8 +10,8 @@ import grpc
 import msgspec
 import pytest
 
+from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
 from leaseway.wire.errors import Fault, Reason
@@ -160,11 +160,16 @@ async def test_the_valid_part_of_a_delta_applies_and_the_rest_is_rejected(
     unknown = bench.upsert(ServerSpec(VariantKey("odd"), "carrier_pigeon"))
     broken = bench.upsert(bench.spec("broken"))
     broken.toolset.exposed.add(original_name="ghost", name="ghost")
-    bench.plane.send(delta=bench.delta(good, unknown, broken))
+    newer, garbled = bench.upsert(bench.spec("newer")), bench.upsert(bench.spec("garbled"))
+    newer.spec = newer.spec.replace(b'"launch":{', b'"launch":{"a_later_setting":true,')
+    garbled.spec = b"\xff"
+    bench.plane.send(delta=bench.delta(newer, good, unknown, garbled, broken))
     nack = await bench.plane.expect("nack")
     assert {(refusal.key.server_id, refusal.problem.reason) for refusal in nack.refusals} == {
         ("odd", "TRANSPORT_NOT_AVAILABLE"),
         ("broken", "INVALID_TOOLSET"),
+        ("newer", "SPEC_NOT_UNDERSTOOD"),
+        ("garbled", "SPEC_NOT_UNDERSTOOD"),
     }
     assert (await bench.plane.expect("ack")).nonce == nack.nonce
     caller = bench.caller()

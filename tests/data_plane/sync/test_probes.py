@@ -12,8 +12,8 @@ from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.instances import pool
 from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.model import InstancePolicy, ServerSpec
-from leaseway.spec.protobuf import spec_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -25,7 +25,11 @@ def probe(bench: Bench, spec: ServerSpec, probe_id: int = 1, *, relist: bool = F
     """Send a probe."""
     bench.plane.send(
         probe=sync_pb2.Probe(
-            id=probe_id, spec=spec_to_proto(spec), launch_hash=spec.launch_hash, relist=relist
+            id=probe_id,
+            key=key_to_proto(spec.key),
+            spec=encode_spec(spec),
+            launch_hash=spec.launch_hash,
+            relist=relist,
         )
     )
 

@@ -23,8 +23,8 @@ from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.status import VariantStatus, variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
+from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
-from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import server_state_to_proto

@@ -25,7 +25,7 @@ from leaseway.control_plane.core.workers.records import (
 )
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_proto
-from leaseway.spec.protobuf import key_from_proto, key_to_proto, spec_to_proto
+from leaseway.spec.codec import encode_spec, key_from_proto, key_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.states import ProblemScope
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
@@ -129,7 +129,8 @@ def action_to_proto(
         case StartProbe():
             probe = sync_pb2.Probe(
                 id=action.id,
-                spec=spec_to_proto(action.spec),
+                key=key_to_proto(action.spec.key),
+                spec=encode_spec(action.spec),
                 launch_hash=action.spec.launch_hash,
                 traceparent=action.trace,
                 relist=action.relist,

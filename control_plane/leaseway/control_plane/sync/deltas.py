@@ -15,7 +15,7 @@ from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import Push
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.toolsets import served_to_proto
-from leaseway.spec.protobuf import key_to_proto
+from leaseway.spec.codec import key_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import KIB, MAX_MESSAGE
 from leaseway.wire.messages.message_parts import split

@@ -10,6 +10,7 @@ from datetime import timedelta
 import grpc
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import PushDelta, WorkerAction
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
@@ -30,7 +31,7 @@ from leaseway.control_plane.sync.toolsets import (
     listing_from_proto,
     served_from_proto,
 )
-from leaseway.spec.protobuf import key_from_proto
+from leaseway.spec.codec import SpecNotUnderstood, key_from_proto
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire.bounds import MAX_MESSAGE
 from leaseway.wire.messages.events import event_from_proto
@@ -233,11 +234,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 refusals = [refusal_from_proto(refusal) for refusal in nack.refusals]
                 act(lambda state, now: state.handle_nack(worker_id, nack.nonce, refusals, now))
             case "held":
-                variants = [
-                    served_from_proto(variant)
-                    for variant in message.held.variants
-                    if self._check_seal(worker_id, variant)
-                ]
+                variants = list(self._restored(worker_id, message.held))
                 act(lambda state, now: state.handle_content(worker_id, variants, now))
             case "probe_result":
                 self._handle_probe_result(worker_id, message.probe_result)
@@ -275,6 +272,19 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             events = map(event_from_proto, report.events)
             self._plane.events.record_worker_events(worker_id, incarnation, events)
 
+    def _restored(self, worker_id: str, held: sync_pb2.Held) -> Iterator[Served]:
+        for variant in held.variants:
+            if not self._check_seal(worker_id, variant):
+                continue
+            try:
+                yield served_from_proto(variant)
+            except SpecNotUnderstood as error:
+                _logger.warning(
+                    "Worker %s holds a variant that only the configuration restores: %s",
+                    worker_id,
+                    error,
+                )
+
     def _check_seal(self, worker_id: str, variant: sync_pb2.Upsert) -> bool:
         if self._seal.is_valid(variant):
             return True
@@ -282,7 +292,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             "Worker %s holds server %s with a signature that does not match this control plane's "
             "key; its content is ignored, and only the configuration defines the server.",
             worker_id,
-            key_from_proto(variant.spec.key),
+            key_from_proto(variant.hashes.key),
         )
         return False
 

@@ -13,12 +13,13 @@ from leaseway.control_plane.core.catalog.kinds import (
 )
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
-from leaseway.spec.protobuf import (
+from leaseway.spec.codec import (
+    decode_spec,
+    encode_spec,
     filter_from_proto,
     filter_to_proto,
+    key_from_proto,
     key_to_proto,
-    spec_from_proto,
-    spec_to_proto,
 )
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.wire.messages.mcp import Introduction, admit
@@ -46,7 +47,11 @@ def listing_from_proto(message: sync_pb2.ProbeResult) -> ServerListing:
 
 
 def served_from_proto(message: sync_pb2.Upsert) -> Served:
-    """Convert a variant that a worker holds, without what cannot be read."""
+    """Convert a variant that a worker holds, without definitions that cannot be read.
+
+    Raises:
+        SpecNotUnderstood: Its spec cannot be read.
+    """
     toolset = message.toolset
     listing = ServerListing(
         _recorded_from_proto((tool.definition for tool in toolset.recorded), TOOLS),
@@ -57,7 +62,7 @@ def served_from_proto(message: sync_pb2.Upsert) -> Served:
         _introduction_from_proto(toolset.introduction),
     )
     return Served(
-        spec=spec_from_proto(message.spec),
+        spec=decode_spec(key_from_proto(message.hashes.key), message.spec),
         hashes=hashes_from_proto(message.hashes),
         listing=listing,
         exposed=_exposed_from_proto(toolset.exposed, listing.by_name),
@@ -70,7 +75,7 @@ def served_to_proto(served: Served) -> sync_pb2.Upsert:
     """Convert a variant for workers."""
     listing, rules = served.listing, served.resource_filter
     return sync_pb2.Upsert(
-        spec=spec_to_proto(served.spec),
+        spec=encode_spec(served.spec),
         hashes=sync_pb2.HeldHashes(
             key=key_to_proto(served.key),
             launch_hash=served.hashes.launch,

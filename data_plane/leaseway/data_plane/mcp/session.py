@@ -43,7 +43,7 @@ from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubs
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.permissions import folders
+from leaseway.spec.policy import folders
 from leaseway.wire.channels import ancestors
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, admit

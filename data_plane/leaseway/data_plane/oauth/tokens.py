@@ -22,6 +22,7 @@ from leaseway.data_plane.oauth.errors import AuthorizationError, fault_of
 from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
+from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
@@ -152,8 +153,8 @@ class Tokens:
         if spec.auth.subject == "service":
             tenant = ""  # a tenant's own variant of the server uses the same token
         wanted = Wanted(server, resolved.url, spec.auth, client, tenant)
-        part = {name: value for name, value in spec.auth.launch_part().items() if name != "values"}
-        key = (server, resolved.url, client, tenant, repr(part))
+        settings = canonical_bytes(replace(spec.auth, values={}))  # `client` has the values
+        key = (server, resolved.url, client, tenant, settings)
         grant = self._grants.pop(key, None) or _Grant(wanted, self._attempt, self._now)
         self._grants[key] = grant
         while len(self._grants) > bounds.MAX_OAUTH_GRANTS:

@@ -21,7 +21,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import WorkerStatus
-from leaseway.spec.protobuf import key_from_proto
+from leaseway.spec.codec import key_from_proto
 from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
@@ -409,7 +409,7 @@ async def _apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refus
         loop = asyncio.get_running_loop()
         slice_end = loop.time() + _COMPILE_SLICE
         for upsert in delta.upserts:
-            key = key_from_proto(upsert.spec.key)
+            key = key_from_proto(upsert.hashes.key)
             held = pool.desired_state.variants.get(key)
             try:
                 variants.append(await _compile(upsert, held.toolset if held else None))
@@ -417,7 +417,7 @@ async def _apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refus
                 problem = convert.problem_to_proto(
                     WorkerProblem("server", error.reason, str(error), key), worker_id
                 )
-                refusals.append(sync_pb2.Refusal(key=upsert.spec.key, problem=problem))
+                refusals.append(sync_pb2.Refusal(key=upsert.hashes.key, problem=problem))
             if loop.time() > slice_end:
                 await asyncio.sleep(0)
                 slice_end = loop.time() + _COMPILE_SLICE

@@ -24,13 +24,14 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.spec.model import VariantKey
-from leaseway.spec.protobuf import (
+from leaseway.spec.codec import (
+    SpecNotUnderstood,
+    decode_spec,
     filter_from_proto,
     key_from_proto,
     key_to_proto,
-    spec_from_proto,
 )
+from leaseway.spec.model import VariantKey
 from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -73,9 +74,12 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
         previous: The current toolset; its compiled tools are reused if they are equal.
 
     Raises:
-        UnservableVariant: The worker lacks the transport, or the toolset is invalid.
+        UnservableVariant: The worker lacks the transport, or the spec or toolset is invalid.
     """
-    spec = spec_from_proto(upsert.spec)
+    try:
+        spec = decode_spec(key_from_proto(upsert.hashes.key), upsert.spec)
+    except SpecNotUnderstood as error:
+        raise UnservableVariant("SPEC_NOT_UNDERSTOOD", str(error)) from error
     if not is_known(spec.transport):
         raise UnservableVariant(
             "TRANSPORT_NOT_AVAILABLE",

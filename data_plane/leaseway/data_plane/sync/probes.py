@@ -19,8 +19,8 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync.convert import problem_to_proto
+from leaseway.spec.codec import SpecNotUnderstood, decode_spec, key_from_proto, key_to_proto
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.protobuf import key_to_proto, spec_from_proto
 from leaseway.spec.transports import is_known, unavailable
 from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import admin_pb2, sync_pb2
@@ -34,6 +34,9 @@ from leaseway.wire.timing.durations import duration
 _tracer = tracer("leaseway.data_plane")
 _MIN_LIST_TIMEOUT: Final = 1.0
 """Seconds that a server has to list prompts and resources, however long its start took."""
+
+_DECODED_INLINE: Final = 64 * bounds.KIB
+"""The longest spec that is decoded on the event loop, in about a millisecond."""
 
 _FAST_RELISTS: Final = 4
 """Listings in a row with the shortest delay; clients see the first changes soon."""
@@ -59,7 +62,7 @@ class Prober:
 
     def start(self, probe: sync_pb2.Probe) -> None:
         """Start a probe; its result is sent when it ends."""
-        task = self._context.background.spawn(self._run(probe), f"probe {probe.spec.key.server_id}")
+        task = self._context.background.spawn(self._run(probe), f"probe {probe.key.server_id}")
         self._running[probe.id] = task
         task.add_done_callback(lambda _task: self._running.pop(probe.id, None))
 
@@ -87,17 +90,30 @@ class Prober:
                 self._on_tools_changed(generation.key, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
-        spec = spec_from_proto(probe.spec)
+        try:
+            spec = await _decode(probe)
+        except SpecNotUnderstood as error:
+            self._send_refusal(probe, str(error))
+            return
         with self._pool.probing(spec):
             async with self._slots:
                 await self._probe(probe, spec)
 
+    def _send_refusal(self, probe: sync_pb2.Probe, why: str) -> None:
+        problem = WorkerProblem("server", "SPEC_NOT_UNDERSTOOD", why, key_from_proto(probe.key))
+        self._send(
+            sync_pb2.ProbeResult(
+                id=probe.id,
+                key=probe.key,
+                launch_hash=probe.launch_hash,
+                problem=problem_to_proto(problem, self._context.worker_id),
+            )
+        )
+
     async def _probe(self, probe: sync_pb2.Probe, spec: ServerSpec) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        result = sync_pb2.ProbeResult(
-            id=probe.id, key=probe.spec.key, launch_hash=probe.launch_hash
-        )
+        result = sync_pb2.ProbeResult(id=probe.id, key=probe.key, launch_hash=probe.launch_hash)
         with _tracer.start_as_current_span(
             "leaseway.probe",
             context=context_from(probe.traceparent),
@@ -278,6 +294,14 @@ class Prober:
     def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
         problem = WorkerProblem("server", _problem_reason(fault), fault.message, key)
         return problem_to_proto(problem, self._context.worker_id)
+
+
+async def _decode(probe: sync_pb2.Probe) -> ServerSpec:
+    """Decode the spec of a probe; one of many tools in a thread."""
+    key = key_from_proto(probe.key)
+    if len(probe.spec) <= _DECODED_INLINE:
+        return decode_spec(key, probe.spec)
+    return await asyncio.to_thread(decode_spec, key, probe.spec)
 
 
 def _problem_reason(fault: Fault) -> str:

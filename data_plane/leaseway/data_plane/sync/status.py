@@ -9,7 +9,7 @@ from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync import convert
-from leaseway.spec.protobuf import key_from_proto
+from leaseway.spec.codec import key_from_proto
 from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.messages.events import event_to_proto

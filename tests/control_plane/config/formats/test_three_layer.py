@@ -8,7 +8,7 @@ from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.spec.model import Value, VariantKey
 from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.permissions import Permissions
+from leaseway.spec.policy import Permissions
 
 LAYERS = Path(__file__).resolve().parents[3] / "corpus" / "layers"
 HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'

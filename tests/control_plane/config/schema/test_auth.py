@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
 
+from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.model import NO_AUTH, Auth, ServerSpec, Value
-from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
 
 MINIMAL = "auth: {client_credentials: {client_id: me, client_secret: {secret: WORD}}}"
 
@@ -30,7 +30,7 @@ def test_every_transport_with_an_address_accepts_client_credentials(transport: s
     spec = remote(MINIMAL, transport)
     values = {"client_id": Value("literal", "me"), "client_secret": Value("secret", "WORD")}
     assert spec.auth == Auth("client_credentials", values=values)
-    assert spec_from_proto(spec_to_proto(spec)).auth == spec.auth
+    assert decode_spec(spec.key, encode_spec(spec)).auth == spec.auth
     assert {"auth.client_id", "auth.client_secret"} <= spec.values.keys()
 
 
@@ -41,7 +41,7 @@ def test_all_that_a_grant_says_reaches_the_worker() -> None:
         " issuer: 'https://login.example.com/realm', resource: 'https://a/mcp'}}"
     )
     spec = remote(body)
-    assert spec_from_proto(spec_to_proto(spec)).auth == spec.auth
+    assert decode_spec(spec.key, encode_spec(spec)).auth == spec.auth
     assert spec.auth.scopes == ("read", "write:all")
     assert spec.auth.values["private_key"] == Value("file", "/k.pem")
 
@@ -54,7 +54,7 @@ def test_logins_of_tenants_need_no_client() -> None:
         " client_metadata_url: 'https://example.com/client.json'}}"
     )
     spec = remote(body)
-    assert spec_from_proto(spec_to_proto(spec)).auth == spec.auth
+    assert decode_spec(spec.key, encode_spec(spec)).auth == spec.auth
     assert spec.auth.redirect_port == 8_123
 
 

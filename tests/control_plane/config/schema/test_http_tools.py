@@ -14,7 +14,7 @@ from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.core.catalog.exposure import transformed
 from leaseway.spec.http_tools import HttpTool
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import VariantKey
 from leaseway.wire.names import is_valid_name
 
 HEAD = """version: 1
@@ -290,12 +290,10 @@ def test_a_tools_own_server_is_an_address_or_a_path(url: str) -> None:
     assert not parse(good).issues
 
 
-def test_a_tools_change_is_a_new_launch_and_other_transports_keep_their_hash() -> None:
+def test_a_tools_change_is_a_new_launch() -> None:
     first = spec_of(parse("      - { name: t, method: GET, endpoint: /u }\n"))
     other = spec_of(parse("      - { name: t, method: GET, endpoint: /v }\n"))
     assert first.launch_hash != other.launch_hash
-    stdio = ServerSpec(VariantKey("s"), "stdio", command="x")
-    assert stdio.launch_hash == "ed98f1c057db5e9b2911d7ac8edfc659"
 
 
 def test_a_domain_sets_no_tools(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from tests.control_plane.config.parsing import load, parse_server, spec_of
 
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
-from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
 
 WRITES = "transport: builtin, roots: [/a], commands: [git status]"
 PYTHON = "transport: python, module: tools.weather, class: Weather"
@@ -51,11 +51,11 @@ def test_what_is_on_of_a_builtin_server_travels() -> None:
         ("git log *",),
         ("*.example.com", "10.0.0.0/8"),
     )
-    travelled = spec_from_proto(spec_to_proto(spec))
+    travelled = decode_spec(spec.key, encode_spec(spec))
     assert travelled.builtin == spec.builtin
     assert travelled.launch_hash == spec.launch_hash
     python = server(f"{PYTHON}, config: {{a: 1}}")
-    assert spec_from_proto(spec_to_proto(python)).launch_hash == python.launch_hash
+    assert decode_spec(python.key, encode_spec(python)).launch_hash == python.launch_hash
 
 
 def test_a_change_of_what_runs_changes_the_launch_and_the_order_of_keys_does_not() -> None:
@@ -217,7 +217,7 @@ def test_an_image_and_its_template_travel_and_belong_to_the_launch() -> None:
         "metadata": {"labels": {"a": "b"}},
         "spec": {"nodeSelector": {"disk": "ssd"}},
     }
-    assert spec_from_proto(spec_to_proto(made)) == made
+    assert decode_spec(made.key, encode_spec(made)) == made
     other = server("transport: stdio, image: 'registry.example/tickets:1.3'")
     assert len({plain.launch_hash, made.launch_hash, other.launch_hash}) == 3
 

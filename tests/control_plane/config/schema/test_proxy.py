@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
 
+from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.model import ServerSpec, Value
-from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
 
 LITERAL, SECRET = "literal", "secret"
 
@@ -44,7 +44,7 @@ def test_a_proxy_is_an_address_a_reference_or_its_parts(
 ) -> None:
     spec = http(body, transport)
     assert {name: (each.kind, each.text) for name, each in spec.proxy.items()} == parts
-    assert spec_from_proto(spec_to_proto(spec)).proxy == spec.proxy
+    assert decode_spec(spec.key, encode_spec(spec)).proxy == spec.proxy
     assert {f"proxy.{name}" for name in parts} <= spec.values.keys()
 
 

@@ -15,8 +15,8 @@ from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.control_plane.config.openapi.writing import native_server
 from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.model import Credential, Value, VariantKey
-from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
 
 SCHEMES: dict[str, Any] = {
     "bearerAuth": {"type": "http", "scheme": "bearer"},
@@ -64,7 +64,7 @@ def test_a_credential_says_itself_what_it_is() -> None:
         "c": Credential("cookie", "sid", Value("literal", "${SID}")),
     }
     assert spec.values["security.b"] == Value("file", "/run/p")  # followed like any referenced file
-    assert spec_from_proto(spec_to_proto(spec)).launch_hash == spec.launch_hash
+    assert decode_spec(spec.key, encode_spec(spec)).launch_hash == spec.launch_hash
     assert spec.launch_hash != parse("{}").servers[VariantKey("s")].launch_hash
 
 
@@ -154,7 +154,7 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     assert {each.name: each.is_anonymous for each in spec.http_tools} == {
         "open": True, "closed": False, "either": False,
     }  # fmt: skip
-    assert spec_from_proto(spec_to_proto(spec)).launch_hash == spec.launch_hash
+    assert decode_spec(spec.key, encode_spec(spec)).launch_hash == spec.launch_hash
     written = native_server(import_document(document), "s", "api.json")
     again = parse_text(written, "mcp.yaml").servers[VariantKey("s")]
     assert again.http_tools == spec.http_tools

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.tools.paths import MAX_VALUES, PathJudge
-from leaseway.spec.permissions import Permissions
+from leaseway.spec.policy import Permissions
 
 BASE = "/srv/app"
 SOME = Permissions(

@@ -26,8 +26,7 @@ from leaseway.data_plane.mcp.process.sandbox.mounts import (
 )
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
-from leaseway.spec.permissions import Permissions
-from leaseway.spec.policy import ServerPolicy
+from leaseway.spec.policy import Permissions, ServerPolicy
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

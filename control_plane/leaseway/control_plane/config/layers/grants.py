@@ -25,8 +25,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
-from leaseway.spec.permissions import EVERYTHING
-from leaseway.spec.policy import OTHER_TENANTS, Grant
+from leaseway.spec.policy import EVERYTHING, OTHER_TENANTS, Grant
 from leaseway.spec.references import references
 
 _BY_NAME: Final = frozenset({"env", "headers", "config"})

@@ -25,8 +25,15 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
-from leaseway.spec.permissions import EVERYTHING, Permissions
-from leaseway.spec.policy import OTHER_TENANTS, RISKS, ArgumentRule, Rate, TenantLimits
+from leaseway.spec.policy import (
+    EVERYTHING,
+    OTHER_TENANTS,
+    RISKS,
+    ArgumentRule,
+    Permissions,
+    Rate,
+    TenantLimits,
+)
 from leaseway.spec.rules import RuleNotCompiled, RulesNotInstalled, compile_expression
 from leaseway.wire.names import is_valid_key, is_valid_tenant
 

@@ -6,16 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.spec.contracts import same_content, same_contract, same_items
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
-
-_SEPARATOR: Final = 1 << 63
-"""Starts each list after the tools in a digest; no definition is that long."""
-_INTRODUCTION: Final = 3
-"""The place of the introduction among them."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +41,13 @@ class ServerListing:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the content; an empty part other than the tools does not change it."""
+        """A hash of the content."""
         state = hashlib.sha256(self.protocol_version.encode())
-        state.update(_framed(self.tools))
-        for place, offers in enumerate((self.prompts, self.resources, self.templates)):
-            if offers:
-                state.update((_SEPARATOR + place).to_bytes(8, "big"))
-                state.update(_framed(offers))
-        if self.introduction:
-            said = (self.introduction.instructions, *self.introduction.extensions)
-            state.update((_SEPARATOR + _INTRODUCTION).to_bytes(8, "big"))
-            state.update(_framed_bytes(text.encode() for text in said))
+        for items in (self.tools, self.prompts, self.resources, self.templates):
+            state.update(len(items).to_bytes(8, "big"))
+            state.update(_framed(items))
+        said = (self.introduction.instructions, *self.introduction.extensions)
+        state.update(_framed_bytes(text.encode() for text in said))
         return state.hexdigest()
 
     def settled(self, previous: ServerListing) -> ServerListing:

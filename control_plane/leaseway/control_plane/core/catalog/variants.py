@@ -20,6 +20,7 @@ from leaseway.control_plane.core.catalog.prompts_resources import (
 )
 from leaseway.control_plane.core.catalog.rule_arguments import rule_problems
 from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
@@ -205,9 +206,8 @@ def _serve_as(
     rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
     state.update(_encode_names(exposed))
-    if prompts or rules:  # keeps the hashes of servers with only tools unchanged
-        state.update(_encode_names(prompts))
-        state.update(repr(tuple(rules.as_data().values())).encode())
+    state.update(_encode_names(prompts))
+    state.update(canonical_bytes(rules))
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
     return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from leaseway.spec.name_filters import matches
-from leaseway.spec.permissions import Permissions, folders
+from leaseway.spec.policy import Permissions, folders
 from leaseway.wire.messages.json_schema import PROPERTIES
 
 MAX_VALUES: Final = 10_000

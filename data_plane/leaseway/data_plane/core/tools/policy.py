@@ -16,8 +16,15 @@ import msgspec
 from leaseway.data_plane.core.tools.paths import PathJudge
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE
 from leaseway.data_plane.core.tools.toolset import ToolPlan
-from leaseway.spec.permissions import EVERYTHING, Permissions
-from leaseway.spec.policy import OTHER_TENANTS, Rate, Risk, ServerPolicy, TenantLimits
+from leaseway.spec.policy import (
+    EVERYTHING,
+    OTHER_TENANTS,
+    Permissions,
+    Rate,
+    Risk,
+    ServerPolicy,
+    TenantLimits,
+)
 from leaseway.spec.rules import (
     MAX_VALUES,
     DeniesAll,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from leaseway.spec.lease_names import shared_part
 from leaseway.spec.model import Sandbox, ServerSpec
-from leaseway.spec.permissions import Permissions, folders
+from leaseway.spec.policy import Permissions, folders
 from leaseway.spec.references import UnresolvedReference, expand
 
 _PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  # noqa: S108

@@ -1,0 +1,79 @@
+"""How a spec travels between planes: as bytes that are signed, and hashed as the same bytes.
+
+They are canonical JSON of two mappings, `exposure` and `launch`, without fields that have their
+defaults. The fields of `Naming` stay in the control plane, and the key is sent beside them, as a
+message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.name_filters import NameFilter
+from leaseway.v1 import catalog_pb2, sync_pb2
+
+_MAX_SAID: Final = 300
+
+
+class SpecNotUnderstood(ValueError):
+    """The bytes of a spec have a field or value that this version does not know."""
+
+
+class _Parts(msgspec.Struct, forbid_unknown_fields=True):
+    exposure: dict[str, Any]
+    launch: dict[str, Any]
+
+
+_decode = msgspec.json.Decoder(_Parts).decode
+
+
+def encode_spec(spec: ServerSpec) -> bytes:
+    """Return the bytes of a spec, without its key, filters and transforms."""
+    return b'{"exposure":%b,"launch":%b}' % (spec.exposure_part, spec.launch_part)
+
+
+def decode_spec(key: VariantKey, data: bytes) -> ServerSpec:
+    """Return the spec of its bytes.
+
+    Raises:
+        SpecNotUnderstood: A field or value is unknown. Nothing of it is dropped: it may be a
+            restriction.
+    """
+    try:
+        parts = _decode(data)
+        fields = {**parts.exposure, **parts.launch, "key": {"server_id": key.server_id}}
+        fields["key"]["tenant"] = key.tenant
+        spec = msgspec.convert(fields, ServerSpec)
+        # The decoder ignores unknown fields at any depth; they are missing when encoded again.
+        if encode_spec(spec) == data:
+            return spec
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        said = str(error)[:_MAX_SAID]
+    else:
+        said = "it has a setting that this version does not know"
+    raise SpecNotUnderstood(
+        f"The definition of server {key} cannot be used: {said}. Its sender is probably newer;"
+        " update this process."
+    )
+
+
+def key_to_proto(key: VariantKey) -> catalog_pb2.VariantKey:
+    return catalog_pb2.VariantKey(server_id=key.server_id, tenant=key.tenant)
+
+
+def key_from_proto(key: catalog_pb2.VariantKey) -> VariantKey:
+    return VariantKey(key.server_id, key.tenant)
+
+
+def filter_to_proto(rules: NameFilter) -> sync_pb2.NameFilter:
+    also = None if rules.also is None else filter_to_proto(rules.also)
+    return sync_pb2.NameFilter(whitelist=rules.whitelist, blacklist=rules.blacklist, also=also)
+
+
+def filter_from_proto(message: sync_pb2.NameFilter) -> NameFilter:
+    """Return the filter of a message; protobuf bounds how deep they are nested."""
+    also = filter_from_proto(message.also) if message.HasField("also") else None
+    return NameFilter(tuple(message.whitelist), tuple(message.blacklist), also)
