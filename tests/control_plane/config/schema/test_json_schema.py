@@ -1,5 +1,6 @@
 """The published JSON Schema says what the parser says, as far as a schema can."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,14 @@ def test_it_knows_every_key_and_no_other() -> None:
     server = native_schema()["$defs"]["server"]
     assert set(server["properties"]) == set(SERVER_KEYS)
     assert all(server["properties"].values()), "a key without a schema"
+
+
+def test_the_reference_describes_every_key() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = page.partition("## Keys of a server")[2].partition("\n\n`tenants:`")[0].splitlines()
+    names = (row.split("|")[1] for row in rows if row.startswith("| `"))
+    described = {key for cell in names for key in re.findall(r"`([^`]+)`", cell)}
+    assert described == set(SERVER_KEYS)
 
 
 ACCEPTED = [
