@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 
-from leaseway.sdk import AsyncClient, LeasewayError
+from leaseway.sdk import AsyncClient, LeasewayError, LoginRequired
 
 BOUND = 60.0
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
@@ -27,25 +28,80 @@ CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}, "valid_tool": {"region": "us-west1"}}
 
 
+METADATA = "https://conformance-test.local/client-metadata.json"
+"""The client metadata document that the suite knows."""
+
+
+def auth() -> dict[str, Any]:
+    """Return the `auth` of a scenario, with what its context says about the client."""
+    client = {name: CONTEXT[name] for name in ("client_id", "client_secret") if name in CONTEXT}
+    if "private_key_pem" in CONTEXT:
+        client["private_key"] = CONTEXT["private_key_pem"]
+        client["algorithm"] = CONTEXT.get("signing_algorithm", "ES256")
+    if "client-credentials" in SCENARIO:
+        return {"client_credentials": client}
+    if "client_id" not in client:
+        client["client_metadata_url"] = METADATA
+    return {"authorization_code": {"for": "tenant", **client}}
+
+
+class Logins:
+    """Logs in by `leaseway login`; the suite's pages need no person."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self.environment = {
+            **os.environ,
+            "LEASEWAY_VAULT": str(folder / "vault"),
+            "LEASEWAY_VAULT_KEY": "the key of this scenario's vault",
+        }
+        self._config = config
+
+    async def log_in(self) -> None:
+        """Log in once."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "leaseway.cli.main", "login", "suite", "--no-browser"),
+            *("--config", str(self._config)),
+            env=self.environment,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        async for line in process.stderr:
+            print(line.decode().rstrip(), file=sys.stderr)
+            if line.startswith(b"http"):
+                async with aiohttp.ClientSession() as browser:
+                    (await browser.get(line.decode().strip())).release()
+        await process.wait()
+
+
 @contextlib.asynccontextmanager
-async def leaseway(url: str) -> AsyncIterator[str]:
+async def leaseway(url: str) -> AsyncIterator[tuple[str, Logins]]:
     """Run a Leaseway with one server; yields its address."""
-    server = {"transport": "streamable_http", "url": url, "truely-stateless": VERSION >= "2026"}
+    server: dict[str, Any] = {
+        "transport": "streamable_http",
+        "url": url,
+        "truely-stateless": VERSION >= "2026",
+    }
     if VERSION < "2026":
         server["protocol"] = "legacy"
+    if SCENARIO.startswith("auth/"):
+        server["auth"] = auth()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "mcp.yaml"
         config.write_text(yaml.safe_dump({"version": 1, "servers": {"suite": server}}))
+        logins = Logins(Path(folder), config)
+        if "authorization_code" in server.get("auth", {}):
+            await logins.log_in()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "leaseway.cli.main", "up"),
             *("--config", str(config), "--listen", "127.0.0.1:0", "--artifacts", folder),
             stdout=asyncio.subprocess.PIPE,
+            env=logins.environment,
         )
         assert process.stdout is not None
         try:
             async with asyncio.timeout(BOUND):
                 line = (await process.stdout.readline()).decode()
-            yield line.removeprefix("ready ").strip()
+            yield line.removeprefix("ready ").strip(), logins
         finally:
             process.terminate()
             await process.wait()
@@ -58,8 +114,14 @@ def accept(params: dict[str, Any]) -> dict[str, Any]:
     return {"action": "accept", "content": content or {"confirmed": True}}
 
 
-async def use(client: AsyncClient) -> None:
+async def use(client: AsyncClient, logins: Logins) -> None:
     """Call all tools, get all prompts and read all resources."""
+    if any(each.reason == "LOGIN_REQUIRED" for each in await client.problems()):
+        await logins.log_in()  # such as at another authorization server than before
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BOUND / 4):
+                while not (await client.list_tools()):
+                    await asyncio.sleep(0.1)
     tools = {tool.name for tool in await client.list_tools()}
     calls = CONTEXT.get("toolCalls") or [
         {"name": name, "arguments": ARGUMENTS.get(name, {})} for name in tools
@@ -67,7 +129,7 @@ async def use(client: AsyncClient) -> None:
     async with asyncio.TaskGroup() as group:
         for call in calls:
             if call["name"] in tools:
-                group.create_task(call_tool(client, call["name"], call["arguments"]))
+                group.create_task(call_tool(client, logins, call["name"], call["arguments"]))
     for prompt in await client.list_prompts():
         with contextlib.suppress(LeasewayError):
             await client.get_prompt(prompt.name)
@@ -76,18 +138,31 @@ async def use(client: AsyncClient) -> None:
             await client.read_resource(resource.uri)
 
 
-async def call_tool(client: AsyncClient, name: str, arguments: dict[str, Any]) -> None:
+async def call_tool(
+    client: AsyncClient, logins: Logins, name: str, arguments: dict[str, Any]
+) -> None:
     """Call a tool and print an error, because the suite judges the requests."""
-    try:
-        await client.call_tool(name, arguments, on_elicitation=accept, timeout=BOUND)
-    except LeasewayError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+    for _ in range(2):
+        try:
+            await client.call_tool(name, arguments, on_elicitation=accept, timeout=BOUND)
+        except LoginRequired as error:  # such as for more scopes
+            print(f"{name}: {error}", file=sys.stderr)
+            await logins.log_in()
+            await asyncio.sleep(3)  # the workers look once a second
+        except LeasewayError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return
+        else:
+            return
 
 
 async def main() -> None:
     """Run one scenario."""
-    async with leaseway(sys.argv[-1]) as address, AsyncClient(address) as client:
-        await use(client)
+    async with (
+        leaseway(sys.argv[-1]) as (address, logins),
+        AsyncClient(address) as client,
+    ):
+        await use(client, logins)
 
 
 asyncio.run(main())

@@ -31,6 +31,7 @@ MAY_PASS_FEWER = {
     "server-stateless": 2,  # list changes within 1.5 s, which a busy machine may miss
 }
 """Checks that may be missing from a scenario through a front; none of them may fail."""
+EXTENSION = "2025-11-25 --force"
 CLIENT_SCENARIOS = [
     ("2025-11-25", "initialize"),
     ("2025-11-25", "tools_call"),
@@ -43,6 +44,46 @@ CLIENT_SCENARIOS = [
     ("2026-07-28", "http-custom-headers"),
     ("2026-07-28", "http-invalid-tool-headers"),
     ("2026-07-28", "json-schema-ref-no-deref"),
+    *(
+        (version, f"auth/{name}")
+        for version in ("2025-11-25", "2026-07-28")
+        for name in (
+            "metadata-default",
+            "metadata-var1",
+            "metadata-var2",
+            "metadata-var3",
+            "basic-cimd",
+            "scope-from-www-authenticate",
+            "scope-from-scopes-supported",
+            "scope-omitted-when-undefined",
+            "scope-step-up",
+            "scope-retry-limit",
+            "token-endpoint-auth-basic",
+            "token-endpoint-auth-post",
+            "token-endpoint-auth-none",
+            "pre-registration",
+        )
+    ),
+    *(
+        ("2026-07-28", f"auth/{name}")
+        for name in (
+            "resource-mismatch",
+            "offline-access-scope",
+            "offline-access-not-supported",
+            "authorization-server-migration",
+            "iss-supported",
+            "iss-not-advertised",
+            "iss-supported-missing",
+            "iss-wrong-issuer",
+            "iss-unexpected",
+            "iss-normalized",
+            "metadata-issuer-mismatch",
+        )
+    ),
+    ("2025-03-26", "auth/2025-03-26-oauth-metadata-backcompat"),
+    ("2025-03-26", "auth/2025-03-26-oauth-endpoint-fallback"),
+    (EXTENSION, "auth/client-credentials-jwt"),
+    (EXTENSION, "auth/client-credentials-basic"),
 ]
 
 
@@ -155,7 +196,7 @@ async def test_the_workers_own_client_conforms(
     _, output = await suite.run(
         "client",
         *("--command", f"{sys.executable} {HERE / 'client.py'}"),
-        *("--scenario", scenario, "--spec-version", version),
+        *("--scenario", scenario, "--spec-version", *version.split()),
         *("--timeout", str(int(3 * BOUND * 1000)), "-o", str(tmp_path)),
     )
     checks = [

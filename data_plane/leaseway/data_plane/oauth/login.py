@@ -54,6 +54,21 @@ _INITIALIZE: Final = {
         "clientInfo": {"name": "leaseway", "version": "1"},
     },
 }
+_VERSION: Final = "2026-07-28"
+_PREFIX: Final = "io.modelcontextprotocol/"
+_DISCOVER: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "server/discover",
+    "params": {
+        "_meta": {
+            f"{_PREFIX}protocolVersion": _VERSION,
+            f"{_PREFIX}clientInfo": {"name": "leaseway", "version": "1"},
+            f"{_PREFIX}clientCapabilities": {},
+        }
+    },
+}
+_MODERN: Final = {"MCP-Protocol-Version": _VERSION, "Mcp-Method": "server/discover"}
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds that a person has for a login."""
 
@@ -148,12 +163,15 @@ def revoke(login: Login, configured: Client) -> str | None:
 
 
 def _challenge(web: Web, wanted: Wanted) -> Challenge:
-    """Return what the server says to a request without a token."""
-    try:
-        response = web.post_json(wanted.web_url, _INITIALIZE)
-    except AuthorizationError:
-        return Challenge(HTTPStatus.UNAUTHORIZED)  # the well-known addresses are tried
-    return read_challenge(response.status, response.headers.get("www-authenticate", ""))
+    """Return what the server says to a request without a token, in either era of MCP."""
+    for message, headers in ((_DISCOVER, _MODERN), (_INITIALIZE, {})):
+        try:
+            response = web.post_json(wanted.web_url, message, headers)
+        except AuthorizationError:
+            continue
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            return read_challenge(response.status, response.headers.get("www-authenticate", ""))
+    return Challenge(HTTPStatus.UNAUTHORIZED)  # the well-known addresses are tried
 
 
 def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, ...]:

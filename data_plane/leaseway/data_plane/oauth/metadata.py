@@ -121,6 +121,18 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
     )
 
 
+def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
+    """Return whether a server certainly names other authorization servers than an issuer."""
+    from mcp.client.auth.utils import issuers_match
+
+    try:
+        protected = _protected_resource(web, url, challenge)
+    except AuthorizationError:
+        return False
+    issuers = _texts((protected or {}).get("authorization_servers"))
+    return bool(issuers) and not any(issuers_match(each, issuer) for each in issuers)
+
+
 def _check_resource(url: str, resource: str) -> None:
     """Refuse metadata of another server: its tokens would be sent to this one."""
     from mcp.shared.auth_utils import check_resource_allowed

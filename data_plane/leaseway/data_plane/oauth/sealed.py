@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.metadata import AuthorizationServer, has_left
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
@@ -129,6 +129,13 @@ class SealedTokens:
             store.write(login.ended_by("has expired"))
             raise AuthorizationError("the login has expired", needs_login=True)
         web = Web((*wanted.configured, login.issuer) if login.issuer else wanted.configured)
+        # A server that refuses a token may have moved to another authorization server.
+        moves = attempt.refused and not wanted.auth.issuer
+        if moves and has_left(web, wanted.web_url, attempt.challenge, login.issuer):
+            store.write(login.ended_by("is of an authorization server that it no longer uses"))
+            raise AuthorizationError(
+                "it uses another authorization server than at the login", needs_login=True
+            )
         form = {
             "grant_type": "refresh_token",
             "refresh_token": login.refresh_token,

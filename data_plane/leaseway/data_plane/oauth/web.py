@@ -58,13 +58,16 @@ class Web:
         sent = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
         return self._request(url, sent, urlencode(form).encode())
 
-    def post_json(self, url: str, document: Mapping[str, Any]) -> Response:
+    def post_json(
+        self, url: str, document: Mapping[str, Any], more: Mapping[str, str] | None = None
+    ) -> Response:
         """Return the response of any status to a JSON document.
 
         Raises:
             AuthorizationError: There is none.
         """
-        headers = {"Content-Type": "application/json"}
+        accept = "application/json, text/event-stream"
+        headers = {"Content-Type": "application/json", "Accept": accept, **(more or {})}
         return self._request(url, headers, msgspec.json.encode(document))
 
     def _request(self, url: str, headers: Mapping[str, str], content: bytes | None) -> Response:
