@@ -1,14 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
 
 from leaseway.sdk.leases.book import ClientLease, LeaseBook, SessionLeaseKey
 from leaseway.sdk.transport.workers import WorkerRun
@@ -153,64 +147,3 @@ def test_a_lease_ends_when_the_latest_of_equal_renewals_does(
     for at, _ in renewals[1:]:
         lease.renew(ttl, at, at)
     assert lease.expires_at == max(at for at, _ in renewals) + ttl
-
-
-class BookMachine(RuleBasedStateMachine):
-    """A lost lease is never replaced silently, after any sequence of operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.book = LeaseBook()
-        self.now = 0.0
-        self.count = 0
-        self.lost: set[SessionLeaseKey] = set()
-
-    keys = st.sampled_from(
-        [KEY, SessionLeaseKey("dialog", "other"), SessionLeaseKey("second", "desk")]
-    )
-
-    @rule(key=keys, ttl=st.floats(1, 10))
-    def acquire(self, key: SessionLeaseKey, ttl: float) -> None:
-        self.count += 1
-        self.book.grant(key, f"l{self.count}", W1, ttl=ttl, at=self.now, wall=0.0, owned=True)
-        self.lost.discard(key)
-
-    @rule(key=keys)
-    def revoke(self, key: SessionLeaseKey) -> None:
-        for lease in self.book.held_leases():
-            if lease.key == key:
-                self.book.end(lease.lease_id, Fault(Reason.LEASE_REVOKED, "Revoked."))
-                self.lost.add(key)
-
-    @rule(seconds=st.floats(0, 20))
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self.lost |= {
-            lease.key for lease in self.book.held_leases() if lease.expires_at <= self.now
-        }
-
-    @rule()
-    def renew(self) -> None:
-        for lease in self.book.leases_on(W1, self.now):
-            lease.renew(lease.ttl, self.now, 0.0)
-
-    @rule(key=keys)
-    def release(self, key: SessionLeaseKey) -> None:
-        self.book.forget(key)
-        self.lost.discard(key)
-
-    @invariant()
-    def lost_ones_fail(self) -> None:
-        for key in (KEY, SessionLeaseKey("dialog", "other"), SessionLeaseKey("second", "desk")):
-            if key in self.lost:
-                with pytest.raises(Fault):
-                    self.book.find(key, self.now)
-            else:
-                lease = self.book.find(key, self.now)
-                assert lease is None or lease.expires_at > self.now
-
-
-def test_a_lost_lease_is_never_replaced_silently() -> None:
-    run_state_machine_as_test(
-        BookMachine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
-    )
