@@ -20,7 +20,7 @@ from tests.data_plane.doubles.servers import MemoryCall, MemoryInstance, MemoryS
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
+from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.telemetry.logs import configure_logging
@@ -463,7 +463,9 @@ async def worker_bench(
         options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
         background = bench.background = Background(group)
         bench.worker = Worker(
-            options, bound, bench.servers, background, bench.shutdown, meter=meter, **parts
+            options,
+            bound,
+            Surroundings(bench.servers, background, bench.shutdown, meter=meter, **parts),
         )
         listening = asyncio.Event()
         serving = group.create_task(bench.worker.serve(server, bench.shutdown, listening.set))

@@ -252,8 +252,8 @@ def test_the_tenant_of_every_request_is_checked() -> None:
 
 async def test_refused_rpcs_are_recorded(system: System) -> None:
     reported: list[tuple[str, str, str]] = []
-    system.authenticator.refusals.on_refused = lambda refusal, _: reported.append(
-        (refusal.rpc, refusal.by, refusal.outcome)
+    system.authenticator.refusals.refused.connect(
+        lambda refusal, _: reported.append((refusal.rpc, refusal.by, refusal.outcome))
     )
     names = {name: f"key {system.keys[name][4:12]}" for name in ("acme", "viewer", "revoked")}
     drain, listing = "AdminService/DrainWorker", "CatalogService/ListTools"

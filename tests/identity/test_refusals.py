@@ -20,7 +20,7 @@ PEER = "ipv4:192.0.2.7:41234"
 async def test_the_first_of_equal_refusals_is_reported_at_once_and_the_others_as_one() -> None:
     reported: list[tuple[RpcRefusal, int]] = []
     refusals = RpcRefusals()
-    refusals.on_refused = lambda refusal, times: reported.append((refusal, times))
+    refusals.refused.connect(lambda refusal, times: reported.append((refusal, times)))
     rpc = "AdminService/DrainWorker"
     for port in range(100):
         refusals.record(rpc, "key abc", f"ipv4:192.0.2.7:{port}", DENIED)
@@ -38,7 +38,7 @@ async def test_counted_refusals_are_reported_after_the_window(
     monkeypatch.setattr(module, "WINDOW", 0.0)
     reported: asyncio.Queue[int] = asyncio.Queue()
     refusals = RpcRefusals()
-    refusals.on_refused = lambda _, times: reported.put_nowait(times)
+    refusals.refused.connect(lambda _, times: reported.put_nowait(times))
     for _ in range(3):
         refusals.record("", "", PEER, DENIED)
     async with asyncio.timeout(10):
@@ -64,7 +64,7 @@ def test_a_flood_makes_few_reports_that_count_every_refusal(senders: list[int]) 
 
     async def flood() -> None:
         refusals = RpcRefusals()
-        refusals.on_refused = on_refused
+        refusals.refused.connect(on_refused)
         for sender in senders:
             refusals.record("AdminService/GetStatus", f"key {sender}", PEER, DENIED)
         refusals.flush()

@@ -142,7 +142,7 @@ class _Process:
         self._authenticator = authenticator
         self._listen = options.listen
         self.plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
-        authenticator.refusals.on_refused = OperatorCommands(self.plane).record_refusals
+        authenticator.refusals.refused.connect(OperatorCommands(self.plane).record_refusals)
 
     async def run(
         self, meter: Meter | None, stopping: asyncio.Event, ready: Callable[[str], None]

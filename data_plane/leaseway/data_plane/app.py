@@ -30,7 +30,7 @@ from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect
 from leaseway.data_plane.references.vault import WorkerVault
-from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
+from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.lease_names import LeaseNames
@@ -71,6 +71,9 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     exported = otlp_audit(options.id) if options.audit is not None else None
     audit = _audit(options, exported)
 
+    def counts() -> dict[str, int]:
+        return worker.state.counts() if worker is not None else {}
+
     def server_folders() -> Iterator[str]:
         if worker is not None:
             for variant in worker.pool.desired_state.variants.values():
@@ -79,7 +82,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
 
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
     protect(_own_files(options))
-    with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
+    with diagnostics_on_signal(counts):
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
         async with (
@@ -98,20 +101,13 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
             try:
                 background.supervise(authenticator.run, "follow changes of credentials")
                 with _signals(shutdown):
-                    worker = Worker(
-                        options,
-                        bound,
-                        open_instance,
-                        background,
-                        shutdown,
-                        vault,
-                        meter,
-                        storage,
-                        audit=audit,
+                    surroundings = Surroundings(
+                        open_instance, background, shutdown, vault, meter, storage, audit
                     )
-                    authenticator.refusals.on_refused = worker.record_refused_rpc
+                    worker = Worker(options, bound, surroundings)
+                    authenticator.refusals.refused.connect(worker.records.record_refused_rpc)
                     background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
-                    await worker.serve(server, shutdown, lambda: ready(str(bound)))
+                    await worker.serve(server, shutdown, partial(ready, str(bound)))
             finally:
                 background.cancel_all()
                 authenticator.refusals.flush()

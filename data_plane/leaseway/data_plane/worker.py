@@ -11,8 +11,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,9 @@ import grpc
 
 from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
-from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.artifacts.store import ArtifactStore, ignore
 from leaseway.data_plane.audit.log import AuditLog
+from leaseway.data_plane.audit.planes import PlaneRecords
 from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.confirmation import Confirmation
@@ -30,20 +32,14 @@ from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
-from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.instances.problems import WorkerProblems
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.metrics.gauges import (
-    Quota,
-    QuotaMeters,
-    QuotaReaders,
-    StateMeters,
-    StateReaders,
-)
+from leaseway.data_plane.metrics.gauges import QuotaMeters, StateMeters
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
@@ -52,20 +48,21 @@ from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
-from leaseway.data_plane.sync.client import AuditMessage, SyncClient
-from leaseway.data_plane.sync.convert import LeaseMessages, instances_to_proto
+from leaseway.data_plane.state import WorkerState
+from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.client import SyncClient
+from leaseway.data_plane.sync.convert import LeaseMessages
+from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.data_plane.sync.status import Registration, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
-from leaseway.identity.refusals import RpcRefusal
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
-from leaseway.v1 import catalog_pb2, leases_pb2_grpc, sync_pb2
+from leaseway.v1 import catalog_pb2, leases_pb2_grpc
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
-from leaseway.wire.errors import Fault
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
@@ -144,6 +141,10 @@ class Shutdown:
         self._requested_once = True
         self.drain(reason)
 
+    def drain_for(self, reason: str) -> None:
+        """Shut down and wait for calls, as the control plane asks, with its reason."""
+        self.drain(f"drained: {reason.rstrip('.')}")
+
     def drain(self, reason: str) -> None:
         """Shut down and wait for calls, unless `request` is called twice."""
         if not self.requested.is_set():
@@ -151,8 +152,37 @@ class Shutdown:
             self.requested.set()
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a worker gets from its process.
+
+    Attributes:
+        open_instance: Opens the instances of servers.
+        background: Owns the worker's tasks.
+        shutdown: Requests the end of the worker.
+        vault: Resolves secrets, or None for the vault of the options.
+        meter: Measures the worker, or None if metrics are off.
+        storage: Stores artifacts.
+        audit: Gets the records of calls, or None if there is no audit.
+        watch_timing: The intervals at which references are checked.
+        clock: Returns seconds for the times to live of leases, or None for the loop's clock.
+    """
+
+    open_instance: OpenInstance
+    background: Background
+    shutdown: Shutdown
+    vault: WorkerVault | None = None
+    meter: Meter | None = None
+    storage: ArtifactStorage = field(default_factory=MemoryStorage)
+    audit: AuditLog | None = None
+    watch_timing: WatchTiming = field(default_factory=WatchTiming)
+    clock: Callable[[], float] | None = None
+
+
 class Worker:
-    """The parts of one worker, connected.
+    """The parts of one worker, connected bottom-up: each part gets those that it uses.
+
+    What a lower part has to tell an upper one, it announces (`InstanceEvents`, `AuditLog.problem`).
 
     Attributes:
         pool: The served generations.
@@ -161,75 +191,78 @@ class Worker:
         references: Follows changes of the vault and of files.
         artifacts: Images and sounds of results.
         sync: Keeps the worker joined to its control plane.
+        records: Records what happens besides calls in the audit.
+        state: The state of the worker in numbers.
     """
 
-    def __init__(
-        self,
-        options: WorkerOptions,
-        bound: Endpoint,
-        open_instance: OpenInstance,
-        background: Background,
-        shutdown: Shutdown,
-        vault: WorkerVault | None = None,
-        meter: Meter | None = None,
-        storage: ArtifactStorage | None = None,
-        watch_timing: WatchTiming = WatchTiming(),  # noqa: B008 - frozen
-        audit: AuditLog | None = None,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        clock = clock or asyncio.get_running_loop().time
+    def __init__(self, options: WorkerOptions, bound: Endpoint, given: Surroundings) -> None:
         self.id = options.id
-        self._background = background
+        clock = given.clock or asyncio.get_running_loop().time
+        self._background = given.background
         self._artifacts_http = options.artifacts_http
+        address = _advertised(options, bound)
         me = catalog_pb2.WorkerRef(
-            id=options.id,
-            incarnation=secrets.token_hex(8),
-            address=str(_advertised(options, bound)),
+            id=options.id, incarnation=secrets.token_hex(8), address=str(address)
         )
-        self._reports = Reports()
-        meters = WorkerMeters(meter, clock) if meter is not None else None
-        context = WorkerContext(options.id, open_instance, background, self._reports, meters)
+
+        # What all parts report to.
+        reports = Reports()
+        problems = WorkerProblems(options.id, reports)
+        meters = None
+        if given.meter is not None:
+            meters = WorkerMeters(given.meter, clock)
+        recorder = None
+        if given.audit is not None:
+            given.audit.problem.connect(problems.on_audit)
+            recorder = Recorder(given.audit)
+        self.records = PlaneRecords(recorder)
+
+        # Instances, and what keeps them.
+        context = WorkerContext(options.id, given.open_instance, given.background, reports, meters)
         if meters is not None:
-            context.hooks.on_instance_started = meters.instance_started
-            context.hooks.on_instance_ended = meters.instance_ended
+            context.events.started.connect(meters.instance_started)
+            context.events.ended.connect(meters.instance_ended)
         self.pool = Pool(context)
         table = LeaseTable(me.incarnation, options.capacity)
         self.leases = WorkerLeaseManager(self.pool, table, clock)
-        known = vault or WorkerVault(options.vault)
+        vault = given.vault or WorkerVault(options.vault)
         self.references = ReferenceWatcher(
             self.pool,
             self.leases.reconcile,
-            known,
-            lambda spec: resolve(spec, os.environ, known),
-            watch_timing,
+            vault,
+            partial(resolve, environment=os.environ, vault=vault),
+            given.watch_timing,
         )
         self.logins = LoginWatcher(
             self.pool, options.vault.logins if options.vault is not None else None
         )
+
+        # Calls.
         self.artifacts = ArtifactStore(
-            storage or MemoryStorage(), me.incarnation, background, options.retention
+            given.storage,
+            me.incarnation,
+            given.background,
+            options.retention,
+            tenant_limit=self.pool.artifact_limit,
+            on_disk=problems.on_artifact_storage,
+            on_rejected=meters.record_rejected_read if meters is not None else ignore,
         )
-        self.artifacts.tenant_limit = self._artifact_space
-        self.artifacts.on_disk = self._report_artifact_storage
-        self._recorder: Recorder | None = None
-        if audit is not None:
-            audit.on_problem = self._report_audit
-            self._recorder = Recorder(audit)
+        outgoing = Outgoing(str(options.control_plane))
+        approvals = ApprovalQuestions(outgoing)
+        recent = RecentCalls(options.recent_calls) if options.recent_calls else None
         self.executor = Executor(
             self.pool,
             self.leases,
             options.id,
             artifacts=self.artifacts,
-            confirmation=Confirmation(lambda question: self.sync.ask_approval(question)),
-            recorder=self._recorder,
-            recent=RecentCalls(options.recent_calls) if options.recent_calls else None,
+            confirmation=Confirmation(approvals.ask),
+            recorder=recorder,
+            recent=recent,
         )
+
+        # The services for callers.
         describe = LeaseMessages(options.id, self.leases, clock)
         self._exchanges = Exchanges(self.executor, self.leases, describe, me)
-        if meters is not None:
-            self.artifacts.on_rejected = lambda fault: meters.limits.record(fault.metadata)
-            StateMeters(meters, self._state_readers())
-            QuotaMeters(meters.meter, self._quota_readers())
         self.execution = ExecutionService(
             self._exchanges,
             self.executor,
@@ -239,118 +272,33 @@ class Worker:
             describe,
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
-        labels = _labels(options, _advertised(options, bound).host)
+
+        # The stream to the control plane.
         registration = Registration(
             me,
             options.capacity,
             options.control_plane,
             options.worker_key or options.key,
-            labels,
+            _labels(options, address.host),
             options.servers,
             options.standbys,
         )
-        status = WorkerStatus(
-            registration,
-            self.pool,
-            self.leases,
-            lambda: self.executor.in_flight,
-            lambda: self.executor.draining,
-            describe,
-        )
         self.sync = SyncClient(
-            status,
-            lambda reason: shutdown.drain(f"drained: {reason.rstrip('.')}"),
-            Inspection(me, self.executor.recent, self.executor, self.leases).answer,
-            self._record,
+            WorkerStatus(registration, self.pool, self.leases, self.executor, describe),
+            outgoing,
+            approvals,
+            given.shutdown.drain_for,
+            Inspection(me, recent, self.executor, self.leases).answer,
+            self.records.record,
         )
 
-    def record_refused_rpc(self, refusal: RpcRefusal, times: int) -> None:
-        """Record RPCs that were refused because of their caller's identity."""
-        if self._recorder is not None:
-            self._recorder.record_refusal(refusal, times, "worker")
-
-    def _record(self, record: AuditMessage) -> None:
-        if self._recorder is None:
-            return
-        if isinstance(record, sync_pb2.RefusedRpc):
-            refusal = RpcRefusal(record.rpc, record.by, record.peer, record.outcome)
-            self._recorder.record_refusal(refusal, record.times, "control-plane")
-        elif isinstance(record, sync_pb2.OperatorAction):
-            self._recorder.record_operator(record)
-        else:
-            self._recorder.record_approval(record)
-
-    def _state_readers(self) -> StateReaders:
-        pool, leases = self.pool, self.leases
-        return StateReaders(
-            artifacts_failed=lambda: self.artifacts.failed,
-            served=lambda: (each.key.server_id for each in pool.generations),
-            ready=lambda: (
-                live for each in pool.generations for live in each.instances if live.is_ready
-            ),
-            instance_states=lambda: (
-                (status.variant.server_id, status.state)
-                for status in instances_to_proto(list(pool.generations), "")
-            ),
-            loads=self.executor.loads,
-            leases=lambda: (lease.key.server_id for lease in leases.leases),
-            totals={
-                "leaseway.exchange.streams": lambda: self._exchanges.open_streams,
-                "leaseway.exchange.queue.size": lambda: self._exchanges.queued_bytes,
-                "leaseway.artifacts": lambda: len(self.artifacts),
-                "leaseway.artifacts.size": lambda: self.artifacts.total_bytes,
-                "leaseway.registry.version": lambda: pool.registry_version,
-            },
+        # What reads all of them.
+        self.state = WorkerState(
+            self.pool, self.leases, self.executor, self._exchanges, self.artifacts
         )
-
-    def _quota_readers(self) -> QuotaReaders:
-        usage, leases = self.executor.usage, self.leases
-
-        def refused() -> Iterator[tuple[str, Quota, int]]:
-            for (tenant, quota), count in usage.refused.items():
-                yield tenant, quota, count
-            for tenant, count in leases.refusals.items():
-                yield tenant, "leases", count
-
-        return QuotaReaders(
-            limits=lambda: (each.variant.spec.policy.limits for each in self.pool.generations),
-            used={
-                "concurrent": lambda: usage.in_flight,
-                "leases": lambda: leases.held_by_tenants,
-                "artifact_bytes": lambda: self.artifacts.bytes_by_tenant,
-            },
-            refused=refused,
-        )
-
-    def _artifact_space(self, server_id: str, tenant: str) -> int | None:
-        """Return a tenant's limit of bytes of artifacts, or None if there is none."""
-        try:
-            limits = self.pool.resolve(server_id, tenant).variant.spec.policy.limits_of(tenant)
-        except Fault:  # the server was removed
-            return None
-        return limits.artifact_bytes if limits is not None else None
-
-    def _report_artifact_storage(self, failure: str) -> None:
-        message = (
-            f"Worker '{self.id}' cannot keep images and sounds of results: {failure}. They stay in"
-            " their results. Make room on its disk, or name another folder with --artifacts."
-        )
-        self._reports.set_problem(
-            WorkerProblem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning"),
-            bool(failure),
-        )
-
-    def _report_audit(self, failure: str) -> None:
-        problem = WorkerProblem("worker", "AUDIT_NOT_WRITTEN", failure)
-        self._reports.set_problem(problem, bool(failure))
-
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of leases, instances and calls, for diagnostics."""
-        return {
-            "leases": len(tuple(self.leases.leases)),
-            "instances": sum(len(each.instances) for each in self.pool.generations),
-            "calls": self.executor.in_flight,
-        }
+        if meters is not None:
+            StateMeters(meters, self.state)
+            QuotaMeters(meters.meter, self.state)
 
     async def serve(
         self, server: grpc.aio.Server, shutdown: Shutdown, on_ready: Callable[[], None]

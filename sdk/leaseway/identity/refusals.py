@@ -7,11 +7,11 @@ and the number of the others when the minute has passed. So the number of report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from leaseway.wire.errors import Fault
+from leaseway.wire.signals import Signal
 
 WINDOW: Final = 60.0
 MAX_KINDS: Final = 64
@@ -45,11 +45,11 @@ class RpcRefusals:
     """Counts and reports refused RPCs.
 
     Attributes:
-        on_refused: Called with a refusal and its count; None disables counting.
+        refused: Announces a refusal and its count. Nothing is counted while nothing handles it.
     """
 
     def __init__(self) -> None:
-        self.on_refused: Callable[[RpcRefusal, int], None] | None = None
+        self.refused: Signal[RpcRefusal, int] = Signal()
         self._counts: dict[RpcRefusal, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,7 +62,7 @@ class RpcRefusals:
             peer: The peer in gRPC's form, with port.
             fault: The error.
         """
-        if self.on_refused is None:
+        if not self.refused:
             return
         address = peer.rpartition(":")[0] or peer
         refusal = RpcRefusal(rpc, by, address[:_MAX_PEER], fault.reason.value)
@@ -73,7 +73,7 @@ class RpcRefusals:
             self._counts[refusal] += 1
         elif len(self._counts) < MAX_KINDS:
             self._counts[refusal] = 0
-            self.on_refused(refusal, 1)
+            self.refused.emit(refusal, 1)
         else:
             self._counts[OTHERS] = self._counts.get(OTHERS, 0) + 1
 
@@ -84,5 +84,5 @@ class RpcRefusals:
             self._timer = None
         counts, self._counts = self._counts, {}
         for refusal, count in counts.items():
-            if count and self.on_refused is not None:
-                self.on_refused(refusal, count)
+            if count:
+                self.refused.emit(refusal, count)

@@ -267,7 +267,8 @@ async def test_exchanged_files_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", ["file deleted", "folder deleted", "folder moved"])
 async def test_records_continue_in_a_new_file_if_theirs_is_gone(tmp_path: Path, gone: str) -> None:
     folder, problems = tmp_path / "audit", list[str]()
-    log = AuditLog(folder, "w1", "abc", lambda: NOW, check_interval=0, on_problem=problems.append)
+    log = AuditLog(folder, "w1", "abc", lambda: NOW, check_interval=0)
+    log.problem.connect(problems.append)
     log.write([b'{"event":"call","n":1}'])
     match gone:
         case "file deleted":
@@ -300,7 +301,8 @@ async def test_a_full_disk_rejects_writes_and_counts_dropped_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems: list[str] = []
-    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, on_problem=problems.append)
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW)
+    log.problem.connect(problems.append)
     log.write([msgspec.json.encode({"event": "begin", "n": 1})])
     real = os.write
 

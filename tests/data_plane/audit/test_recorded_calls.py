@@ -122,7 +122,7 @@ async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_
 
 async def test_refused_rpcs_of_both_planes_are_recorded(audited: Audited) -> None:
     here = RpcRefusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
-    audited.bench.worker.record_refused_rpc(here, 1)
+    audited.bench.worker.records.record_refused_rpc(here, 1)
     there = sync_pb2.RefusedRpc(rpc="AdminService/DrainWorker", outcome="UNAUTHENTICATED", times=9)
     audited.bench.plane.send(refused_rpc=there)
     await audited.bench.until(lambda: len(audited.records("refused")) == 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import leases_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -207,11 +208,11 @@ async def test_max_age_also_applies_to_leases_of_a_replaced_generation(bench: Be
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_each_start_and_end_is_reported_to_the_hooks_once(bench: Bench, shared: bool) -> None:
+async def test_each_start_and_end_of_an_instance_is_one_event(bench: Bench, shared: bool) -> None:
     heard: list[tuple[str, str]] = []
-    hooks = bench.worker.pool.context.hooks
-    hooks.on_instance_started = lambda live, again: heard.append((live.instance.id, f"up {again}"))
-    hooks.on_instance_ended = lambda live, how: heard.append((live.instance.id, how))
+    events = bench.worker.pool.context.events
+    events.started.connect(lambda live, again: heard.append((live.instance.id, f"up {again}")))
+    events.ended.connect(lambda end: heard.append((end.live.instance.id, end.how)))
     policy = InstancePolicy(start="eager", restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=shared, instances=policy)
     (await bench.until_ready(1)).crash("exit status 1")
@@ -221,3 +222,21 @@ async def test_each_start_and_end_is_reported_to_the_hooks_once(bench: Bench, sh
     assert heard[:3] == [("db-1", "up False"), ("db-1", "exit status 1"), ("db-2", "up True")]
     # A shared instance serves on until the next one is up.
     assert heard.index(("db-2", "closed")) == (4 if shared else 3)
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_a_crash_is_one_event_that_names_the_role_of_the_instance(
+    bench: Bench, role: Role
+) -> None:
+    heard: list[InstanceEnd] = []
+    bench.worker.pool.context.events.ended.connect(heard.append)
+    policy = InstancePolicy(start="eager", restart=Backoff(60.0, 60.0), warm=1)
+    await bench.serve("db", shared=role is Role.SHARED, instances=policy)
+    server = await bench.until_ready(1)
+    if role is Role.LEASED:
+        await bench.acquire()
+    server.crash("exit status 1")
+    await bench.until(lambda: bool(heard))
+    assert [(end.live.instance.id, end.role, end.how, end.crashed) for end in heard] == [
+        ("db-1", role, "exit status 1", True)
+    ]

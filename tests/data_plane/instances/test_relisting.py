@@ -149,9 +149,9 @@ async def test_a_change_without_a_stream_is_sent_on_the_next_one(
     instance.change_tools({**ECHO, "other": OTHER})
     await bench.until(lambda: "other" in instance.tools)
     bench.plane.refusal = None
-    while not bench.worker.sync._outgoing:
+    while not bench.worker.sync._outgoing.is_open:
         await bench.plane.hello()
-        await bench.until(lambda: bench.worker.sync._outgoing or bench.plane.hellos.qsize())
+        await bench.until(lambda: bench.worker.sync._outgoing.is_open or bench.plane.hellos.qsize())
     await bench.push()
     result = await bench.plane.expect("probe_result")
     assert result.id == 0

@@ -39,6 +39,14 @@ _MAX_WRITING: Final = 256 * bounds.MIB
 """Bytes of results whose media are being written. Beyond it, media remain in their results."""
 
 
+def _no_limit(server_id: str, tenant: str) -> int | None:
+    return None
+
+
+def ignore(event: object) -> None:
+    """Handle an event of which nothing needs to know."""
+
+
 class ArtifactStore:
     """Stores the images and sounds of results, and reads them.
 
@@ -47,12 +55,12 @@ class ArtifactStore:
         incarnation: The run of the worker, for references.
         background: Owns the store's tasks.
         limits: Maximum age, size and number of artifacts.
-
-    Attributes:
-        failed: Number of images and sounds that could not be written.
         tenant_limit: Returns a tenant's maximum bytes, for a server and tenant; None for no limit.
         on_disk: Called with the reason when writing fails, with "" when it works again.
         on_rejected: Called with the fault of a rejected read.
+
+    Attributes:
+        failed: Number of images and sounds that could not be written.
     """
 
     def __init__(
@@ -61,6 +69,10 @@ class ArtifactStore:
         incarnation: str,
         background: Background,
         limits: ArtifactLimits,
+        *,
+        tenant_limit: Callable[[str, str], int | None] = _no_limit,
+        on_disk: Callable[[str], None] = ignore,
+        on_rejected: Callable[[Fault], None] = ignore,
     ) -> None:
         self._storage = storage
         self._disk = DiskThreads()
@@ -75,9 +87,9 @@ class ArtifactStore:
         self._removing: asyncio.Task[None] | None = None
         self._readers: Counter[str] = Counter()
         self.failed = 0
-        self.tenant_limit: Callable[[str, str], int | None] = lambda _server, _tenant: None
-        self.on_disk: Callable[[str], None] = lambda _reason: None
-        self.on_rejected: Callable[[Fault], None] = lambda _fault: None
+        self._tenant_limit = tenant_limit
+        self._on_disk = on_disk
+        self._on_rejected = on_rejected
 
     def __len__(self) -> int:
         """Number of artifacts."""
@@ -136,7 +148,7 @@ class ArtifactStore:
                 self._add(call, media, stored)
             self.failed += writer.failed
             if writer.stored or writer.failed:
-                self.on_disk(writer.disk_error)
+                self._on_disk(writer.disk_error)
         except Exception:
             # The result with its media is a valid result, too.
             _logger.exception("The media of %s remain in its result.", writer.tool)
@@ -153,7 +165,7 @@ class ArtifactStore:
             stored.byte_length,
             self._loop.time(),
         )
-        evicted = self._index.add(artifact, self.tenant_limit(call.server_id, artifact.tenant))
+        evicted = self._index.add(artifact, self._tenant_limit(call.server_id, artifact.tenant))
         if evicted:
             _logger.info("%d artifacts were evicted for newer ones.", len(evicted))
             self._remove(evicted)
@@ -265,7 +277,7 @@ class ArtifactStore:
                 "try again soon.",
                 retry_delay=0.2,
             )
-            self.on_rejected(fault)
+            self._on_rejected(fault)
             raise fault
         self._readers[tenant] += 1
         try:

@@ -23,6 +23,7 @@ import msgspec
 
 from leaseway.data_plane.audit.chain import HashChain, file_name
 from leaseway.wire.bounds import MIB
+from leaseway.wire.signals import Signal
 
 _logger = logging.getLogger(__name__)
 
@@ -50,10 +51,10 @@ class AuditLog:
         file_size: Bytes after which a file is rotated.
         check_interval: Seconds between checks that the file is still where it was created.
         on_written: Called with written records, without their members of the hash chain.
-        on_problem: Called with a sentence when writing fails, with "" when it works again.
 
     Attributes:
         worker: Members of each record that identify the worker and its run.
+        problem: Announces a sentence when writing fails, and "" when it works again.
         lost: Records that were dropped since the last write.
 
     Raises:
@@ -69,11 +70,10 @@ class AuditLog:
         *,
         file_size: int = FILE_SIZE,
         check_interval: float = _CHECK_INTERVAL,
-        on_problem: Callable[[str], None] = lambda _sentence: None,
         on_written: Callable[[list[bytes]], None] | None = None,
     ) -> None:
         self.lost = 0
-        self.on_problem = on_problem
+        self.problem: Signal[str] = Signal()
         self._on_written = on_written
         self._folder = folder
         self._path = folder
@@ -166,7 +166,7 @@ class AuditLog:
         if self._problem:
             self._problem = ""
             _logger.warning("The audit is written again.")
-            self.on_problem("")
+            self.problem.emit("")
         if self._size >= self._file_size and not self._closed:
             try:
                 self._next_file()
@@ -258,7 +258,7 @@ class AuditLog:
         if sentence != self._problem:
             self._problem = sentence
             _logger.error("%s", sentence)
-            self.on_problem(sentence)
+            self.problem.emit(sentence)
 
 
 def timestamp(seconds: float) -> str:

@@ -1,51 +1,23 @@
-"""State that all generations of a worker share: callbacks, all instances, stderr of ended ones."""
+"""State that all generations of a worker share: events, all instances, stderr of ended ones."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
+from leaseway.data_plane.instances.events import InstanceEvents
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.metrics.instruments import WorkerMeters
-from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire.errors import Fault
+from leaseway.spec.model import VariantKey
 from leaseway.wire.secrets.redaction import redact
 
 _LOGS_PER_SERVER: Final = 4
 _MAX_SERVERS: Final = 1024
-
-
-@dataclass
-class Hooks:
-    """Callbacks for events of instances; set once, while the worker is built.
-
-    Attributes:
-        on_leased_instance_ended: The instance of a lease ended by itself; the fault, if known.
-        on_tools_changed: A server reported that its tools changed.
-        on_lease_due: A lease must end because its instance is too old or was idle for too long;
-            the text says why. No call is in flight.
-        on_instance_started: An instance is ready; true after a failed start or a crash.
-        on_instance_ended: An instance that was ready has been closed, or ended by itself
-            (`live.fault`); the text says how.
-        on_reference_missing: A probe failed because a reference does not resolve.
-        on_login_required: A probe failed because nobody has logged in.
-        on_takeover: A generation whose first start had failed replaced its predecessor.
-    """
-
-    on_leased_instance_ended: Callable[[LiveInstance, Fault | None], None] = lambda *_: None
-    on_tools_changed: Callable[[VariantKey, LiveInstance], None] = lambda *_: None
-    on_lease_due: Callable[[LiveInstance, str], None] = lambda *_: None
-    on_instance_started: Callable[[LiveInstance, bool], None] = lambda *_: None
-    on_instance_ended: Callable[[LiveInstance, str], None] = lambda *_: None
-    on_reference_missing: Callable[[ServerSpec], None] = lambda _: None
-    on_login_required: Callable[[ServerSpec], None] = lambda _: None
-    on_takeover: Callable[[], object] = lambda: None
 
 
 class SpareHolder(Protocol):
@@ -150,6 +122,6 @@ class WorkerContext:
     background: Background
     reports: Reports
     meters: WorkerMeters | None = None
-    hooks: Hooks = field(default_factory=Hooks)
+    events: InstanceEvents = field(default_factory=InstanceEvents)
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Final
+from typing import Final, assert_never
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.desired_state import HeldVariant
@@ -20,12 +20,9 @@ from leaseway.data_plane.core.instances.lifetimes import (
 )
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL, sentence
 from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.instance_set import InstanceSet
-from leaseway.data_plane.instances.live_instance import (
-    InstanceOwner,
-    LiveInstance,
-    ended_by_itself,
-)
+from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
@@ -58,7 +55,9 @@ class Generation(InstanceOwner):
         self.predecessor: Generation | None = None
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self.instances = InstanceSet(variant, context, self, self.problems, self._on_up)
+        self.instances = InstanceSet(
+            variant, context, self, self.problems, self._on_up, self._on_ended
+        )
         self.supervisor = SharedSupervisor(
             self.instances, context, self._replace_predecessor, self._report_failed_change
         )
@@ -242,7 +241,7 @@ class Generation(InstanceOwner):
         if predecessor is not None:
             self.problems.clear(_CHANGED_LAUNCH_FAILED)
             predecessor.drain()
-            self._context.hooks.on_takeover()
+            self._context.events.takeover.emit()
 
     def _report_failed_change(self, fault: Fault) -> None:
         if self.predecessor is not None:
@@ -317,7 +316,7 @@ class Generation(InstanceOwner):
         else:
             return min(idle_at, old_at)
         if not live.calls:
-            self._context.hooks.on_lease_due(live, live.overdue)
+            self._context.events.lease_due.emit(live, live.overdue)
         return math.inf
 
     def drain(self) -> None:
@@ -344,17 +343,22 @@ class Generation(InstanceOwner):
             await asyncio.wait(closing)
 
     def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
-        self.instances.remove(live, "ended" if fault is None else fault.message)
-        if live.up_since is None:
-            return  # the task that starts it handles the failure
-        if live.lease_id:
-            if fault is not None and not self.draining:
-                self.problems.report_crash(fault)
-            self._context.hooks.on_leased_instance_ended(live, fault)
+        # One that was not ready: the task that starts it handles the failure.
+        self.instances.remove(live, "ended" if fault is None else fault.message, crashed=True)
+
+    def _on_ended(self, end: InstanceEnd) -> None:
+        if not end.crashed:
             return
-        fault = fault or ended_by_itself(live.spec)
-        self.supervisor.handle_crash(live, fault)
-        self._spares.handle_crash(live, fault)
+        match end.role:
+            case Role.SHARED:
+                self.supervisor.handle_crash(end.live, end.cause)
+            case Role.SPARE:
+                self._spares.handle_crash(end.live, end.cause)
+            case Role.LEASED:  # its lease ends, too (`WorkerLeaseManager`)
+                if end.live.fault is not None and not self.draining:
+                    self.problems.report_crash(end.live.fault)
+            case _:
+                assert_never(end.role)
 
     def on_instance_idle(self, live: LiveInstance) -> None:
         if live.draining:
@@ -363,7 +367,7 @@ class Generation(InstanceOwner):
             self._expire_leases()
 
     def on_instance_tools_changed(self, live: LiveInstance) -> None:
-        self._context.hooks.on_tools_changed(self.key, live)
+        self._context.events.tools_changed.emit(self.key, live)
 
     def on_instance_disconnected(self, live: LiveInstance) -> None:
         self._context.reports.mark_instances_changed()

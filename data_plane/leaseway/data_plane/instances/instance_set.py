@@ -12,6 +12,7 @@ from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.lease_names import LeaseNames
@@ -48,6 +49,7 @@ class InstanceSet:
         owner: InstanceOwner,
         problems: ServerProblems,
         on_up: Callable[[], None],
+        on_ended: Callable[[InstanceEnd], None],
     ) -> None:
         self.variant = variant
         self.circuit_breaker = CircuitBreaker()
@@ -63,6 +65,7 @@ class InstanceSet:
         self._loop = asyncio.get_running_loop()
         self._all: dict[str, LiveInstance] = {}
         self._on_up = on_up
+        self._on_ended = on_ended
         self._downgraded = False
 
     def __len__(self) -> int:
@@ -175,7 +178,7 @@ class InstanceSet:
 
     def _start_succeeded(self, live: LiveInstance) -> None:
         restarted = self.circuit_breaker.failures > 0
-        self._context.hooks.on_instance_started(live, restarted)
+        self._context.events.started.emit(live, restarted)
         self._context.reports.record_instance_event(
             self.key,
             live.instance.id,
@@ -201,15 +204,19 @@ class InstanceSet:
         self.last_fault = fault
         self._problems.report_crash(fault)
 
-    def remove(self, live: LiveInstance, state: str) -> None:
-        """Remove an instance and keep its stderr; `state` says how it ended.
+    def remove(self, live: LiveInstance, state: str, *, crashed: bool = False) -> None:
+        """Remove an instance and keep its stderr; announce the end of one that was ready.
 
         Does nothing if it was removed before.
+
+        Args:
+            live: The instance.
+            state: How it ended.
+            crashed: Whether it ended by itself.
         """
         if self._all.pop(live.instance.id, None) is None:
             return
         if live.up_since is not None:
-            self._context.hooks.on_instance_ended(live, state)
             message, reason = f"An instance of server {self.key} ended: {state}.", ""
             if live.fault is not None:
                 message, reason = live.fault.message, live.fault.reason.value
@@ -219,6 +226,16 @@ class InstanceSet:
         self._context.instances.remove(live)
         self._context.stderr_history.add(self.key, live.instance, state)
         self._context.reports.mark_instances_changed()
+        if live.up_since is not None:
+            end = InstanceEnd(live, self.role(live), state, crashed)
+            self._on_ended(end)
+            self._context.events.ended.emit(end)
+
+    def role(self, live: LiveInstance | None) -> Role:
+        """Return what an instance is for; None stands for the next one."""
+        if self.variant.spec.truely_stateless:
+            return Role.SHARED
+        return Role.LEASED if live is not None and live.lease_id else Role.SPARE
 
     def discard(self, live: LiveInstance) -> asyncio.Task[None]:
         """Remove an instance and close it in the background."""

@@ -36,7 +36,7 @@ class LoginWatcher:
         self._scanner = DiskScanner(DISK_TIMEOUT)
         self._stamp: FileStamp = None
         self._waiting: dict[VariantKey, None] = {}
-        pool.context.hooks.on_login_required = self._add_waiting
+        pool.context.events.login_required.connect(self._add_waiting)
 
     def _add_waiting(self, spec: ServerSpec) -> None:
         """Note a server whose probe needs a login."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
@@ -166,6 +167,14 @@ class Pool:
         for key in [key for key in self._of_logins if key.server_id == server_id]:
             self._forget_login(key)
 
+    def artifact_limit(self, server_id: str, tenant: str) -> int | None:
+        """Return a tenant's limit of bytes of artifacts, or None if there is none."""
+        try:
+            limits = self.resolve(server_id, tenant).variant.spec.policy.limits_of(tenant)
+        except Fault:  # the server was removed
+            return None
+        return limits.artifact_bytes if limits is not None else None
+
     def _not_found(self, server_id: str, tenant: str, agent: str) -> Fault:
         # Deltas contain only servers that have started, and only one worker probes the others.
         if any(
@@ -322,7 +331,7 @@ class Pool:
             current.adopt_if_empty(live)
             return
         self._probe_instances[key] = _ProbeInstance(
-            launch_hash, live, lambda state: self._close_probe_instance(key, state)
+            launch_hash, live, partial(self._close_probe_instance, key)
         )
 
     def _close_probe_instance(self, key: VariantKey, state: str = "closed") -> None:

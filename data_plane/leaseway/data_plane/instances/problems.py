@@ -1,4 +1,4 @@
-"""The problems of one generation that operators see; all are cleared when it is replaced."""
+"""The problems that operators see: of a worker, and of one generation until it is replaced."""
 
 from __future__ import annotations
 
@@ -146,3 +146,32 @@ class ServerProblems:
             )
         elif not any(other.differing for other in instances):
             self.clear(_TOOL_DIFFERS)
+
+
+class WorkerProblems:
+    """Reports the problems of a worker that are no server's.
+
+    Args:
+        worker_id: The worker.
+        reports: Gets the problems.
+    """
+
+    def __init__(self, worker_id: str, reports: Reports) -> None:
+        self._worker_id = worker_id
+        self._reports = reports
+
+    def on_artifact_storage(self, failure: str) -> None:
+        """Report why artifacts cannot be written; empty if they can again."""
+        message = (
+            f"Worker '{self._worker_id}' cannot keep images and sounds of results: {failure}. They "
+            "stay in their results. Make room on its disk, or name another folder with --artifacts."
+        )
+        self._reports.set_problem(
+            WorkerProblem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning"),
+            bool(failure),
+        )
+
+    def on_audit(self, failure: str) -> None:
+        """Report why the audit cannot be written; empty if it can again."""
+        problem = WorkerProblem("worker", "AUDIT_NOT_WRITTEN", failure)
+        self._reports.set_problem(problem, bool(failure))

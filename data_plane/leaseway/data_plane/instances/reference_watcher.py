@@ -105,7 +105,7 @@ class ReferenceWatcher:
         self._resolutions: dict[VariantKey, _Resolution] = {}
         self._trials: dict[VariantKey, _Trial] = {}
         self._unresolved: dict[VariantKey, ServerSpec] = {}  # their probes failed; not served
-        self._context.hooks.on_reference_missing = self._add_unresolved
+        self._context.events.reference_missing.connect(self._add_unresolved)
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._scanner = DiskScanner(timing.file_timeout)
         self._stopped = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.background import Alarm
@@ -16,6 +17,7 @@ from leaseway.data_plane.core.leases.errors import (
     wrong_holder,
 )
 from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
+from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -66,11 +68,11 @@ class WorkerLeaseManager:
         self._rejection: Fault | None = None
         self._alarm = Alarm(self._tick)
         self.refusals: Counter[str] = Counter()
-        hooks = self._context.hooks
-        hooks.on_leased_instance_ended = self._on_instance_ended
+        events = self._context.events
+        events.ended.connect(self._on_instance_ended)
+        events.lease_due.connect(self._on_lease_due)
         # Not at once: the generation that reports a takeover is still changing.
-        hooks.on_takeover = lambda: self._loop.call_soon(self.reconcile)
-        hooks.on_lease_due = lambda live, cause: self.revoke(live.lease_id, cause)
+        events.takeover.connect(partial(self._loop.call_soon, self.reconcile))
 
     @property
     def leases(self) -> Iterable[WorkerLease]:
@@ -393,11 +395,15 @@ class WorkerLeaseManager:
         outdated = live is not None and current.instances.is_outdated(live)
         return "a secret or file" if outdated else ""
 
-    def _on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
-        self._instances.pop(live.lease_id, None)
-        self.end(
-            live.lease_id, "lost", fault.message if fault is not None else "its instance ended"
-        )
+    def _on_instance_ended(self, end: InstanceEnd) -> None:
+        if not end.crashed or end.role is not Role.LEASED:
+            return
+        lease_id, fault = end.live.lease_id, end.live.fault
+        self._instances.pop(lease_id, None)
+        self.end(lease_id, "lost", fault.message if fault is not None else "its instance ended")
+
+    def _on_lease_due(self, live: LiveInstance, cause: str) -> None:
+        self.revoke(live.lease_id, cause)
 
     def end(self, lease_id: str, outcome: LeaseOutcome, cause: str = "") -> bool:
         """End a lease; return False if it is not held."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Protocol
 
@@ -13,6 +12,10 @@ from leaseway.data_plane.metrics.instruments import MeasuredInstance, WorkerMete
 from leaseway.spec.policy import OTHER_TENANTS, TenantLimits
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
+
+Quota = Literal["calls", "concurrent", "external", "leases", "artifact_bytes"]
+Amounts = Mapping[str, float]
+"""Usage by tenant."""
 
 
 class MeasuredLoad(Protocol):
@@ -31,27 +34,38 @@ class MeasuredLoad(Protocol):
         """Seconds that the oldest of these has waited."""
 
 
-@dataclass(frozen=True)
-class StateReaders:
-    """Readers of a worker's state. None of them may block.
+class MeasuredState(Protocol):
+    """The state of a worker. Reading it never blocks."""
 
-    Attributes:
-        served: The ids of all servers.
-        ready: All ready instances.
-        instance_states: (server id, state) of every instance.
-        leases: The server id of every held lease.
-        loads: The calls in flight by server.
-        totals: Numbers by the name of their instrument in `TOTALS`.
-        artifacts_failed: Number of artifacts that could not be written.
-    """
+    def served(self) -> Iterable[str]:
+        """Return the ids of all servers."""
 
-    served: Callable[[], Iterable[str]]
-    ready: Callable[[], Iterable[MeasuredInstance]]
-    instance_states: Callable[[], Iterable[tuple[str, str]]]
-    leases: Callable[[], Iterable[str]]
-    loads: Callable[[], Mapping[str, MeasuredLoad]]
-    totals: Mapping[str, Callable[[], float]]
-    artifacts_failed: Callable[[], float]
+    def ready(self) -> Iterable[MeasuredInstance]:
+        """Return all ready instances."""
+
+    def instance_states(self) -> Iterable[tuple[str, str]]:
+        """Return (server id, state) of every instance."""
+
+    def leased(self) -> Iterable[str]:
+        """Return the server id of every held lease."""
+
+    def loads(self) -> Mapping[str, MeasuredLoad]:
+        """Return the calls in flight by server."""
+
+    def totals(self) -> Mapping[str, float]:
+        """Return numbers by the name of their instrument in `TOTALS`."""
+
+    def failed_artifacts(self) -> float:
+        """Return the number of artifacts that could not be written."""
+
+    def limits(self) -> Iterable[Mapping[str, TenantLimits]]:
+        """Return the tenants' limits in each server's policy; they are the same in all policies."""
+
+    def used(self) -> Mapping[Quota, Amounts]:
+        """Return the current usage by quota."""
+
+    def refused(self) -> Iterable[tuple[str, Quota, int]]:
+        """Return (tenant, quota, count) of rejections since the worker's start."""
 
 
 TOTALS: Final[Mapping[str, tuple[str, str]]] = {
@@ -75,18 +89,18 @@ class StateMeters:
 
     Args:
         meters: Registers the instruments, and drops the series of removed servers.
-        readers: Read the state.
+        state: The state of the worker.
         clock: Monotonic seconds.
     """
 
     def __init__(
         self,
         meters: WorkerMeters,
-        readers: StateReaders,
+        state: MeasuredState,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._meters = meters
-        self._readers = readers
+        self._state = state
         self._clock = clock
         self._retention = Retention()
         meter = meters.meter
@@ -125,63 +139,46 @@ class StateMeters:
             "leaseway.artifacts.failed",
             "{artifact}",
             "Images and sounds that could not be written and remain in their results.",
-            lambda: _single(readers.artifacts_failed),
+            self._failed_artifacts,
             kind="counter",
         )
-        for name, read in readers.totals.items():
-            unit, description = TOTALS[name]
-            meter.observe(name, unit, description, partial(_single, read))
+        for name, (unit, description) in TOTALS.items():
+            meter.observe(name, unit, description, partial(self._total, name))
 
     def _prune(self) -> None:
-        for live in self._readers.ready():
+        for live in self._state.ready():
             self._meters.count_late_replies(live)
-        present = {*self._readers.served(), *self._readers.leases()} | self._meters.take_touched()
+        present = {*self._state.served(), *self._state.leased()} | self._meters.take_touched()
         self._meters.keep(self._retention.retained(present, self._clock()))
 
     def _leases(self) -> Reading:
-        held = Counter(self._readers.leases())
+        held = Counter(self._state.leased())
         return (((server_id,), float(count)) for server_id, count in held.items())
 
     def _in_flight(self) -> Reading:
-        loads = self._readers.loads().items()
+        loads = self._state.loads().items()
         return [((server_id,), float(load.in_flight)) for server_id, load in loads]
 
     def _waiting(self) -> Reading:
-        loads = self._readers.loads().items()
+        loads = self._state.loads().items()
         return [((server_id,), float(load.waiting)) for server_id, load in loads]
 
     def _oldest_wait(self) -> Reading:
-        loads = self._readers.loads().items()
+        loads = self._state.loads().items()
         return [((server_id,), load.oldest_wait) for server_id, load in loads]
 
+    def _failed_artifacts(self) -> Reading:
+        return [((), float(self._state.failed_artifacts()))]
+
+    def _total(self, name: str) -> Reading:
+        return [((), float(self._state.totals()[name]))]
+
     def _instances(self) -> Iterator[tuple[tuple[str, str], float]]:
-        yield from Counter(self._readers.instance_states()).items()
+        yield from Counter(self._state.instance_states()).items()
 
 
-def _single(read: Callable[[], float]) -> Reading:
-    return [((), float(read()))]
-
-
-Quota = Literal["calls", "concurrent", "external", "leases", "artifact_bytes"]
-Amounts = Mapping[str, float]
-"""Usage by tenant."""
 _Series = Iterator[tuple[tuple[str, str], float]]
 _HELD: Final[tuple[Quota, ...]] = ("concurrent", "leases", "artifact_bytes")
-
-
-@dataclass(frozen=True)
-class QuotaReaders:
-    """Readers of tenants' limits and usage. None of them may block.
-
-    Attributes:
-        limits: The tenants' limits in each server's policy; they are the same in all policies.
-        used: Current usage by quota.
-        refused: (tenant, quota, count) of rejections since the worker's start.
-    """
-
-    limits: Callable[[], Iterable[Mapping[str, TenantLimits]]]
-    used: Mapping[Quota, Callable[[], Amounts]]
-    refused: Callable[[], Iterable[tuple[str, Quota, int]]]
 
 
 class QuotaMeters:
@@ -191,8 +188,8 @@ class QuotaMeters:
     the largest of them, because the limits of `*` apply to each tenant separately.
     """
 
-    def __init__(self, meter: Meter, readers: QuotaReaders) -> None:
-        self._readers = readers
+    def __init__(self, meter: Meter, state: MeasuredState) -> None:
+        self._state = state
         labels = Attr.TENANT, Attr.QUOTA
         meter.observe(
             "leaseway.tenant.limit",
@@ -213,7 +210,7 @@ class QuotaMeters:
 
     def _configured(self) -> Mapping[str, TenantLimits]:
         configured: dict[str, TenantLimits] = {}
-        for limits in self._readers.limits():
+        for limits in self._state.limits():
             configured.update(limits)
         return configured
 
@@ -228,8 +225,7 @@ class QuotaMeters:
 
     def _used(self) -> _Series:
         configured = self._configured()
-        for quota, read in self._readers.used.items():
-            amounts = read()
+        for quota, amounts in self._state.used().items():
             for tenant, limits in configured.items():
                 if getattr(limits, quota) is None:
                     continue
@@ -241,5 +237,5 @@ class QuotaMeters:
 
     def _refused(self) -> _Series:
         configured = self._configured()
-        for tenant, quota, count in self._readers.refused():
+        for tenant, quota, count in self._state.refused():
             yield (tenant if tenant in configured else OTHER_TENANTS, quota), float(count)

@@ -54,6 +54,14 @@ class MeasuredInstance(Protocol):
         """The MCP client."""
 
 
+class MeasuredEnd(Protocol):
+    """The end of an instance, as metrics see it."""
+
+    @property
+    def live(self) -> MeasuredInstance:
+        """The instance."""
+
+
 class WorkerMeters:
     """The instruments of a worker that are written at events.
 
@@ -221,13 +229,14 @@ class WorkerMeters:
         self._starts.cell(spec.key.server_id, outcome).record(took)
 
     def instance_started(self, live: MeasuredInstance, again: bool) -> None:
-        """Count a restart (`Hooks.on_instance_started`)."""
+        """Count a restart (`InstanceEvents.started`)."""
         if again:
             self._touched.add(live.spec.key.server_id)
             self._restarts.cell(live.spec.key.server_id).add()
 
-    def instance_ended(self, live: MeasuredInstance, _how: str) -> None:
-        """Record the lifetime of an instance (`Hooks.on_instance_ended`)."""
+    def instance_ended(self, end: MeasuredEnd) -> None:
+        """Record the lifetime of an instance (`InstanceEvents.ended`)."""
+        live = end.live
         spec = live.spec
         reason = live.fault.reason.value if live.fault is not None else ""
         lifetime = self._clock() - live.up_since if live.up_since is not None else 0.0
@@ -244,6 +253,10 @@ class WorkerMeters:
             self._late.cell(live.spec.key.server_id).add(late - seen)
             self._late_seen[live.instance.id] = late
 
+    def record_rejected_read(self, fault: Fault) -> None:
+        """Count the limit for which a read of an artifact was rejected."""
+        self.limits.record(fault.metadata)
+
     def record_dropped_frame(self, kind: str) -> None:
         """Record a dropped `progress` or `log` frame."""
         self._dropped.cell(kind).add()
@@ -254,7 +267,11 @@ class WorkerMeters:
         return touched
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Keep only the series of wanted servers."""
+        """Keep only the series of wanted servers, and those of none."""
+
+        def is_kept(server_id: str) -> bool:
+            return not server_id or wanted(server_id)
+
         for instrument in (
             self._calls,
             self._sessions,
@@ -264,9 +281,7 @@ class WorkerMeters:
             self._late,
             self._restarts,
         ):
-            instrument.remove_unless(
-                Attr.SERVER, lambda server_id: not server_id or wanted(server_id)
-            )
+            instrument.remove_unless(Attr.SERVER, is_kept)
         for servers in (self._pipe, self._tcp):
             for server_id in [server_id for server_id in servers if not wanted(server_id)]:
                 del servers[server_id]
@@ -282,7 +297,7 @@ def measure_lease_wait(
         A function to call with the granted lease, whether it is new, and its instance.
     """
     if meters is None:
-        yield lambda _lease, _is_new, _live: None
+        yield _ignore_grant
         return
     started_at = time.perf_counter()
 
@@ -298,6 +313,10 @@ def measure_lease_wait(
     except Fault as fault:
         meters.record_lease_refusal(server_id, time.perf_counter() - started_at, fault)
         raise
+
+
+def _ignore_grant(lease: WorkerLease, is_new: bool, live: MeasuredInstance | None) -> None:
+    """Stand in for a record of a granted lease while metrics are off."""
 
 
 @contextmanager

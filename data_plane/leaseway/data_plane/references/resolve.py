@@ -238,11 +238,15 @@ class _Resolver:
         return text.removesuffix("\n").removesuffix("\r")
 
 
+def _ignore(path: str) -> None:
+    """Handle the opening of a file of which nothing needs to know."""
+
+
 def resolve(
     spec: ServerSpec,
     environment: Mapping[str, str],
     vault: Vault = NO_VAULT,
-    on_open: Callable[[str], None] = lambda _path: None,
+    on_open: Callable[[str], None] = _ignore,
 ) -> ResolvedValues:
     """Return the resolved values of a server; log lines hide its secrets while they are in use.
 

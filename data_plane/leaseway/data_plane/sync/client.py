@@ -7,18 +7,21 @@ the held variants, so that nothing is sent twice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
+from leaseway.data_plane.audit.planes import AuditMessage
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
+from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import WorkerStatus
 from leaseway.spec.codec import key_from_proto
@@ -30,7 +33,7 @@ from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.channels.trace_context import context_from
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Reason
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.span_attributes import Attr
 from leaseway.wire.status import fault_from_rpc_error
@@ -40,10 +43,7 @@ from leaseway.wire.version import PROTOCOL_VERSION
 _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
 _REDIRECT_DELAY: Final = Backoff(0.3, 0.3)
-_MAX_QUEUED: Final = 1024
 _REPORT_INTERVAL: Final = 0.1
-_FLUSH_TIMEOUT: Final = 0.5
-_APPROVAL_TIMEOUT: Final = 5.0
 _COMPILE_SLICE: Final = 0.005
 """Seconds that compiling schemas may hold up calls at a time."""
 _COMPILED_INLINE: Final = 4 * bounds.KIB
@@ -65,14 +65,13 @@ class _StreamEnded(Exception):
     """Why this end closes the stream, in a sentence."""
 
 
-AuditMessage = sync_pb2.ApprovalDecision | sync_pb2.OperatorAction | sync_pb2.RefusedRpc
-
-
 class SyncClient:
     """Keeps a worker joined to its control plane.
 
     Args:
         status: Builds the messages with the worker's state.
+        outgoing: Queues the messages of the current stream.
+        approvals: Handles the answers to the worker's questions.
         on_drain: Called with a reason when the control plane asks the worker to shut down.
         inspect: Answers operators' inspections.
         on_record: Called with decisions about calls and actions of operators, for the audit.
@@ -86,11 +85,15 @@ class SyncClient:
     def __init__(
         self,
         status: WorkerStatus,
+        outgoing: Outgoing,
+        approvals: ApprovalQuestions,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected],
         on_record: Callable[[AuditMessage], None],
     ) -> None:
         self._status = status
+        self._outgoing = outgoing
+        self._approvals = approvals
         self._registration = status.registration
         self._pool = status.pool
         self._leases = status.leases
@@ -101,14 +104,9 @@ class SyncClient:
         self._prober = Prober(status.pool, self._send_probe_result)
         self.server_folders: tuple[str, ...] = ()
         self._highest_epoch = 0
-        self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
-        self._overfull = asyncio.Event()
         self._applied_delta = False  # on the current stream
         self._last_refusal: str | None = None
-        self._address = str(status.registration.control_plane)
         self._redirected = False
-        self._approvals: dict[int, asyncio.Future[sync_pb2.ApprovalAnswer]] = {}
-        self._last_question = 0
         self.joined = asyncio.Event()
         self.caught_up = asyncio.Event()
 
@@ -117,14 +115,15 @@ class SyncClient:
         planes = (self._registration.control_plane, *self._registration.standbys)
         channel = self._channel = LeaderChannel(
             [str(plane) for plane in planes],
-            lambda address: open_channel(address, CHANNEL_OPTIONS),
+            partial(open_channel, options=CHANNEL_OPTIONS),
         )
         # The generated stub cannot be typed for writing to an open stream.
         stub: Any = sync_pb2_grpc.SyncServiceStub(channel)
         failures = 0
         try:
             while True:
-                self._address, self._redirected = self._channel.address, False
+                self._redirected = False
+                self._outgoing.switch_to(channel.address)
                 welcomed = await self._run_stream(stub, first_failure=failures == 0)
                 failures = 1 if welcomed else failures + 1
                 # With standbys the next one is tried soon: one of them is about to lead.
@@ -143,40 +142,11 @@ class SyncClient:
         self._status.leaving = True
         await self.flush()
 
-    async def ask_approval(self, question: sync_pb2.ApprovalQuestion) -> sync_pb2.ApprovalAnswer:
-        """Ask the control plane whether a person approves a call.
-
-        Raises:
-            Fault: CONTROL_PLANE_UNAVAILABLE: it does not answer.
-        """
-        self._last_question = question.id = self._last_question + 1
-        answer: asyncio.Future[sync_pb2.ApprovalAnswer] = asyncio.get_running_loop().create_future()
-        self._approvals[question.id] = answer
-        try:
-            if self._outgoing is not None:
-                self._send(sync_pb2.SyncRequest(approval_question=question))
-                async with asyncio.timeout(_APPROVAL_TIMEOUT):
-                    return await answer
-        except TimeoutError:
-            pass
-        finally:
-            del self._approvals[question.id]
-        raise Fault(
-            Reason.CONTROL_PLANE_UNAVAILABLE,
-            f"This call needs a person's approval, and the control plane at {self._address}, which "
-            "stores approvals, does not answer this worker. Try again later.",
-            retry_delay=1.0,
-        )
-
     async def flush(self) -> None:
         """Report all changes now, and wait until they are written, for at most 0.5 s."""
-        outgoing = self._outgoing
-        if outgoing is None:
-            return
-        self._send(sync_pb2.SyncRequest(report=self._status.report()))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSH_TIMEOUT):
-                await outgoing.join()
+        if self._outgoing.is_open:
+            self._outgoing.send(sync_pb2.SyncRequest(report=self._status.report()))
+            await self._outgoing.flush()
 
     async def _run_stream(self, stub: Any, first_failure: bool) -> bool:
         """Serve one stream until it ends; return whether the control plane welcomed the worker."""
@@ -198,7 +168,7 @@ class SyncClient:
         except Exception:
             _logger.exception("The Sync stream failed in this worker; reconnecting.")
         finally:
-            self._outgoing = None
+            self._outgoing.close()
             self._prober.cancel_all()
             stream.cancel()
         return welcomed
@@ -216,7 +186,7 @@ class SyncClient:
         _logger.log(
             logging.INFO if is_new else logging.DEBUG,
             "The control plane at %s does not lead; worker %s joins %s.",
-            self._address,
+            self._outgoing.address,
             self._registration.worker.id,
             leader or "the next leader",
         )
@@ -230,7 +200,7 @@ class SyncClient:
             _logger.log(
                 logging.ERROR if first or is_new else logging.DEBUG,
                 "The control plane at %s rejected worker %s, which tries again: %s",
-                self._address,
+                self._outgoing.address,
                 worker_id,
                 refusal,
             )
@@ -245,7 +215,7 @@ class SyncClient:
             "--control-plane is its address. (%s)"
         )
         level = logging.WARNING if first else logging.DEBUG
-        _logger.log(level, message, self._address, worker_id, details)
+        _logger.log(level, message, self._outgoing.address, worker_id, details)
 
     async def _receive_welcome(self, stream: Stream) -> sync_pb2.Welcome:
         message = await _read(stream)
@@ -253,7 +223,8 @@ class SyncClient:
             raise _StreamEnded("The control plane ended the Sync stream without a welcome.")
         if message.WhichOneof("message") != "welcome":
             raise _StreamEnded(
-                f"The first message from {self._address} was no welcome; is it a control plane?"
+                f"The first message from {self._outgoing.address} was no welcome; is it a control "
+                "plane?"
             )
         if message.welcome.protocol_version != PROTOCOL_VERSION:
             raise _StreamEnded(
@@ -261,20 +232,21 @@ class SyncClient:
                 f"worker {PROTOCOL_VERSION}; run the same version of Leaseway on both."
             )
         self._check_epoch(message.welcome.epoch)
-        _logger.info("Worker %s has joined %s.", self._registration.worker.id, self._address)
+        _logger.info(
+            "Worker %s has joined %s.", self._registration.worker.id, self._outgoing.address
+        )
         return message.welcome
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self._highest_epoch:
             raise _StreamEnded(
-                f"The control plane at {self._address} has epoch {epoch}, older than "
+                f"The control plane at {self._outgoing.address} has epoch {epoch}, older than "
                 f"{self._highest_epoch}, which this worker has seen; its stream is closed."
             )
         self._highest_epoch = epoch
 
     async def _serve(self, stream: Stream, pulse_interval: float) -> None:
-        outgoing = self._outgoing = asyncio.Queue(_MAX_QUEUED)
-        overfull = self._overfull = asyncio.Event()
+        outgoing = self._outgoing.open()
         self._applied_delta = False
         self.joined.set()
         loop = asyncio.get_running_loop()
@@ -282,7 +254,7 @@ class SyncClient:
             loop.create_task(self._read_all(stream), name="sync reader"),
             loop.create_task(self._write_all(stream, outgoing), name="sync writer"),
             loop.create_task(self._report(), name="sync reporter"),
-            loop.create_task(_fail_when_overfull(overfull), name="sync limit"),
+            loop.create_task(_fail_when_overfull(self._outgoing.overfull), name="sync limit"),
         ]
         if pulse_interval > 0:
             tasks.append(loop.create_task(self._pulse(pulse_interval), name="sync pulse"))
@@ -313,7 +285,7 @@ class SyncClient:
                 self._check_epoch(message.delta.epoch)
                 await self._apply(message.delta)
             case "want":
-                self._send(sync_pb2.SyncRequest(held=self._status.held(message.want)))
+                self._outgoing.send(sync_pb2.SyncRequest(held=self._status.held(message.want)))
             case "probe":
                 self._prober.start(message.probe)
             case "cancel_probe":
@@ -323,13 +295,11 @@ class SyncClient:
             case "revoke":
                 self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
             case "inspect":
-                self._send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
+                self._outgoing.send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
             case "server_folders":
                 self.server_folders = tuple(message.server_folders.folders)
             case "approval_answer":
-                approval = self._approvals.get(message.approval_answer.id)
-                if approval is not None and not approval.done():
-                    approval.set_result(message.approval_answer)
+                self._approvals.handle_answer(message.approval_answer)
             case "approval_decision" | "operator_action" | "refused_rpc" as kind:
                 self._on_record(getattr(message, kind))
             case kind:
@@ -339,11 +309,11 @@ class SyncClient:
         refusals = await _apply_delta(self._pool, delta)
         self._leases.reconcile()
         if refusals:
-            self._send(
+            self._outgoing.send(
                 sync_pb2.SyncRequest(nack=sync_pb2.Nack(nonce=delta.nonce, refusals=refusals))
             )
         version = self._pool.registry_version
-        self._send(
+        self._outgoing.send(
             sync_pb2.SyncRequest(ack=sync_pb2.Ack(nonce=delta.nonce, registry_version=version))
         )
         if not self._applied_delta:  # the recorded lists are known only from now on
@@ -352,16 +322,7 @@ class SyncClient:
             self._prober.relist_changed()
 
     def _send_probe_result(self, result: sync_pb2.ProbeResult) -> None:
-        self._send(sync_pb2.SyncRequest(probe_result=result))
-
-    def _send(self, message: sync_pb2.SyncRequest) -> None:
-        if self._outgoing is None:
-            return  # the next stream starts with the whole state
-        try:
-            self._outgoing.put_nowait(message)
-        except asyncio.QueueFull:
-            # The stream is not cancelled here: its reader would see a cancelled task.
-            self._overfull.set()
+        self._outgoing.send(sync_pb2.SyncRequest(probe_result=result))
 
     async def _write_all(
         self, stream: Stream, outgoing: asyncio.Queue[sync_pb2.SyncRequest]
@@ -381,13 +342,13 @@ class SyncClient:
     async def _pulse(self, interval: float) -> None:
         """Show that the worker's loop runs, also while a long delta is applied."""
         while True:
-            self._send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse()))
+            self._outgoing.send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse()))
             await asyncio.sleep(max(interval, _REPORT_INTERVAL))
 
     async def _report(self) -> None:
         while True:
             await self._reports.wait()
-            self._send(sync_pb2.SyncRequest(report=self._status.report()))
+            self._outgoing.send(sync_pb2.SyncRequest(report=self._status.report()))
             await asyncio.sleep(_REPORT_INTERVAL)
 
 
@@ -436,7 +397,7 @@ async def _compile(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) ->
 async def _fail_when_overfull(overfull: asyncio.Event) -> None:
     await overfull.wait()
     raise _StreamEnded(
-        f"The control plane does not read from this worker: {_MAX_QUEUED} messages wait for it. "
+        f"The control plane does not read from this worker: {MAX_QUEUED} messages wait for it. "
         "The Sync stream is closed; reconnecting."
     )
 

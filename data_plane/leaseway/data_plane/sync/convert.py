@@ -209,12 +209,6 @@ def _state(generation: Generation, live: LiveInstance) -> str:
     return "draining" if draining and state == "ready" else state
 
 
-def _role(generation: Generation, live: LiveInstance | None) -> str:
-    if generation.is_shared:
-        return "shared"
-    return "leased" if live is not None and live.lease_id else "spare"
-
-
 def _status(
     generation: Generation, worker_id: str, state: str, live: LiveInstance | None
 ) -> catalog_pb2.InstanceStatus:
@@ -228,7 +222,7 @@ def _status(
         variant=key_to_proto(generation.key),
         starts=generation.instances.starts,
         launch_hash=generation.launch_hash,
-        role=_role(generation, live),
+        role=generation.instances.role(live).value,
         failures=breaker.failures,
         circuit=breaker.circuit,
         next_start_at=_wall_time(breaker.retry_at) if breaker.failures else None,

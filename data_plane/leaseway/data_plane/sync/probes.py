@@ -58,7 +58,7 @@ class Prober:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._relisting: dict[Generation, dict[LiveInstance, None]] = {}
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
-        self._context.hooks.on_tools_changed = self._on_tools_changed
+        self._context.events.tools_changed.connect(self._on_tools_changed)
 
     def start(self, probe: sync_pb2.Probe) -> None:
         """Start a probe; its result is sent when it ends."""
@@ -135,9 +135,9 @@ class Prober:
                 span.set_status(trace.StatusCode.ERROR, reason)
                 result.problem.CopyFrom(self._problem(spec.key, fault))
                 if reason == "MISSING_REFERENCE":
-                    self._context.hooks.on_reference_missing(spec)
+                    self._context.events.reference_missing.emit(spec)
                 elif reason == Reason.LOGIN_REQUIRED:
-                    self._context.hooks.on_login_required(spec)
+                    self._context.events.login_required.emit(spec)
         result.duration.CopyFrom(duration(loop.time() - started))
         self._send(result)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
@@ -45,8 +46,9 @@ class WorkerStatus:
 
     Attributes:
         registration: How the worker joins.
-        in_flight: Returns the number of calls in flight.
-        draining: Returns whether the worker rejects calls because it shuts down.
+        pool: The served variants and their instances.
+        leases: The held leases.
+        calls: The calls in flight.
         lease_message: Converts a lease.
         leaving: Whether the worker is shutting down and accepts no new work.
     """
@@ -54,8 +56,7 @@ class WorkerStatus:
     registration: Registration
     pool: Pool
     leases: WorkerLeaseManager
-    in_flight: Callable[[], int]
-    draining: Callable[[], bool]
+    calls: Executor
     lease_message: Callable[[WorkerLease], leases_pb2.Lease]
     leaving: bool = False
 
@@ -109,8 +110,8 @@ class WorkerStatus:
             instances_changed=instances_changed,
             problems=[convert.problem_to_proto(problem, worker_id) for problem in problems],
             cleared=[convert.problem_to_proto(problem, worker_id) for problem in cleared],
-            calls_in_flight=self.in_flight(),
-            draining=self.leaving or self.draining(),
+            calls_in_flight=self.calls.in_flight,
+            draining=self.leaving or self.calls.draining,
             events=[event_to_proto(event) for event in reports.pop_events()],
         )
 

@@ -25,7 +25,7 @@ from leaseway.control_plane.sync.service import SyncService
 from leaseway.control_plane.sync.toolsets import listing_from_proto
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.sync.convert import LeaseMessages
-from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
+from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.sdk.testing.instance import PROTOCOL, FunctionServers
@@ -109,7 +109,9 @@ class Planes:
         async with asyncio.TaskGroup() as group:
             background, shutdown, ready = Background(group), self._shutdown, asyncio.Event()
             self.worker = Worker(
-                options, bound, self._servers, background, shutdown, clock=self._lease_clock
+                options,
+                bound,
+                Surroundings(self._servers, background, shutdown, clock=self._lease_clock),
             )
             deadlines = group.create_task(self.plane.run())
             serving = group.create_task(self.worker.serve(server, shutdown, ready.set))

@@ -1,0 +1,67 @@
+"""What happens to the instances of a worker, for the parts that are built on them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from leaseway.data_plane.instances.live_instance import LiveInstance, ended_by_itself
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.errors import Fault
+from leaseway.wire.signals import Signal
+
+
+class Role(Enum):
+    """What an instance is for."""
+
+    SHARED = "shared"
+    """It runs the calls of all sessions."""
+    LEASED = "leased"
+    """It belongs to one lease."""
+    SPARE = "spare"
+    """It waits for a lease."""
+
+
+class InstanceEnd(NamedTuple):
+    """The end of an instance that was ready.
+
+    Attributes:
+        live: The instance; `live.fault` says why it crashed, if known.
+        role: What it was for.
+        how: How it ended, in words.
+        crashed: Whether it ended by itself.
+    """
+
+    live: LiveInstance
+    role: Role
+    how: str
+    crashed: bool
+
+    @property
+    def cause(self) -> Fault:
+        """Why it crashed."""
+        return self.live.fault or ended_by_itself(self.live.spec)
+
+
+class InstanceEvents:
+    """Signals of all instances of a worker.
+
+    Attributes:
+        started: An instance is ready; true after a failed start or a crash.
+        ended: An instance that was ready was closed, or crashed.
+        tools_changed: A server reported that its tools changed.
+        lease_due: A lease must end because its instance is too old or was idle for too long; the
+            text says why. No call is in flight.
+        reference_missing: A probe failed because a reference does not resolve.
+        login_required: A probe failed because nobody has logged in.
+        takeover: A generation whose first start had failed replaced its predecessor.
+    """
+
+    def __init__(self) -> None:
+        self.started: Signal[LiveInstance, bool] = Signal()
+        self.ended: Signal[InstanceEnd] = Signal()
+        self.tools_changed: Signal[VariantKey, LiveInstance] = Signal()
+        self.lease_due: Signal[LiveInstance, str] = Signal()
+        self.reference_missing: Signal[ServerSpec] = Signal()
+        self.login_required: Signal[ServerSpec] = Signal()
+        self.takeover: Signal[()] = Signal()
