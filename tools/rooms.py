@@ -22,6 +22,7 @@ MAX_MODULES = 14
 # A folder with more modules needs a reason here.
 REASONS = {
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
+    "leaseway.wire": "what every other part shares, each of its modules on its own",
     "leaseway": "the packages of the product, one contract over all",
 }
 
