@@ -200,13 +200,20 @@ def _refused(path: str, key: str) -> Iterator[bytes]:
 
 
 async def _status(address: str, content: bytes) -> int:
-    """Send bytes over a connection of their own; return the status of the response, or 0."""
+    """Send bytes over a connection of their own; return the status of the response, or 0.
+
+    An error of JSON-RPC in a successful response counts as 400.
+    """
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(content)
         async with asyncio.timeout(BOUND):
             line = await reader.readline()
+            if b" 200 " in line:
+                await reader.readuntil(b"\r\n\r\n")
+                if b'"error"' in await reader.read(4096):
+                    return 400
     except ConnectionError:
         return 0
     finally:
