@@ -110,17 +110,17 @@ class Client(Calls):
 
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
         """Acquire a server's lease for calls outside any session; see `AsyncClient.acquire`."""
-        return LOOP_THREAD.run(lambda: self._inner.acquire(server, ttl, wait))
+        return LOOP_THREAD.run(partial(self._inner.acquire, server, ttl, wait))
 
     def release(self, server: str | Lease) -> bool:
         """Release a lease of calls outside any session; see `AsyncClient.release`."""
-        return LOOP_THREAD.run(lambda: self._inner.release(server))
+        return LOOP_THREAD.run(partial(self._inner.release, server))
 
     def list_tools(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> ToolList:
         """List the tools that the tenant sees; see `AsyncClient.list_tools`."""
-        return LOOP_THREAD.run(lambda: self._inner.list_tools(servers, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.list_tools, servers, timeout=timeout))
 
     def search_tools(
         self,
@@ -132,38 +132,38 @@ class Client(Calls):
     ) -> list[Tool]:
         """Search the tools by their purpose; see `AsyncClient.search_tools`."""
         return LOOP_THREAD.run(
-            lambda: self._inner.search_tools(query, limit, servers=servers, timeout=timeout)
+            partial(self._inner.search_tools, query, limit, servers=servers, timeout=timeout)
         )
 
     def describe_tool(self, name: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Return a tool's MCP definition; see `AsyncClient.describe_tool`."""
-        return LOOP_THREAD.run(lambda: self._inner.describe_tool(name, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.describe_tool, name, timeout=timeout))
 
     def list_prompts(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> PromptList:
         """List the prompts that the tenant sees; see `AsyncClient.list_prompts`."""
-        return LOOP_THREAD.run(lambda: self._inner.list_prompts(servers, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.list_prompts, servers, timeout=timeout))
 
     def list_resources(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> ResourceList:
         """List the resources that the tenant sees; see `AsyncClient.list_resources`."""
-        return LOOP_THREAD.run(lambda: self._inner.list_resources(servers, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.list_resources, servers, timeout=timeout))
 
     def list_resource_templates(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> ResourceTemplateList:
         """List the templates that the tenant sees; see `AsyncClient.list_resource_templates`."""
         return LOOP_THREAD.run(
-            lambda: self._inner.list_resource_templates(servers, timeout=timeout)
+            partial(self._inner.list_resource_templates, servers, timeout=timeout)
         )
 
     def instructions(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> dict[str, str]:
         """Return what servers tell models about their use; see `AsyncClient.instructions`."""
-        return LOOP_THREAD.run(lambda: self._inner.instructions(servers, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.instructions, servers, timeout=timeout))
 
     def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
         """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
@@ -179,64 +179,64 @@ class Client(Calls):
         Here and in the methods below, `timeout` is the number of seconds until the request fails;
         None means 30.
         """
-        return LOOP_THREAD.run(lambda: self._inner.servers(load=load, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.servers, load=load, timeout=timeout))
 
     def workers(self, *, load: bool = False, timeout: float | None = None) -> list[WorkerInfo]:
         """List the workers, ordered by id; see `AsyncClient.workers`."""
-        return LOOP_THREAD.run(lambda: self._inner.workers(load=load, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.workers, load=load, timeout=timeout))
 
     def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
         """List the leases of all clients of the tenant, ordered by id; see `AsyncClient.leases`."""
-        return LOOP_THREAD.run(lambda: self._inner.leases(idle=idle, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.leases, idle=idle, timeout=timeout))
 
     def lease_ends(self, *, timeout: float | None = None) -> dict[str, str]:
         """Return how recent leases of the tenant ended; see `AsyncClient.lease_ends`."""
-        return LOOP_THREAD.run(lambda: self._inner.lease_ends(timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.lease_ends, timeout=timeout))
 
     def problems(self, *, timeout: float | None = None) -> list[ProblemInfo]:
         """List the open problems, the newest first."""
-        return LOOP_THREAD.run(lambda: self._inner.problems(timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.problems, timeout=timeout))
 
     def status(self, *, timeout: float | None = None) -> Status:
         """Return the state of the control plane and the number of its servers and workers."""
-        return LOOP_THREAD.run(lambda: self._inner.status(timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.status, timeout=timeout))
 
     def logs(
         self, server: str, lines: int = 100, *, timeout: float | None = None
     ) -> list[InstanceLog]:
         """Read the last stderr lines of a server's instances; see `AsyncClient.logs`."""
-        return LOOP_THREAD.run(lambda: self._inner.logs(server, lines, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.logs, server, lines, timeout=timeout))
 
     def find_lease(self, session: str, server: str, *, timeout: float | None = None) -> str | None:
         """Return the id of a session's lease of a server; see `AsyncClient.find_lease`."""
-        return LOOP_THREAD.run(lambda: self._inner.find_lease(session, server, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.find_lease, session, server, timeout=timeout))
 
     def revoke_lease(self, lease: str, reason: str = "", *, timeout: float | None = None) -> bool:
         """Revoke a lease of any client; see `AsyncClient.revoke_lease`."""
-        return LOOP_THREAD.run(lambda: self._inner.revoke_lease(lease, reason, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.revoke_lease, lease, reason, timeout=timeout))
 
     def drain_worker(self, worker: str, *, timeout: float | None = None) -> None:
         """Make a worker finish its calls and exit; see `AsyncClient.drain_worker`."""
-        LOOP_THREAD.run(lambda: self._inner.drain_worker(worker, timeout=timeout))
+        LOOP_THREAD.run(partial(self._inner.drain_worker, worker, timeout=timeout))
 
     def approvals(self, *, timeout: float | None = None) -> list[Approval]:
         """List the calls that need a person's approval, the newest first."""
-        return LOOP_THREAD.run(lambda: self._inner.approvals(timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.approvals, timeout=timeout))
 
     def approve(self, approval: str, note: str = "") -> Approval:
         """Approve a call; see `AsyncClient.approve`."""
-        return LOOP_THREAD.run(lambda: self._inner.approve(approval, note))
+        return LOOP_THREAD.run(partial(self._inner.approve, approval, note))
 
     def deny(self, approval: str, note: str = "") -> Approval:
         """Deny a call; see `AsyncClient.deny`."""
-        return LOOP_THREAD.run(lambda: self._inner.deny(approval, note))
+        return LOOP_THREAD.run(partial(self._inner.deny, approval, note))
 
     def report_problem(
         self, reason: str, message: str, *, server: str = "", severity: str = "warning"
     ) -> None:
         """Report a problem of this client to operators; see `AsyncClient.report_problem`."""
         LOOP_THREAD.run(
-            lambda: self._inner.report_problem(reason, message, server=server, severity=severity)
+            partial(self._inner.report_problem, reason, message, server=server, severity=severity)
         )
 
     def report_refusal(
@@ -250,8 +250,13 @@ class Client(Calls):
     ) -> None:
         """Report that a model provider refused a request; see `AsyncClient.report_refusal`."""
         LOOP_THREAD.run(
-            lambda: self._inner.report_refusal(
-                provider, error_text, tool, offered=offered, session=session
+            partial(
+                self._inner.report_refusal,
+                provider,
+                error_text,
+                tool,
+                offered=offered,
+                session=session,
             )
         )
 
@@ -277,11 +282,11 @@ class Session(BlockingContext, Calls):
 
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
         """Acquire the lease of a server; see `AsyncSession.acquire`."""
-        return LOOP_THREAD.run(lambda: self._inner.acquire(server, ttl, wait))
+        return LOOP_THREAD.run(partial(self._inner.acquire, server, ttl, wait))
 
     def release(self, server: str | Lease) -> bool:
         """Release a lease; see `AsyncSession.release`."""
-        return LOOP_THREAD.run(lambda: self._inner.release(server))
+        return LOOP_THREAD.run(partial(self._inner.release, server))
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
