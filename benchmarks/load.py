@@ -89,7 +89,7 @@ class ThreadDriver:
                     now = clock()
                     durations[number].append(now - start)
                     start = now
-            except BaseException as error:  # raised again below, in the waiting thread
+            except BaseException as error:  # noqa: BLE001 - raised again below, in the waiting thread
                 failures.append(error)
 
         threads = [threading.Thread(target=caller, args=(n,)) for n in range(in_flight)]

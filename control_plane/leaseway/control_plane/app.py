@@ -238,7 +238,7 @@ async def _candidate(lease: LeaderLease, me: str) -> AsyncIterator[Elector]:
 def _namespace(config: Path | tuple[Source, ...]) -> str:
     """Return the Kubernetes namespace among the sources, or an empty text."""
     sources = () if isinstance(config, Path) else config
-    return next((each.namespace for each in sources if each.namespace), "")
+    return next((source.namespace for source in sources if source.namespace), "")
 
 
 def _stop_on_signals() -> asyncio.Event:

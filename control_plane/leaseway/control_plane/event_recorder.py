@@ -80,7 +80,7 @@ class EventRecorder:
         specs = {**specs, **stay}
         changes = tuple(spec_changes(self._specs, specs))
         self._specs = specs
-        errors = [each.message for each in problems if each.severity == "error"]
+        errors = [problem.message for problem in problems if problem.severity == "error"]
         message = f"{files}: {_counted(changes)}"
         if errors:
             message += f"; {pluralize(len(errors), 'error')}, whose entries do not change"
@@ -105,7 +105,7 @@ class EventRecorder:
                 at,
                 "error",
                 reason=problems[0].reason if problems else "",
-                details=tuple(each.message for each in problems),
+                details=tuple(problem.message for problem in problems),
             )
         )
 

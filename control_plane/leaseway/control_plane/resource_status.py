@@ -163,8 +163,8 @@ class StateView:
         self._live = Counter(
             key.server_id
             for key, instances in self._instances.items()
-            for one in instances
-            if one.is_live
+            for instance in instances
+            if instance.is_live
         )
         leases = self._state.placements.leases.values()
         self._leases = Counter(lease.key.server_id for lease in leases)

@@ -246,7 +246,7 @@ def _run(
         return
     try:
         finish = partial(future.set_result, work())
-    except BaseException as error:  # the waiter gets it
+    except BaseException as error:  # noqa: BLE001 - the waiter gets it
         finish = partial(future.set_exception, error)
     with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_finish, future, finish)

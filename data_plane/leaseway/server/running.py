@@ -60,7 +60,7 @@ def run(build: Callable[[Notifier], BaseMCPServer], module: str | None = None) -
         anyio.run(serve, build, lambda: _folder(module))
     except KeyboardInterrupt:
         return 130
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001 - the process ends with a sentence
         error = _first(raised)
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else 1

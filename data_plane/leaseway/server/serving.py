@@ -154,7 +154,7 @@ class _Handlers:
             return _text_result(_sendable(error), is_error=True)
         except MCPError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a tool raises what it likes
             text = f"The tool {tool.name} failed: {self._log_error(error)}"
             return _text_result(text, is_error=True)
 
@@ -258,7 +258,7 @@ class _Handlers:
             raise
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, _sendable(error)) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a tool raises what it likes
             text = f"The server could not {action}: {self._log_error(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
 

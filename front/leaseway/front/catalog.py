@@ -232,12 +232,12 @@ def joined_instructions(introductions: Iterable[ServerIntroduction]) -> str:
     Those that exceed the bound of all together are left out whole, and named.
     """
     parts, left_out, size = [], [], 0
-    for each in introductions:
-        if not each.instructions:
+    for introduction in introductions:
+        if not introduction.instructions:
             continue
-        part = f"# {each.server_id}\n\n{each.instructions}"
+        part = f"# {introduction.server_id}\n\n{introduction.instructions}"
         if size + len(part) > _MAX_INSTRUCTIONS:
-            left_out.append(each.server_id)
+            left_out.append(introduction.server_id)
         else:
             parts.append(part)
             size += len(part)

@@ -51,7 +51,7 @@ async def report_starts(
 
 def instructions_of(errors: Sequence[ProblemInfo], pending: Collection[str] = ()) -> str:
     """Return what a client should know about servers that lack; empty if there are none."""
-    first = {each.server_id: each for each in reversed(errors)}
+    first = {error.server_id: error for error in reversed(errors)}
     lines = [_sentence(each)[:_MAX_MESSAGE] for each in first.values()][:_MAX_NAMED]
     if len(first) > _MAX_NAMED:
         lines.append(f"{len(first) - _MAX_NAMED} more servers have errors.")

@@ -209,7 +209,7 @@ class StdioFront:
                     return  # a cancelled request gets no response
                 self._writer.write(error_message(request_id, _UNFINISHED))
                 raise
-            except Exception:
+            except Exception:  # noqa: BLE001 - one request's fault ends that request
                 _log.exception("A request of the MCP client failed: %s", message.method)
                 failure = JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
                 response = error_message(request_id, failure)

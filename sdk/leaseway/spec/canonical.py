@@ -58,8 +58,8 @@ def _plain(value: Any) -> Any:
 def _defaults(declared_by: type) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (
-            each.name,
-            each.default if each.default_factory is MISSING else each.default_factory(),
+            field.name,
+            field.default if field.default_factory is MISSING else field.default_factory(),
         )
-        for each in fields(declared_by)
+        for field in fields(declared_by)
     )

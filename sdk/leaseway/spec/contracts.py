@@ -79,7 +79,7 @@ def same_items(recorded: Iterable[bytes], listed: Iterable[bytes]) -> bool:
         return True
     try:
         one, other = (
-            sorted(_text(_without_notes(_decode(each))) for each in items)
+            sorted(_text(_without_notes(_decode(item))) for item in items)
             for items in (recorded, listed)
         )
     except (ValueError, RecursionError):
@@ -264,7 +264,7 @@ def _without_notes(item: Any) -> Any:
     kept = {key: value for key, value in item.items() if key not in _NOTES}
     arguments = kept.get("arguments")
     if isinstance(arguments, list):
-        kept["arguments"] = sorted(_text(_without_notes(each)) for each in arguments)
+        kept["arguments"] = sorted(_text(_without_notes(argument)) for argument in arguments)
     return kept
 
 

@@ -99,7 +99,7 @@ class HttpParameter:
     @cached_property
     def media_type(self) -> str:
         """The media type of its bytes or text; empty if it has none."""
-        kinds = (each.get("contentMediaType") for each in _schemas_of_texts(self.parsed))
+        kinds = (text.get("contentMediaType") for text in _schemas_of_texts(self.parsed))
         return next((kind for kind in kinds if isinstance(kind, str) and kind.isprintable()), "")
 
     @cached_property
@@ -200,10 +200,10 @@ def accepts_null(schema: object, depth: int = _MAX_CHOICES) -> bool:
         return False
     for key in ("anyOf", "oneOf"):
         parts = schema.get(key)
-        if isinstance(parts, list) and not any(accepts_null(each, depth - 1) for each in parts):
+        if isinstance(parts, list) and not any(accepts_null(part, depth - 1) for part in parts):
             return False
     parts = schema.get("allOf")
-    return not isinstance(parts, list) or all(accepts_null(each, depth - 1) for each in parts)
+    return not isinstance(parts, list) or all(accepts_null(part, depth - 1) for part in parts)
 
 
 def placeholders(endpoint: str) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def sets_any(parameter: HttpParameter, headers: Container[str], query: Container
 
 def without_parameters(tool: HttpTool, headers: Container[str], query: Container[str]) -> HttpTool:
     """Return a tool without the parameters that set one of these headers or query parameters."""
-    kept = [each for each in tool.parameters if not sets_any(each, headers, query)]
+    kept = [parameter for parameter in tool.parameters if not sets_any(parameter, headers, query)]
     return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
 
 
@@ -297,7 +297,7 @@ def _endpoint_faults(tool: HttpTool) -> Iterator[ToolFault]:
 
 
 def _path_faults(tool: HttpTool) -> Iterator[ToolFault]:
-    in_path = {each.sent_as for each in tool.parameters if each.position == "path"}
+    in_path = {parameter.sent_as for parameter in tool.parameters if parameter.position == "path"}
     wanted = placeholders(tool.path)
     for name in dict.fromkeys(wanted):
         if name not in in_path:
@@ -322,8 +322,11 @@ def _name_faults(tool: HttpTool) -> Iterator[ToolFault]:
             yield ToolFault("parameters", f"has two parameters called {each.name[:64]!r}", number)
         seen.add(each.name)
     sent = Counter(
-        (each.position, each.sent_as.lower() if each.position == "header" else each.sent_as)
-        for each in tool.parameters
+        (
+            parameter.position,
+            parameter.sent_as.lower() if parameter.position == "header" else parameter.sent_as,
+        )
+        for parameter in tool.parameters
     )
     for (position, name), times in sent.items():
         if times > 1 and len(seen) == len(tool.parameters):
@@ -345,8 +348,8 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
 
 
 def _body_faults(tool: HttpTool) -> Iterator[ToolFault]:
-    members = [each for each in tool.parameters if each.position == "body"]
-    whole = [each for each in members if each.is_body]
+    members = [parameter for parameter in tool.parameters if parameter.position == "body"]
+    whole = [member for member in members if member.is_body]
     if whole and len(members) > 1:
         yield ToolFault(
             "parameters", "has a parameter that is the whole body, and other body parameters"

@@ -74,7 +74,7 @@ class UriFilter:
             return True
         readings = _readings(uri) if len(uri) <= _MAX_CACHED_LENGTH else _read(uri)
         return bool(readings) and all(
-            passes(each, self._whitelist, self._blacklist) for each in readings
+            passes(reading, self._whitelist, self._blacklist) for reading in readings
         )
 
 
@@ -203,7 +203,7 @@ def _is_plain(scheme: str, address: str) -> bool:
     if not _NUMBER.fullmatch(parts[-1]):
         return True
     # The standard reads `0x7f.1` and `2130706433` as 127.0.0.1.
-    return len(parts) == 4 and all(_PART.fullmatch(each) and int(each) < 256 for each in parts)
+    return len(parts) == 4 and all(_PART.fullmatch(part) and int(part) < 256 for part in parts)
 
 
 def _read_path(path: str, *, is_file: bool) -> str | None:

@@ -206,7 +206,7 @@ class _Translator:
         if isinstance(first, Function):
             if first.name == "printf" and arguments and isinstance(arguments[0], Constant):
                 _check_format(arguments[0].value, line)
-            values = [self._operand(each, line) for each in arguments]
+            values = [self._operand(argument, line) for argument in arguments]
             return self._function(first.name, values + ([final] if final else []), line)
         if arguments or final is not None:
             raise TemplateSyntaxError(line, f"an argument {_NEEDS_VALUE}")

@@ -29,12 +29,15 @@ HEADERS: Final = (
 
 def summary(server: ServerInfo, now: datetime) -> str:
     """Return a server's number of instances by role or state, and its next starts."""
-    counts = Counter(_role_or_state(each) for each in server.instances if each.state != "backoff")
+    counts = Counter(
+        _role_or_state(instance) for instance in server.instances if instance.state != "backoff"
+    )
     words = [f"{count} {word}" for word, count in counts.items()]
     words += [
-        f"backoff on {each.worker} ({_failures(each.failures)}, {_next_start(each, now)})"
-        for each in server.instances
-        if each.state == "backoff"
+        f"backoff on {instance.worker} ({_failures(instance.failures)}, "
+        f"{_next_start(instance, now)})"
+        for instance in server.instances
+        if instance.state == "backoff"
     ]
     if server.failures:
         words.append(f"{_down(server)} ({_failures(server.failures)}, {_next_try(server, now)})")

@@ -58,7 +58,7 @@ def effective_values(parsed: ParsedConfig, sources: Sequence[Source]) -> list[Ef
 
 def _folder_layer(at: Position, sources: Sequence[Source]) -> str:
     folder = str(PurePath(at.file).parent)
-    return next((each.kind for each in sources if str(each.path) == folder), "native")
+    return next((source.kind for source in sources if str(source.path) == folder), "native")
 
 
 def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple[str, Any]]:

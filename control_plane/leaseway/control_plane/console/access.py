@@ -102,7 +102,11 @@ class ConsoleAccess:
         if len(self._sessions) >= _MAX_SESSIONS:
             payer = who_gives_way(Counter(self._holders.values()), holder)
             oldest = next(
-                (each for each in self._sessions if payer and self._holders[each] == payer.holder),
+                (
+                    session
+                    for session in self._sessions
+                    if payer and self._holders[session] == payer.holder
+                ),
                 next(iter(self._sessions)),
             )
             del self._sessions[oldest], self._holders[oldest]

@@ -170,7 +170,9 @@ class Actions:
         if server_id not in variants_of(self._plane.state, tenant):
             raise ActionRefused(f"There is no server '{server_id}'.")
         records = [record for record in self._plane.state.workers.values() if record.connected]
-        answers = await asyncio.gather(*(self._log_of(one, server_id, tenant) for one in records))
+        answers = await asyncio.gather(
+            *(self._log_of(record, server_id, tenant) for record in records)
+        )
         return {"instances": [instance for answer in answers for instance in answer]}
 
     async def _log_of(self, record: WorkerRecord, server_id: str, tenant: str) -> list[Json]:
@@ -186,8 +188,8 @@ class Actions:
             except grpc.aio.AioRpcError:
                 return []
         return [
-            {"worker": record.id, "instance": one.instance_id, "lines": list(one.lines)}
-            for one in answer.instances
+            {"worker": record.id, "instance": instance.instance_id, "lines": list(instance.lines)}
+            for instance in answer.instances
         ]
 
     def _worker_for(self, served: Served, key: LeaseKey) -> WorkerRecord:

@@ -164,7 +164,10 @@ def server_row(status: catalog_pb2.ServerStatus) -> Json:
 
 
 def _instances_text(instances: Iterable[ReportedInstance]) -> str:
-    counts = Counter(one.role or one.state if one.is_live else one.state for one in instances)
+    counts = Counter(
+        instance.role or instance.state if instance.is_live else instance.state
+        for instance in instances
+    )
     return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
 
@@ -186,7 +189,7 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
         "workers": list(status.workers),
         "next_try_at": status.next_try_at.ToSeconds() if status.HasField("next_try_at") else None,
         "instances": [
-            _instance(one) for one in sorted(instances, key=lambda i: (i.worker_id, i.id))
+            _instance(instance) for instance in sorted(instances, key=lambda i: (i.worker_id, i.id))
         ],
         "tools": [_tool_row(messages.tool(name, target)) for name, target in sorted(mine)],
         "problems": [_problem(p) for p in open_problems if p.problem.server_id == server_id],
@@ -303,7 +306,7 @@ def _worker(state: Coordinator, record: WorkerRecord) -> Json:
         "address": record.hello.address.address,
         "capacity": record.hello.capacity,
         "leases": state.placements.held_count(record.id),
-        "instances": sum(one.is_live for one in record.instances),
+        "instances": sum(instance.is_live for instance in record.instances),
         "behind": record.subscription.pending is not None,
         "last_error": record.subscription.last_error,
         "package_version": record.hello.package_version,
@@ -323,7 +326,7 @@ def problems(plane: Plane, query: Json) -> Json:
         if words
         in f"{each.problem.message} {each.problem.reason} {each.problem.server_id}".casefold()
     ]
-    return {"items": [_problem(each) for each in rows[:_PROBLEMS_SHOWN]], "total": len(rows)}
+    return {"items": [_problem(row) for row in rows[:_PROBLEMS_SHOWN]], "total": len(rows)}
 
 
 def _problem(open_problem: OpenProblem) -> Json:

@@ -284,7 +284,7 @@ class _ConsoleSite:
 
     async def _call_page(self, wanted: admin_pb2.ListCallsRequest, limit: int) -> Json:
         answer = await self._inspector.calls(wanted, limit)
-        items = [records.call(each) for each in answer.calls]
+        items = [records.call(call) for call in answer.calls]
         return {"items": items, "silent": list(answer.silent_workers)}
 
     async def _logs(self, request: web.Request) -> web.Response:

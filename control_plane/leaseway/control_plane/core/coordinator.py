@@ -268,9 +268,9 @@ class Coordinator:
         times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
         times.append(self.registry.next_expiry())
         times += [
-            each.content_requested_at + _CONTENT_TIMEOUT
-            for each in self.workers.values()
-            if each.requested_content
+            worker.content_requested_at + _CONTENT_TIMEOUT
+            for worker in self.workers.values()
+            if worker.requested_content
         ]
         if not self.settled:
             times.append(self._settled_at)
@@ -357,9 +357,9 @@ class Coordinator:
         record.requested_content = wanted if now.mono >= self._content_optional_until else set()
         record.content_requested_at = min(
             (
-                each.content_requested_at
-                for each in self.workers.values()
-                if each.requested_content and each is not record
+                worker.content_requested_at
+                for worker in self.workers.values()
+                if worker.requested_content and worker is not record
             ),
             default=now.mono,
         )

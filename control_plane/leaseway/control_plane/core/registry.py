@@ -118,7 +118,9 @@ class Registry:
     def reveal(self, records: Collection[WorkerRecord]) -> None:
         """Make visible what workers have acknowledged of the newest commit (DESIGN §3.5)."""
         subscriptions = tuple(record.subscription for record in records)
-        if not any(each.acked_version == self.committed.version for each in subscriptions):
+        if not any(
+            subscription.acked_version == self.committed.version for subscription in subscriptions
+        ):
             return
         if len(subscriptions) == len(self._witnesses) and all(
             map(operator.is_, subscriptions, self._witnesses)
@@ -127,6 +129,6 @@ class Registry:
         self.visible = acknowledged(
             self.committed,
             self.visible,
-            lambda served: any(each.has(served) for each in subscriptions),
+            lambda served: any(subscription.has(served) for subscription in subscriptions),
         )
         self._witnesses = subscriptions if self.visible.served == self.committed.served else ()

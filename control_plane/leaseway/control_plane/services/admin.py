@@ -84,7 +84,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 worker.load.CopyFrom(loads.workers[worker.worker.id])
         if not caller().has(SEES_ALL):
             workers = [
-                admin_pb2.WorkerStatus(worker=each.worker, state=each.state) for each in workers
+                admin_pb2.WorkerStatus(worker=worker.worker, state=worker.state)
+                for worker in workers
             ]
         return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
 

@@ -83,7 +83,10 @@ def served_to_proto(served: Served) -> sync_pb2.Upsert:
             toolset_hash=served.hashes.toolset,
         ),
         toolset=sync_pb2.Toolset(
-            recorded=[sync_pb2.RecordedTool(definition=one) for one in _definitions(listing.tools)],
+            recorded=[
+                sync_pb2.RecordedTool(definition=definition)
+                for definition in _definitions(listing.tools)
+            ],
             exposed=_exposed_to_proto(served.exposed),
             protocol_version=listing.protocol_version,
             recorded_prompts=_definitions(listing.prompts),
@@ -111,9 +114,9 @@ def _exposed_from_proto(
     messages: Iterable[sync_pb2.ExposedTool], recorded: Container[str]
 ) -> tuple[ExposedName, ...]:
     return tuple(
-        ExposedName(one.original_name, one.name, one.skipped)
-        for one in messages
-        if one.original_name in recorded
+        ExposedName(message.original_name, message.name, message.skipped)
+        for message in messages
+        if message.original_name in recorded
     )
 
 
@@ -130,11 +133,13 @@ def _introduction_from_proto(message: catalog_pb2.Introduction) -> Introduction:
 
 
 def _definitions(offers: Iterable[ListedItem]) -> list[bytes]:
-    return [one.definition for one in offers if one.name]
+    return [offer.definition for offer in offers if offer.name]
 
 
 def _recorded_from_proto(definitions: Iterable[bytes], kind: ItemKind) -> tuple[ListedItem, ...]:
-    return tuple(ListedItem(_member(one, kind) or "", one) for one in definitions)
+    return tuple(
+        ListedItem(_member(definition, kind) or "", definition) for definition in definitions
+    )
 
 
 def _member(definition: bytes, kind: ItemKind) -> str | None:

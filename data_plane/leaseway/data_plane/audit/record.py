@@ -232,7 +232,7 @@ def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:
 
 
 @functools.lru_cache(4_096)  # the search for secrets costs more than the rest of a record
-def _name_members(
+def _name_members(  # noqa: PLR0913 - the fields of a record
     tenant: str,
     agent: str,
     credential: str,

@@ -86,7 +86,7 @@ class Confirmation:
         def is_hidden(name: str | None, text: str) -> bool:
             # Messages to the control plane are redacted, which would hide a server's secret there.
             texts = (text, name or "")
-            return redactor.hides(name, text) or any(redact(each) != each for each in texts)
+            return redactor.hides(name, text) or any(redact(text) != text for text in texts)
 
         return view_call(
             f"{call.server_id}:{call.tool}",

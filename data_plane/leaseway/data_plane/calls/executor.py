@@ -167,7 +167,7 @@ class Executor:
                 for enter in active.line:
                     if not enter(active):
                         break
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one call's fault ends that call alone
             self.fail(active, error)
         return active
 
@@ -207,7 +207,7 @@ class Executor:
             for enter in active.line:
                 if not enter(active):
                     return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one call's fault ends that call alone
             self.fail(active, error)
 
     def wait_for(self, active: ActiveCall, work: Callable[[ActiveCall], Awaitable[None]]) -> None:
@@ -224,7 +224,7 @@ class Executor:
         except asyncio.CancelledError:
             active.fail(self.draining_fault())
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one call's fault ends that call alone
             self.fail(active, error)
         finally:
             active.task = None

@@ -31,10 +31,10 @@ def input_schema(tool: HttpTool) -> dict[str, Any]:
     """Return the JSON Schema of a tool's arguments: an object of all its parameters."""
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {each.name: _schema(each) for each in tool.parameters},
+        "properties": {parameter.name: _schema(parameter) for parameter in tool.parameters},
         "additionalProperties": False,
     }
-    required = [each.name for each in tool.parameters if each.required]
+    required = [parameter.name for parameter in tool.parameters if parameter.required]
     if required:
         schema["required"] = required
     return schema

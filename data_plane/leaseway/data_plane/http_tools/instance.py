@@ -95,7 +95,7 @@ class HttpInstance:
         tokens: The worker's OAuth tokens, or None for own ones.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an instance depends on
         self,
         spec: ServerSpec,
         http: aiohttp.ClientSession,
@@ -299,7 +299,7 @@ class HttpInstance:
     def _prepare_tool(self, tool: HttpTool, url: str) -> _Tool:
         if tool.method in IDEMPOTENT and not tool.retries and self.spec.retries:
             tool = replace(tool, retries=self.spec.retries)
-        bytes_in = tuple(each.name for each in tool.parameters if each.is_binary)
+        bytes_in = tuple(parameter.name for parameter in tool.parameters if parameter.is_binary)
         base, is_foreign = _base_of(tool, url)
         if not tool.response_template:
             return _Tool(tool, None, bytes_in, base, is_foreign)
@@ -375,7 +375,7 @@ class _HttpCall:
     async def _run(self, request: ToolRequest) -> None:
         try:
             outcome = await self._instance.outcome(request, self._sending)
-        except Exception as error:  # must not affect other calls
+        except Exception as error:  # noqa: BLE001 - must not affect other calls
             outcome = self._instance.unexpected(error, self._sending)
         self._finish(outcome)
 

@@ -124,7 +124,9 @@ class ReferenceWatcher:
 
     async def check(self) -> None:
         """Resolve changed references, and start new instances for changed values."""
-        served = {each.key: each.variant.spec for each in self._pool.current_generations}
+        served = {
+            generation.key: generation.variant.spec for generation in self._pool.current_generations
+        }
         for key in self._unresolved.keys() & served.keys():
             del self._unresolved[key]
         watched = served | self._unresolved

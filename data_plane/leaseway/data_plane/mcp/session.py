@@ -314,8 +314,8 @@ def _describe(
             return failed, text, {"code": str(answer.code)}
         case ValidationError():  # its text would quote the server's answer
             errors = "; ".join(
-                f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
-                for each in cause.errors(include_input=False, include_url=False)[:3]
+                f"{'.'.join(map(str, error['loc']))}: {error['msg']}"
+                for error in cause.errors(include_input=False, include_url=False)[:3]
             )
             return failed, f"{head}: its answer does not conform to MCP ({errors:.300}).", {}
         case ListingFailed():

@@ -82,7 +82,7 @@ class TokenAnswer:
 
 def hidden_tokens(*tokens: str) -> Hidden:
     """Redact tokens in all texts for as long as the returned object exists."""
-    return hide(secret_forms(each for each in tokens if each))
+    return hide(secret_forms(token for token in tokens if token))
 
 
 def request_token(

@@ -181,7 +181,7 @@ class _Offered:
     def with_arguments(self) -> PagedListing[Tool]:
         extended = [self.of_tool(tool) for tool in self.listing.items.values()]
         changed = {each.tool.name: each.tool for each in extended if each is not None}
-        return tool_listing(changed.get(each.name, each) for each in self.listing.items.values())
+        return tool_listing(changed.get(item.name, item) for item in self.listing.items.values())
 
     def _extended(self, tool: Tool) -> OfferedTool | None:
         if tool.shared or ARGUMENT not in (tool.sessions_from or self._rules):

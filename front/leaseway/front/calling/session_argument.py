@@ -198,7 +198,7 @@ class _Extension:
     def _admit_all(self, schemas: Any, depth: int) -> list[Any]:
         if not isinstance(schemas, list):
             raise _NotExtendable
-        return [self._admit(each, depth + 1) for each in schemas]
+        return [self._admit(schema, depth + 1) for schema in schemas]
 
     def _admit_reference(self, extended: dict[str, Any], reference: Any, depth: int) -> None:
         """Put the referenced schema in the place of a reference if it must be changed."""

@@ -107,7 +107,11 @@ class SessionLimits:
 
     async def _make_room(self, held: _Held) -> None:
         """End the longest idle session, or wait until one may be idle."""
-        idle = [each for each in held.sessions if not each.is_busy and each not in held.ending]
+        idle = [
+            session
+            for session in held.sessions
+            if not session.is_busy and session not in held.ending
+        ]
         if not idle:
             held.has_changed.clear()
             await held.has_changed.wait()

@@ -91,7 +91,7 @@ class SessionTable:
             could; None means that the limit is final.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session depends on
         self,
         client: AsyncClient,
         sealer: Sealer,

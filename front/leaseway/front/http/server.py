@@ -130,7 +130,7 @@ class HttpServer:
             refusal = refusal_of(fault)
             headers = self._challenge(http) if refusal.status == 401 else refusal.headers
             raise HttpError(refusal.status, fault.message, headers) from None
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("The credential of an MCP client could not be checked.")
             raise HttpError(500, "The front failed; see its log.") from None
 

@@ -180,7 +180,7 @@ class HttpFront:
             return json_response(error_message(b"", error), _status(error))
         except ConnectionError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("A request of an MCP client failed.")
             return json_response(error_message(b"", _internal_error()), 500)
 
@@ -474,7 +474,7 @@ class HttpFront:
             return result_message(request_id, await self._methods.handle(request)), 200
         except JsonRpcError as error:
             return error_message(request_id, error), _status(error) if request.modern else 200
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("A request of an MCP client failed: %s", request.message.method)
             return error_message(request_id, _internal_error()), 200
 

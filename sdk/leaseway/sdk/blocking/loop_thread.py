@@ -180,7 +180,7 @@ class LoopThread:
                 continue
             try:
                 task = self.loop.create_task(ticket.make(), name=_TASK_NAME, context=ticket.context)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the waiting thread gets it
                 ticket.fail(error)
                 continue
             ticket.task = task

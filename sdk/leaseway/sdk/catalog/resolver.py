@@ -263,7 +263,7 @@ class Resolver:
             for request in requests:
                 self._fail(request, Fault(Reason.CANCELLED, "The client was closed."))
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - later uses of the name would wait for ever
             # Any error: every later use of the name would wait for an unanswered request.
             if isinstance(error, Fault):
                 fault = error

@@ -97,7 +97,11 @@ async def fetch_introductions(
     catalog = runtime.control.catalog
     request = catalog_pb2.ListIntroductionsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListIntroductions, request, deadline)
-    said = (introduction_from_proto(each) for page in pages for each in page.introductions)
+    said = (
+        introduction_from_proto(introduction)
+        for page in pages
+        for introduction in page.introductions
+    )
     return IntroductionList(said, pages[-1].registry_version, pages[-1].pending)
 
 

@@ -76,7 +76,7 @@ class KeepAliveTasks:
                     await self._renew(worker)
                 except Fault:
                     pass  # the worker may become reachable again
-                except Exception:
+                except Exception:  # noqa: BLE001 - other leases are still renewed
                     _log.exception("Leases on worker %s could not be renewed.", worker.id)
                 # The book expires overdue leases; the others are retried.
                 due = self._book.next_renewal(worker)

@@ -258,7 +258,7 @@ class Handlers:
             if task is None or task.cancelling():
                 raise
             self._reject(tool, request, error)  # something that the handler awaited was cancelled
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a handler raises what it likes
             self._reject(tool, request, error)
 
     def answer_sync(self, tool: str, request: ServerRequest) -> None:
@@ -271,7 +271,7 @@ class Handlers:
                     "a handler of the synchronous client cannot be async; use AsyncClient"
                 )
             request.answer(encode_answer(request.method, value))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a handler raises what it likes
             self._reject(tool, request, error)
 
     def _call_handler(self, request: ServerRequest) -> object:

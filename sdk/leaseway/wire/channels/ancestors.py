@@ -48,7 +48,7 @@ def digests(environment: Mapping[str, str]) -> frozenset[str]:
 def contains(environment: Mapping[str, str], token: str) -> bool:
     """Return whether this process runs below the Leaseway of a token, or too deep."""
     tokens = environment.get(VARIABLE, "").split()
-    depth = sum(each.startswith("files-") for each in tokens)
+    depth = sum(token.startswith("files-") for token in tokens)
     return token in tokens or (token.startswith("files-") and depth >= MAX_DEPTH)
 
 

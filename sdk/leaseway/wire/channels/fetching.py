@@ -93,7 +93,7 @@ def request(
     target, origins = URL(url), [URL(each) for each in configured]
     if target.scheme not in ("http", "https") or not target.host:
         raise FetchError("it is no web address")
-    is_known = any(target.origin() == each.origin() for each in origins)
+    is_known = any(target.origin() == origin.origin() for origin in origins)
     if target.scheme == "http" and not is_known and origins[0].scheme in ("https", "wss"):
         raise FetchError("it is not encrypted: its address must begin with https")
     loop = asyncio.new_event_loop()
@@ -157,7 +157,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         result = error = None
         try:
             result = function(*args, **kwargs)
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - the waiting task gets it
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, error)
@@ -224,7 +224,7 @@ class _Fetch:
             target, method = self._target, "GET" if content is None else "POST"
             for _ in range(MAX_REDIRECTS + 1):
                 proxy = _proxy(target)
-                self._is_configured = any(target.host == each.host for each in self._origins)
+                self._is_configured = any(target.host == origin.host for origin in self._origins)
                 self._outer_only = proxy is None and not await self._may_be_inner(target)
                 async with http.request(
                     method, target, data=content, headers=headers, allow_redirects=False,

@@ -88,7 +88,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions
 @output_options("images, sounds and embedded files of the result")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
 @client_options
-def call(
+def call(  # noqa: PLR0913 - each is an option of the command
     tool: str,
     arguments: tuple[str, ...],
     session: str | None,

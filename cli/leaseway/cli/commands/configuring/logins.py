@@ -108,20 +108,20 @@ def logins(as_json: bool, vault: VaultPlace) -> int:
         found, faults = LoginStore(vault).all()
     people = [each for each in found if each.granted_at]
     if as_json:
-        print_json([_as_data(each) for each in people])
+        print_json([_as_data(person) for person in people])
     else:
         print_table(
             ("SERVER", "TENANT", "STATE", "SINCE", "ISSUER", "SCOPES"),
             [
                 (
-                    each.key.server,
-                    each.key.tenant,
-                    _state(each),
-                    datetime.fromtimestamp(each.granted_at, UTC),
-                    each.issuer,
-                    each.scope,
+                    person.key.server,
+                    person.key.tenant,
+                    _state(person),
+                    datetime.fromtimestamp(person.granted_at, UTC),
+                    person.issuer,
+                    person.scope,
                 )
-                for each in people
+                for person in people
             ],
             "Nobody is logged in.",
         )

@@ -103,7 +103,7 @@ async def _fetch_all(client: AsyncClient) -> dict[str, str]:
         "problems.json": _json(await client.problems()),
     }
     events = await observe.fetch_events(client)
-    found["events.jsonl"] = "".join(json.dumps(plain(each)) + "\n" for each in events)
+    found["events.jsonl"] = "".join(json.dumps(plain(event)) + "\n" for event in events)
     for selection in ("failed", "slow", "recent"):
         calls, _silent = await observe.fetch_calls(client, selection, limit=200)
         found[f"calls-{selection}.json"] = _json(calls)

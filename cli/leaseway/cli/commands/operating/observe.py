@@ -125,7 +125,7 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     yield from _more(overview.problems)
     reload = overview.last_reload
     yield "reload    none yet" if reload is None else f"reload    {_event_line(reload)}"
-    errors = [each for each in overview.problems if each.severity == "error"]
+    errors = [problem for problem in overview.problems if problem.severity == "error"]
     if errors:
         yield f"What to do: leaseway runbook {errors[0].reason}"
 

@@ -85,7 +85,9 @@ def problem_changes(
 
     A problem that was cleared and opened again in between is yielded as both.
     """
-    old, new = ({_problem_key(each): each for each in problems} for problems in (before, after))
+    old, new = (
+        {_problem_key(problem): problem for problem in problems} for problems in (before, after)
+    )
     yield from (ProblemChange("cleared", old[key]) for key in old if key not in new)
     rest = [
         ProblemChange("changed" if key in old else "opened", problem)

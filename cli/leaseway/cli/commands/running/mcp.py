@@ -193,7 +193,7 @@ def mcp_front(
 @drain_timeout_option
 @vault_arguments_option
 @client_options
-def mcp(
+def mcp(  # noqa: PLR0913 - each is an option of the command
     config: tuple[str, ...],
     prefix: str,
     server: str,
@@ -220,7 +220,7 @@ def mcp(
     if config:
         sources = existing_sources(config)
         within = ancestors.extended(
-            os.environ, _new_token(ancestors.of_files(each.path for each in sources))
+            os.environ, _new_token(ancestors.of_files(source.path for source in sources))
         )
     else:
         _new_token(ancestors.of_address(connection.address.reachable))

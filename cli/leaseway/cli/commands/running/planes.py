@@ -127,7 +127,7 @@ exit_with_stdin_option = click.option(
 @console_option
 @exit_with_stdin_option
 @log_options
-def control_plane(
+def control_plane(  # noqa: PLR0913 - each is an option of the command
     config: tuple[str, ...],
     prefix: str,
     listen: Endpoint,
@@ -252,7 +252,7 @@ def control_plane(
 )
 @exit_with_stdin_option
 @log_options
-def worker(
+def worker(  # noqa: PLR0913 - each is an option of the command
     control_planes: tuple[Endpoint, ...],
     listen: Endpoint,
     advertise: Endpoint | None,

@@ -170,7 +170,7 @@ def _check(options: _Options) -> None:
 
 
 def _own_token(options: _Options) -> str:
-    return ancestors.of_files(each.path for each in startable_sources(options.config))
+    return ancestors.of_files(source.path for source in startable_sources(options.config))
 
 
 def _check_ports(option: str, first: Endpoint | None, more: int, credentials: Credentials) -> None:

@@ -130,16 +130,16 @@ def _names(node: Tree | None) -> frozenset[str] | None:
     """Return a list of servers' names; None for no list, which restricts nothing."""
     if node is None or (isinstance(node, Leaf) and node.value is None):
         return None
-    if not isinstance(node, Items) or any(not isinstance(each, Leaf) for each in node.items):
+    if not isinstance(node, Items) or any(not isinstance(item, Leaf) for item in node.items):
         raise NotUnderstood(node.at, "it is not a list of names")
-    return frozenset(str(each.value) for each in node.items if isinstance(each, Leaf))
+    return frozenset(str(item.value) for item in node.items if isinstance(item, Leaf))
 
 
 def _reject_unknown(entry: TableEntry, known: Sequence[str]) -> None:
-    for each in entry.members:
-        is_known = each.name in known or isinstance(each.value, Table)
-        if not is_known and looks_restrictive(each.name):
-            raise NotUnderstood(each.at, f"{quoted(each.name)} has no meaning here")
+    for member in entry.members:
+        is_known = member.name in known or isinstance(member.value, Table)
+        if not is_known and looks_restrictive(member.name):
+            raise NotUnderstood(member.at, f"{quoted(member.name)} has no meaning here")
 
 
 def _managed(entry: TableEntry) -> frozenset[str] | None:
@@ -172,19 +172,19 @@ def _claude_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
 
 
 def _opencode_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
-    for each in entry.members:
-        if isinstance(each.value, Leaf) and each.value.value in ("deny", "ask"):
-            asks = each.value.value == "ask"
-            yield DeniedTools(each.name, each.at, _OPENCODE, asks)
+    for member in entry.members:
+        if isinstance(member.value, Leaf) and member.value.value in ("deny", "ask"):
+            asks = member.value.value == "ask"
+            yield DeniedTools(member.name, member.at, _OPENCODE, asks)
 
 
 def _root_tools(entry: TableEntry) -> Iterator[DeniedTools]:
     """Yield what `tools` denies: opencode's switches, or Gemini CLI's `exclude`."""
-    for each in entry.members:
-        if isinstance(each.value, Leaf) and each.value.value is False:
-            yield DeniedTools(each.name, each.at, _OPENCODE)
-        elif folded(each.name) in ("exclude", *DENY):
-            yield from _full_names(each.value, _ALL_FORMS)
+    for member in entry.members:
+        if isinstance(member.value, Leaf) and member.value.value is False:
+            yield DeniedTools(member.name, member.at, _OPENCODE)
+        elif folded(member.name) in ("exclude", *DENY):
+            yield from _full_names(member.value, _ALL_FORMS)
 
 
 def _full_names(node: Tree, forms: tuple[str, ...]) -> Iterator[DeniedTools]:
@@ -208,14 +208,14 @@ def in_project(table: Table, where: Where, folder: Path) -> Table:
         return table
     here = {str(folder), *map(str, folder.parents)}
     own = max(
-        (each for each in projects.entries if each.name.rstrip("/\\") in here),
+        (entry for entry in projects.entries if entry.name.rstrip("/\\") in here),
         key=lambda each: len(each.name),
         default=None,
     )
     _report_other_projects(projects, own, where)
     if own is None:
         return table
-    added = {each.name: each for each in own.members if _is_of_project(each.name)}
+    added = {member.name: member for member in own.members if _is_of_project(member.name)}
     return Table(table.at, tuple(_with_projects_keys(table, added)))
 
 
@@ -232,8 +232,8 @@ def _with_projects_keys(table: Table, added: dict[str, TableEntry]) -> Iterator[
             items = (*entry.value.items, *own.value.items)
             yield replace(entry, value=replace(entry.value, items=items))
         elif isinstance(entry.value, Table) and isinstance(own.value, Table):
-            names = {each.name for each in own.members}
-            kept = [each for each in entry.members if each.name not in names]
+            names = {member.name for member in own.members}
+            kept = [member for member in entry.members if member.name not in names]
             yield entry.with_members((*kept, *own.members))
         else:
             yield own
@@ -246,10 +246,10 @@ def _has_servers(project: TableEntry) -> bool:
 
 
 def _report_other_projects(projects: Table, own: TableEntry | None, where: Where) -> None:
-    others = [each for each in projects.entries if each is not own and _has_servers(each)]
+    others = [entry for entry in projects.entries if entry is not own and _has_servers(entry)]
     if not others:
         return
-    shown = ", ".join(quoted(each.name) for each in others[:_SHOWN])
+    shown = ", ".join(quoted(other.name) for other in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
     message = (
         f"The file also has servers of other projects ({shown}{more}), which are not used: only"

@@ -107,8 +107,8 @@ class ClientServer:
         if _is_own_front(self._entry):
             self._where.warning(self._entry.at, IssueReason.OWN_ENTRY_SKIPPED, _OWN_ENTRY)
             return None
-        for each in entries:
-            self._translate(each)
+        for entry in entries:
+            self._translate(entry)
         self._add_tools()
         if self._on is not None:
             self._native["enabled"] = TableEntry("enabled", self._on.at, self._on)
@@ -233,13 +233,13 @@ class ClientServer:
                 self._native["args"] = TableEntry("args", node.at, args)
             return program
         if isinstance(node, Table):  # Zed's {path, args, env}
-            parts = {each.name: each for each in node.entries}
+            parts = {entry.name: entry for entry in node.entries}
             for name in ("args", "env"):
                 if name in parts and self._entry.member(name) is None:
                     self._translate(parts[name])
-            for each in node.entries:
-                if each.name not in ("path", "args", "env"):
-                    self._reject_or_warn(each, where)
+            for entry in node.entries:
+                if entry.name not in ("path", "args", "env"):
+                    self._reject_or_warn(entry, where)
             if "path" in parts:
                 return parts["path"].value
         return node
@@ -310,8 +310,8 @@ class ClientServer:
         given = self._native.get("transport")
         named = given.value.value if given is not None and isinstance(given.value, Leaf) else None
         is_named = any(
-            folded(each.name) in ("type", "transport", "transporttype")
-            for each in self._entry.members
+            folded(member.name) in ("type", "transport", "transporttype")
+            for member in self._entry.members
         )
         foreign = _OF_NETWORKS if named == "stdio" else _OF_PROCESSES if named in _NETWORK else ()
         for name in foreign:
@@ -350,8 +350,8 @@ def _texts(node: Tree | None) -> Iterator[str]:
             for item in node.items:
                 yield from _texts(item)
         case Table():
-            for each in node.entries:
-                yield from _texts(each.value)
+            for entry in node.entries:
+                yield from _texts(entry.value)
 
 
 def _type_of(entry: TableEntry) -> object:

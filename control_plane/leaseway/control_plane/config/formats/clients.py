@@ -103,7 +103,7 @@ def read_clients(
             where.fatal(rules.refused.at, IssueReason.RESTRICTION_NOT_TAKEN_OVER, _refused(rules))
         # A file alone may switch servers that no file declares; these switches are ignored.
         document = _with_switches(document, table, where, implied != "always")
-        servers = tuple(_restricted(each, rules, place) for each in document.servers)
+        servers = tuple(_restricted(server, rules, place) for server in document.servers)
         return replace(document, servers=servers)
 
     return read
@@ -127,7 +127,7 @@ def _restricted(server: TableEntry, rules: RootRules, servers: Where) -> TableEn
         return server
     if not rules.allows_server(server.name):
         return _switched(server, Leaf(server.at, False, "false"))
-    if {each.name for each in server.members} <= {"enabled"}:
+    if {member.name for member in server.members} <= {"enabled"}:
         return server  # a switch of a server of another file, to which `denied` applies there
     whole, patterns, asked = denied_of(rules.denied, server.name)
     if whole:
@@ -143,7 +143,7 @@ def _restricted(server: TableEntry, rules: RootRules, servers: Where) -> TableEn
     except NotUnderstood as error:
         report_not_understood(error, str(patterns[0].value), where)
         return server
-    kept = [each for each in server.members if each.name != "tools"]
+    kept = [member for member in server.members if member.name != "tools"]
     return server.with_members((*kept, tools) if tools is not None else kept)
 
 
@@ -229,5 +229,5 @@ def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
 def _switched(entry: TableEntry, switch: Leaf | None) -> TableEntry:
     if switch is None or not isinstance(entry.value, Table):
         return entry
-    kept = [each for each in entry.members if each.name != "enabled"]
+    kept = [member for member in entry.members if member.name != "enabled"]
     return entry.with_members((*kept, TableEntry("enabled", switch.at, switch)))

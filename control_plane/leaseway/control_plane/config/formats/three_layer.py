@@ -96,17 +96,17 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
     if not isinstance(entry.value, Table):
         return entry
     entries = unique_entries(entry.value, where)
-    names = {each.name for each in entries}
+    names = {entry.name for entry in entries}
     runs = bool(names & {"command", "url"})
     is_class = bool(names & {*_OF_CLASSES, "type"}) and not runs
-    native = [made for each in entries for made in _native(each, where, is_class)]
+    native = [made for entry in entries for made in _native(entry, where, is_class)]
     if is_class and implied != "never":
-        at = next(each.at for each in entries if each.name in (*_OF_CLASSES, "type"))
+        at = next(entry.at for entry in entries if entry.name in (*_OF_CLASSES, "type"))
         native = [each for each in native if each.name != "transport"]
         native.append(transport_entry("python", at))
     elif "transport" not in names and is_implied(implied, names):
         native.append(transport_entry("stdio", entry.at))
-    parameters = [each for each in entries if each.name in _PARAMETERS]
+    parameters = [entry for entry in entries if entry.name in _PARAMETERS]
     if parameters and is_class:
         native.append(_class_config(parameters, "config"))
     elif parameters:
@@ -118,12 +118,14 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
 
 def _class_config(parameters: Sequence[TableEntry], name: str) -> TableEntry:
     """Return a class's configuration: `override` over `config`."""
-    bad = next((each for each in parameters if not isinstance(each.value, Table)), None)
+    bad = next(
+        (parameter for parameter in parameters if not isinstance(parameter.value, Table)), None
+    )
     if bad is not None:
         return replace(bad, name=name)  # the reader of the key reports it
     merged: dict[str, TableEntry] = {}
-    for each in sorted(parameters, key=lambda each: _PARAMETERS.index(each.name)):
-        merged.update((member.name, member) for member in each.members)
+    for parameter in sorted(parameters, key=lambda each: _PARAMETERS.index(each.name)):
+        merged.update((member.name, member) for member in parameter.members)
     return replace(parameters[0], name=name).with_members(merged.values())
 
 
@@ -150,8 +152,10 @@ def _with_parameters(
 ) -> list[TableEntry]:
     # `env` overrides `override`, which overrides `config`.
     variables: dict[str, TableEntry] = {}
-    for each in parameters:
-        variables.update((made.name, made) for made in _variables(each, where.child(each)))
+    for parameter in parameters:
+        variables.update(
+            (made.name, made) for made in _variables(parameter, where.child(parameter))
+        )
     given = next((each for each in native if each.name == "env"), None)
     if given is not None and not isinstance(given.value, Table):
         return list(native)

@@ -116,7 +116,7 @@ class ToolRules:
     def of_native(cls, server: TableEntry) -> ToolRules:
         """Return the rules of a server's native `tools`, to which others can be added."""
         rules = cls(server.name)
-        tools = next((each for each in server.members if each.name == "tools"), None)
+        tools = next((member for member in server.members if member.name == "tools"), None)
         for each in tools.members if tools is not None else ():
             items = each.value.items if isinstance(each.value, Items) else ()
             leaves = [item for item in items if isinstance(item, Leaf)]
@@ -149,7 +149,7 @@ class ToolRules:
             raise NotUnderstood(entry.at, f"{quoted(entry.name)} is no filter that Leaseway knows")
 
     def _add_table(self, entry: TableEntry) -> None:
-        members = {folded(each.name): each for each in entry.members}
+        members = {folded(member.name): member for member in entry.members}
         if members.keys() == {"mode", "list"}:
             mode = members["mode"].value
             word = folded(str(mode.value)) if isinstance(mode, Leaf) else ""
@@ -163,13 +163,13 @@ class ToolRules:
             return
         off: list[Leaf] = []
         on: list[Leaf] = []
-        for each in entry.members:
-            if isinstance(each.value, Leaf) and isinstance(each.value.value, bool):
-                is_off = each.value.value is (folded(entry.name) in DENY)
-                name = self._checked(Leaf(each.at, each.name, each.name))
+        for member in entry.members:
+            if isinstance(member.value, Leaf) and isinstance(member.value.value, bool):
+                is_off = member.value.value is (folded(entry.name) in DENY)
+                name = self._checked(Leaf(member.at, member.name, member.name))
                 (off if is_off else on).append(name)
             else:
-                self._add_member(entry, each)
+                self._add_member(entry, member)
         self._add_switches(off, on)
 
     def _add_switches(self, off: list[Leaf], on: list[Leaf]) -> None:
@@ -199,16 +199,18 @@ class ToolRules:
 
     def _add_tool(self, tool: TableEntry) -> None:
         """Add the settings of one tool: it is on or off; anything else is not understood."""
-        for each in tool.members:
-            on = switch_of(each.name)
-            value = each.value.value if isinstance(each.value, Leaf) else each.value
+        for member in tool.members:
+            on = switch_of(member.name)
+            value = member.value.value if isinstance(member.value, Leaf) else member.value
             if on is not None and isinstance(value, bool):
                 if value is not on:
                     self.denied.append(self._checked(Leaf(tool.at, tool.name, tool.name)))
-            elif on is not None or not ("approv" in folded(each.name) and asks_no_one(each.value)):
+            elif on is not None or not (
+                "approv" in folded(member.name) and asks_no_one(member.value)
+            ):
                 raise NotUnderstood(
-                    each.at,
-                    f"{quoted(each.name)} of its tool {quoted(tool.name)} has no meaning here",
+                    member.at,
+                    f"{quoted(member.name)} of its tool {quoted(tool.name)} has no meaning here",
                 )
 
     def _names(self, node: Tree) -> list[Leaf] | None:
@@ -286,7 +288,7 @@ def report_not_understood(error: NotUnderstood, name: str, where: Where) -> None
 
 
 def _is_native(node: Tree) -> bool:
-    names = {each.name for each in node.entries} if isinstance(node, Table) else set[str]()
+    names = {entry.name for entry in node.entries} if isinstance(node, Table) else set[str]()
     return bool(names) and names <= {"whitelist", "blacklist"}
 
 

@@ -104,7 +104,7 @@ class _NamespaceWatch:
         while True:
             try:
                 listed = await self._api.list(kind)
-                self._update(kind, {each.name: each for each in listed.resources})
+                self._update(kind, {resource.name: resource for resource in listed.resources})
                 changes = self._api.changes(kind, listed.version)
                 async with aclosing(changes):
                     async for change, resource in changes:

@@ -84,9 +84,9 @@ def merged(below: TableEntry, above: TableEntry) -> TableEntry:
 def _for_class(above: TableEntry, *, is_class: bool) -> TableEntry:
     """Return an entry with its parameters for a class as `config`, or without them."""
     return above.with_members(
-        replace(each, name="config") if each.name == CONFIG_OF_CLASS else each
-        for each in above.members
-        if is_class or each.name != CONFIG_OF_CLASS
+        replace(member, name="config") if member.name == CONFIG_OF_CLASS else member
+        for member in above.members
+        if is_class or member.name != CONFIG_OF_CLASS
     )
 
 
@@ -113,9 +113,9 @@ def _usable(below: TableEntry, above: TableEntry) -> Iterator[TableEntry]:
 def _transport(server: TableEntry) -> object:
     return next(
         (
-            each.value.value
-            for each in server.members
-            if each.name == "transport" and isinstance(each.value, Leaf)
+            member.value.value
+            for member in server.members
+            if member.name == "transport" and isinstance(member.value, Leaf)
         ),
         None,
     )
@@ -131,7 +131,7 @@ def opened_keys(entry: TableEntry) -> frozenset[str]:
 def _without(entry: TableEntry, names: Collection[str]) -> TableEntry:
     if not isinstance(entry.value, Table) or not names:
         return entry
-    return entry.with_members(each for each in entry.members if each.name not in names)
+    return entry.with_members(member for member in entry.members if member.name not in names)
 
 
 @dataclass(frozen=True)
@@ -177,21 +177,23 @@ class _Declared:
 
 def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     """Combine documents, none of them broken, the lowest layer first; add issues to the log."""
-    common = [each.document for each in documents if each.kind != "domain"]
+    common = [document.document for document in documents if document.kind != "domain"]
     defaults = [each.defaults for each in common if each.defaults.given]
     tenants = [each.tenants for each in common if each.tenants is not None]
     combination = _Combination(
         log,
         defaults[-1] if defaults else NO_DEFAULTS,
         tenants[-1] if tenants else None,
-        denying=[each for each in documents if each.kind != "domain" and each.denies],
+        denying=[
+            document for document in documents if document.kind != "domain" and document.denies
+        ],
     )
     base: dict[str, _Declared] = {}
     for layer in documents:
         if layer.kind in ("global", "native", "system", "kubernetes"):
             # A file over a global one replaces whole servers; so do resources.
             base.update((entry.name, _Declared(entry, layer)) for entry in layer.document.servers)
-    sessions = [each for each in documents if each.kind == "session"]
+    sessions = [document for document in documents if document.kind == "session"]
     combination.add_common(base, sessions)
     for layer in documents:
         if layer.kind == "domain":
@@ -333,7 +335,7 @@ class _Combination:
             return
         on = set(common.builtin.tools) if common is not None else set[str]()
         more = [name for name in spec.builtin.tools if name not in on]
-        at = next((each.at for each in entry.members if each.name == "tools"), None)
+        at = next((member.at for member in entry.members if member.name == "tools"), None)
         if more and at is not None:
             message = (
                 f"A domain can't enable {quoted(more[0])} of the server {quoted(entry.name)}: only"
@@ -352,9 +354,9 @@ class _Combination:
         """Read a server's entry, overlaid with those of session layers."""
         name, entry = declared.entry.name, declared.entry
         for session in sessions:
-            for each in session.document.servers:
-                if each.name == name and session is not declared.by:
-                    entry = merged(entry, each)
+            for server in session.document.servers:
+                if server.name == name and session is not declared.by:
+                    entry = merged(entry, server)
         if any(name in layer.failed for layer in (declared.by, *sessions)):
             log.failed.add(name)
         defaults = self.defaults if self.defaults.given else declared.by.document.implied
@@ -389,7 +391,7 @@ def _did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def _names(entry: TableEntry) -> set[str]:
-    return {each.name for each in entry.members}
+    return {member.name for member in entry.members}
 
 
 def _narrowing_filters(
@@ -412,17 +414,17 @@ def _closed_keys(
     domain: LayerDocument, declared: TableEntry, entry: TableEntry, opened: Set[str]
 ) -> Iterator[ConfigIssue]:
     """Yield an error for each key or name that a domain sets and may not."""
-    for each in entry.members:
-        if each.name not in SERVER_KEYS or each.name in opened:
+    for member in entry.members:
+        if member.name not in SERVER_KEYS or member.name in opened:
             continue
-        path = f"{domain.document.root}.{entry.name}.{each.name}"
-        if each.name not in DOMAIN_KEYS:
-            yield _not_opened(domain, entry, each, path, each.name)
-        elif each.name in ("env", "headers"):
-            below = declared.member(each.name)
-            stated = {one.name for one in below.entries} if isinstance(below, Table) else set()
-            for name in each.members:
-                key = f"{each.name}.{name.name}"
+        path = f"{domain.document.root}.{entry.name}.{member.name}"
+        if member.name not in DOMAIN_KEYS:
+            yield _not_opened(domain, entry, member, path, member.name)
+        elif member.name in ("env", "headers"):
+            below = declared.member(member.name)
+            stated = {entry.name for entry in below.entries} if isinstance(below, Table) else set()
+            for name in member.members:
+                key = f"{member.name}.{name.name}"
                 if name.name not in stated and key not in opened:
                     yield _not_opened(domain, entry, name, f"{path}.{name.name}", key)
 
@@ -458,13 +460,13 @@ def _narrowed(
 ) -> ServerSpec | None:
     """Return a spec with a domain's filters on top of its own."""
     place = replace(domain.where(log), server_id=entry.name).child(entry)
-    for each in entry.members:
-        if each.name not in names:
+    for member in entry.members:
+        if member.name not in names:
             continue
-        rules = SERVER_KEYS[each.name].read(each.value, place.child(each))
+        rules = SERVER_KEYS[member.name].read(member.value, place.child(member))
         if spec is not None and isinstance(rules, NameFilter):
-            below: NameFilter = getattr(spec, each.name)
-            spec = replace(spec, **{each.name: below.narrowed(rules)})  # type: ignore[arg-type]
+            below: NameFilter = getattr(spec, member.name)
+            spec = replace(spec, **{member.name: below.narrowed(rules)})  # type: ignore[arg-type]
     return spec
 
 
@@ -484,5 +486,5 @@ def _without_denied(
         message = asked_message(asked)
         log.add(layer.error("permissions", asked.at, message, reason=reason, server=server_id))
         return None
-    denied = NameFilter(blacklist=tuple(str(each.value) for each in patterns))
+    denied = NameFilter(blacklist=tuple(str(pattern.value) for pattern in patterns))
     return replace(spec, tools=spec.tools.narrowed(denied))

@@ -88,12 +88,12 @@ class Reference(NamedTuple):
 
 def references_in(entry: TableEntry) -> Iterator[Reference]:
     """Yield every reference in a server's entry."""
-    for each in entry.members:
-        if each.name in _BY_NAME and isinstance(each.value, Table):
-            for value in each.members:  # a variable may have the name `env`
+    for member in entry.members:
+        if member.name in _BY_NAME and isinstance(member.value, Table):
+            for value in member.members:  # a variable may have the name `env`
                 yield from _references_in(value.value)
         else:
-            yield from _references_in(each.value)
+            yield from _references_in(member.value)
 
 
 def references_not_granted(
@@ -125,7 +125,9 @@ def confined_files(
     known = {reference.target for reference in references_in(below)}
     patterns = _granted_patterns(tenant, tenants)
     return {
-        reference.name: tuple(one for one in patterns if passes(reference.name, (one,), ()))
+        reference.name: tuple(
+            pattern for pattern in patterns if passes(reference.name, (pattern,), ())
+        )
         for reference in references_in(entry)
         if reference.kind == "file" and reference.target not in known
     }
@@ -146,9 +148,9 @@ def _references_in(tree: Tree) -> Iterator[Reference]:
             for item in tree.items:
                 yield from _references_in(item)
         case Table():
-            for each in tree.entries:
-                is_reference = len(tree.entries) == 1 and each.name in REFERENCE_KINDS
-                if is_reference and isinstance(each.value, Leaf):
-                    yield Reference(each.name, each.value.text, each.at)
+            for entry in tree.entries:
+                is_reference = len(tree.entries) == 1 and entry.name in REFERENCE_KINDS
+                if is_reference and isinstance(entry.value, Leaf):
+                    yield Reference(entry.name, entry.value.text, entry.at)
                 else:
-                    yield from _references_in(each.value)
+                    yield from _references_in(entry.value)

@@ -180,7 +180,7 @@ def _check(sources: Sequence[Source]) -> None:
 def _inherited(sources: Iterable[Source]) -> Source | None:
     """Return the system file that the domains inherit."""
     domains = [source for source in sources if source.kind == "domain"]
-    files = [path for each in domains for path in _paths(each)]
+    files = [path for domain in domains for path in _paths(domain)]
     found = {path: inherit for path in files if (inherit := _inherit(path)) is not None}
     named = {path.resolve() for path in found.values()}
     if len(named) > 1:

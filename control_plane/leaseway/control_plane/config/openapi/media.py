@@ -38,7 +38,7 @@ class BodyType:
 def choose_body(content: Mapping[str, Any]) -> BodyType:
     """Return the media type to send: JSON if there is a choice, then a form, then text."""
     kinds = {essence(str(kind)): kind for kind in content}
-    jsons = (each for each in kinds if each.endswith("+json"))
+    jsons = (kind for kind in kinds if kind.endswith("+json"))
     for kind in (*_JSONS, *jsons):
         if kind in kinds:
             return _body_type(content, kinds[kind], "json")

@@ -201,7 +201,7 @@ class Parameters:
         allow_reserved: bool = False,
     ) -> None:  # fmt: skip
         argument = _NOT_IN_PARAMETERS.sub("_", name).strip("_")[:_MAX_NAME] or position
-        taken = {each.name for each in self.parameters}
+        taken = {parameter.name for parameter in self.parameters}
         if argument in taken:
             argument = f"{position}_{argument}"[:_MAX_NAME]
         number = 2

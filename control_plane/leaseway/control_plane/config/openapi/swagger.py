@@ -99,14 +99,14 @@ def _operation(
     kept: list[Any] = []
     fields: list[Mapping[str, Any]] = []
     consumes = [str(each) for each in _list(operation.get("consumes", document.get("consumes")))]
-    for each in parameters.values():
-        place = each.get("in") if isinstance(each, Mapping) else None
+    for parameter in parameters.values():
+        place = parameter.get("in") if isinstance(parameter, Mapping) else None
         if place == "body":
-            converted["requestBody"] = _body(each, consumes)
+            converted["requestBody"] = _body(parameter, consumes)
         elif place == "formData":
-            fields.append(each)
+            fields.append(parameter)
         else:
-            kept.append(_parameter(each) if place else each)
+            kept.append(_parameter(parameter) if place else parameter)
     if fields:
         converted["requestBody"] = _form(fields, consumes)
     converted["parameters"] = kept
@@ -145,9 +145,9 @@ def _body(given: Mapping[str, Any], consumes: list[str]) -> dict[str, Any]:
 
 def _form(fields: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any]:
     """Return the body that has the fields of a form."""
-    has_file = any(each.get("type") == "file" for each in fields)
+    has_file = any(field.get("type") == "file" for field in fields)
     kind = _MULTIPART if has_file or (_FORM not in consumes and _MULTIPART in consumes) else _FORM
-    members = {str(each.get("name")): each for each in fields}
+    members = {str(field.get("name")): field for field in fields}
     schema = {
         "type": "object",
         "properties": dict(_described(members)),

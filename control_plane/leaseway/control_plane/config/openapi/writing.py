@@ -60,7 +60,7 @@ def _tool(tool: HttpTool) -> dict[str, Any]:
     if tool.base_url:
         written["base_url"] = tool.base_url
     if tool.parameters:
-        written["parameters"] = [_parameter(each) for each in tool.parameters]
+        written["parameters"] = [_parameter(parameter) for parameter in tool.parameters]
     if tool.body != "json":
         written["body"] = tool.body
     if tool.content_type:

@@ -89,8 +89,8 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         return None
     transport = _transport_of(entries)
     where = replace(where, transport=transport)
-    known = [each for each in entries if each.name in SERVER_KEYS]
-    usable = [each for each in entries if not _is_misplaced(each.name, transport)]
+    known = [entry for entry in entries if entry.name in SERVER_KEYS]
+    usable = [entry for entry in entries if not _is_misplaced(entry.name, transport)]
     values = read_table(usable, SERVER_KEYS, where, "a server")
     _check_keys(entry, {each.name: each for each in known}, where)
     if values.pop("enabled", True) is False:
@@ -217,5 +217,5 @@ def _is_misplaced(name: str, transport: str | None) -> bool:
 
 
 def _misplaced(key: Key, transport: str) -> str:
-    wanted = " or ".join(f"'{each}'" for each in sorted(key.transports or ()))
+    wanted = " or ".join(f"'{transport}'" for transport in sorted(key.transports or ()))
     return f"'{key.name}' is not for the transport '{transport}', only for {wanted}; remove it."

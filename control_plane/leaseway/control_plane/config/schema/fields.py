@@ -63,7 +63,7 @@ def _shown_text(what: str, *, longest: int = MAX_TEXT, empty: bool = True) -> Re
 
     @reader(any_text.schema)
     def read(node: Tree, where: Where) -> str:
-        if isinstance(node, Table) and any(each.name in REFERENCE_KINDS for each in node.entries):
+        if isinstance(node, Table) and any(entry.name in REFERENCE_KINDS for entry in node.entries):
             raise BadValue(
                 f"{quoted(where.key)} can't be a reference: {what} would show the value in process"
                 " lists and logs. Pass it under 'env' or 'headers'.",

@@ -81,5 +81,5 @@ def _names(node: Tree) -> Iterator[tuple[str, Leaf]]:
             for item in node.items:
                 yield from _names(item)
         case Table():
-            for each in node.entries:
-                yield from _names(each.value)
+            for entry in node.entries:
+                yield from _names(entry.value)

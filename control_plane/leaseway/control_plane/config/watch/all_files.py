@@ -279,7 +279,7 @@ def _directories(sources: Sequence[Source]) -> dict[Path, set[str] | None]:
 def _resources(resources: Sequence[CustomResource]) -> dict[Source, FileContent]:
     found: dict[Source, FileContent] = {}
     for kind in KINDS:
-        kept, skipped = first_by_name(each for each in resources if each.kind == kind)
+        kept, skipped = first_by_name(resource for resource in resources if resource.kind == kind)
         if skipped:
             _logger.error(
                 "%d resources of the kind %s are ignored: only the first %d by name are read.",

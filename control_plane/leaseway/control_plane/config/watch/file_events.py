@@ -79,7 +79,7 @@ class FileEvents:
             ):
                 if self._concerns(path for _, path in changes):
                     self._changed.set()
-        except Exception as error:  # polling continues without events
+        except Exception as error:  # noqa: BLE001 - polling continues without events
             self._warn(str(error) or type(error).__name__)
 
     def _concerns(self, paths: Iterable[str]) -> bool:

@@ -102,7 +102,7 @@ def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:
     """Return whether a server exposes an item under any name."""
     served = view.servers.get(server_id)
     names = served.names(kind) if served is not None else ()
-    return any(one.original == original for one in names)
+    return any(name.original == original for name in names)
 
 
 def _moved(old: View, new: View, now: float) -> Iterator[Move]:

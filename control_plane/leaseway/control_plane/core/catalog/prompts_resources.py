@@ -77,8 +77,8 @@ def expose_resources(listing: ServerListing, rules: NameFilter) -> ResourceExpos
     resources = _distinct(listing.resources, RESOURCES)
     templates = _distinct(listing.templates, RESOURCE_TEMPLATES)
     return ResourceExposure(
-        tuple(one for one in resources if allows(one.name)),
-        tuple(one for one in templates if allows(one.name)),
+        tuple(resource for resource in resources if allows(resource.name)),
+        tuple(template for template in templates if allows(template.name)),
         templates,
         allows,
     )

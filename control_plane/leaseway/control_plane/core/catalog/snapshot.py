@@ -78,18 +78,20 @@ class View:
     def resources(self) -> Mapping[tuple[str, str], ResourceTarget]:
         """Listed resources by server id and URI, sorted by server id."""
         return {
-            (server_id, one.name): ResourceTarget(served, one.name, one)
+            (server_id, resource.name): ResourceTarget(served, resource.name, resource)
             for server_id, served in sorted(self.servers.items())
-            for one in served.readable.resources
+            for resource in served.readable.resources
         }
 
     @cached_property
     def templates(self) -> Mapping[tuple[str, str], ResourceTarget]:
         """Listed resource templates, likewise."""
         return {
-            (server_id, one.name): ResourceTarget(served, one.name, one, is_template=True)
+            (server_id, template.name): ResourceTarget(
+                served, template.name, template, is_template=True
+            )
             for server_id, served in sorted(self.servers.items())
-            for one in served.readable.templates
+            for template in served.readable.templates
         }
 
     @cached_property
@@ -275,18 +277,18 @@ def _resolve_clashes_among(granted: Mapping[str, Served]) -> dict[str, Served]:
     """Resolve name clashes again among the servers that one caller sees."""
     settled = dict(granted)
     for kind in (TOOLS, PROMPTS):
-        if not any(each.skipped for one in settled.values() for each in one.names(kind)):
+        if not any(name.skipped for one in settled.values() for name in one.names(kind)):
             continue
         names = {
-            server_id: [(each.original, each.name) for each in one.names(kind)]
+            server_id: [(name.original, name.name) for name in one.names(kind)]
             for server_id, one in settled.items()
             if one.names(kind)
         }
         skipped = resolve_clashes(names, kind).skipped
         for server_id, one in settled.items():
             own = tuple(
-                ExposedName(each.original, each.name, (server_id, each.original) in skipped)
-                for each in one.names(kind)
+                ExposedName(name.original, name.name, (server_id, name.original) in skipped)
+                for name in one.names(kind)
             )
             if own != one.names(kind):
                 settled[server_id] = (

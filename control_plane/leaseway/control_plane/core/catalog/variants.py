@@ -142,7 +142,7 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
         ),
         listing=replace(
             listing,
-            tools=tuple(each for each in listing.tools if policy.allows(tenant, agent, each.name)),
+            tools=tuple(tool for tool in listing.tools if policy.allows(tenant, agent, tool.name)),
         ),
     )
 

@@ -42,7 +42,7 @@ class WorkerScope:
 
     def accepts_id(self, server_id: str) -> bool:
         """Return whether the worker accepts a server id, regardless of labels."""
-        return not self.servers or any(matches(one, server_id) for one in self.servers)
+        return not self.servers or any(matches(server, server_id) for server in self.servers)
 
     def restricted_to(self, asked: frozenset[tuple[str, str]]) -> WorkerScope:
         """Return the scope without labels that no server asks for."""

@@ -303,7 +303,9 @@ class PlacementTable:
 
     def _after_placed(self, lease: HeldLease) -> HeldLease:
         others = self._by_key.get(lease.key, ())
-        latest = max((one.granted_at for one in others if one.id in self._placed), default=None)
+        latest = max(
+            (other.granted_at for other in others if other.id in self._placed), default=None
+        )
         if latest is None or lease.granted_at > latest:
             return lease
         return replace(lease, granted_at=nextafter(latest, inf))
@@ -433,7 +435,7 @@ class PlacementTable:
     def _session_workers(self, key: LeaseKey) -> Iterator[str]:
         """Yield the session's workers that have free capacity, least loaded first."""
         workers = self._sessions.get((key.tenant, key.session), ())
-        available = [(self.load(one), one) for one in workers if one in self._available]
+        available = [(self.load(worker), worker) for worker in workers if worker in self._available]
         return (worker_id for _, worker_id in sorted(available))
 
     def _cancel(self, key: LeaseKey) -> None:

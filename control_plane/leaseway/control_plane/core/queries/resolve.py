@@ -146,7 +146,7 @@ def _find_at(
         return listed
     if len(uri) <= MAX_URI and served.readable.allows(uri):
         return ResourceTarget(served, uri)
-    known = [one.name for one in served.readable.resources]
+    known = [resource.name for resource in served.readable.resources]
     near = alike(uri, known)
     message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
     message += try_instead([shown(one, _SHOWN) for one in near], f"{RESOURCES.listing} {server_id}")
@@ -159,7 +159,9 @@ def _by_template(view: View, uri: str) -> ResourceTarget | None:
     compared = ComparedUri(uri)
     for _, served in sorted(view.servers.items()):
         templates = served.readable.every_template
-        if any(compared.matches(one.name) for one in templates) and (served.readable.allows(uri)):
+        if any(compared.matches(template.name) for template in templates) and (
+            served.readable.allows(uri)
+        ):
             return ResourceTarget(served, uri)
     return None
 

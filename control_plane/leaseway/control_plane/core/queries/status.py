@@ -87,7 +87,7 @@ def _worker_state(record: WorkerRecord, served: Served) -> Literal["up", "starti
         return "failing"
     if not served.spec.truely_stateless:
         return "up"  # it starts for each lease
-    states = {one.state for one in record.instances if one.launched == launched}
+    states = {instance.state for instance in record.instances if instance.launched == launched}
     if "starting" in states:
         return "starting"
     # Without an instance, the next call starts one.

@@ -151,11 +151,13 @@ class WorkerRecord:
     def set_instances(self, instances: tuple[ReportedInstance, ...]) -> None:
         """Record all reported instances, including failed starts."""
         self.instances = instances
-        ready = [one for one in instances if one.state == "ready"]
+        ready = [instance for instance in instances if instance.state == "ready"]
         self.spares = frozenset(one.launched for one in ready if one.role == "spare")
         self.shares = frozenset(one.launched for one in ready if one.role == "shared")
         usable = self.shares | self.spares
-        self._failing = frozenset(one.launched for one in instances if one.failures) - usable
+        self._failing = (
+            frozenset(instance.launched for instance in instances if instance.failures) - usable
+        )
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether the worker has a ready shared or spare instance of a launch."""

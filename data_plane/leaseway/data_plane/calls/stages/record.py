@@ -50,7 +50,7 @@ class RecordStage:
                     if active.audit is not None
                 ]
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the calls that wait for it get it
             for active in waiting:
                 active.fail_with(error)
             return

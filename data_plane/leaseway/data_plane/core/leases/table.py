@@ -149,7 +149,7 @@ class LeaseTable:
     def find(self, key: LeaseKey) -> WorkerLease | None:
         return self._by_key.get(key)
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - the fields of a lease
         self,
         key: LeaseKey,
         now: float,

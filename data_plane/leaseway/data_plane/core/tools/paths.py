@@ -150,7 +150,7 @@ class PathJudge:
                 return True
         spellings = _spellings(text, trimmed)
         return spellings is not None and all(
-            self._permits(each, is_path, _MAX_WRAPPED) for each in spellings
+            self._permits(spelling, is_path, _MAX_WRAPPED) for spelling in spellings
         )
 
     def permits_uri(self, uri: str) -> bool:

@@ -178,7 +178,7 @@ class SchemaWork:
                 if len(value) > MAX_STEPS:
                     raise TooMuchWork(f"it has more than {MAX_STEPS} values")
                 members = value.values() if isinstance(value, dict) else value
-                remaining.extend((each, nesting + 1) for each in members)
+                remaining.extend((member, nesting + 1) for member in members)
             if isinstance(value, dict):
                 if nesting and isinstance(value.get(id_key), str):
                     raise TooMuchWork(f"it embeds another schema with its own '{id_key}'")
@@ -327,7 +327,7 @@ def _own_units(schema: Mapping[str, Any]) -> float:
             units += 4 * _size(schema[key])
     if "multipleOf" in schema or "divisibleBy" in schema:
         units += _MULTIPLE_OF_UNITS
-    units += _FANCY_UNITS * sum(bool(_FANCY.search(each)) for each in _patterns(schema))
+    units += _FANCY_UNITS * sum(bool(_FANCY.search(pattern)) for pattern in _patterns(schema))
     return units
 
 

@@ -83,12 +83,12 @@ def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedVa
         "restartPolicy": "Never",
     }
     others = list(pod.get("containers") or [])
-    own: Manifest = next((each for each in others if each.get("name") == CONTAINER), {})
+    own: Manifest = next((other for other in others if other.get("name") == CONTAINER), {})
     volumes = list(pod.get("volumes") or [])
     container = _container(name, spec, resolved, own)
     if spec.sandbox.enabled:
         _confine(spec, container, volumes)
-    pod["containers"] = [container, *(each for each in others if each is not own)]
+    pod["containers"] = [container, *(other for other in others if other is not own)]
     if volumes:
         pod["volumes"] = volumes
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
@@ -162,9 +162,9 @@ def _confine(spec: ServerSpec, container: Manifest, volumes: list[Manifest]) -> 
     if spec.sandbox.strict:
         container["securityContext"]["seccompProfile"] = {"type": "RuntimeDefault"}
     mounts = list(container.get("volumeMounts") or [])
-    existing = {each.get("mountPath") for each in mounts}
+    existing = {mount.get("mountPath") for mount in mounts}
     paths = ("/tmp", *spec.sandbox.writable_paths)  # noqa: S108 - in the container
-    for number, path in enumerate(each for each in paths if each not in existing):
+    for number, path in enumerate(path for path in paths if path not in existing):
         volumes.append({"name": f"leaseway-{number}", "emptyDir": {}})
         mounts.append({"name": f"leaseway-{number}", "mountPath": path})
     container["volumeMounts"] = mounts

@@ -127,7 +127,10 @@ class Cgroups:
         hierarchies = find_hierarchies(self._proc)
         for key, settings in _settings(limits).items():
             controller = CONTROLLERS[key]
-            hierarchy = next((each for each in hierarchies if controller in each.controllers), None)
+            hierarchy = next(
+                (hierarchy for hierarchy in hierarchies if controller in hierarchy.controllers),
+                None,
+            )
             if hierarchy is None:
                 group.missing[key] = f"the worker has no cgroup controller '{controller}'"
                 continue

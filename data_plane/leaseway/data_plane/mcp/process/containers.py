@@ -194,7 +194,7 @@ def reserved_names(variables: Collection[str]) -> list[str]:
     )
 
 
-def run_command(
+def run_command(  # noqa: PLR0913 - the parts of a command line
     engine: str,
     name: str,
     owner: str,

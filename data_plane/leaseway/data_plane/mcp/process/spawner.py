@@ -129,7 +129,7 @@ class Spawner:
             try:
                 process = job.start()
                 outcome = partial(_succeed, job.future, process)
-            except BaseException as error:  # raised in the coroutine that waits for it
+            except BaseException as error:  # noqa: BLE001 - raised in the coroutine that waits for it
                 outcome = partial(_fail, job.future, error)
             with self._changed:
                 if job.is_hung:

@@ -99,7 +99,7 @@ class PullAdapter(Transport):
                 self._wake.clear()
                 while self._queue:
                     await self._send_next()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a foreign transport raises what it likes
             self._lose(error)
 
     async def _send_next(self) -> None:
@@ -121,7 +121,7 @@ class PullAdapter(Transport):
                 received += 1
                 if received % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)  # a busy transport must not starve other tasks
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a foreign transport raises what it likes
             self._lose(error)
 
     def _deliver(self, message: bytes) -> None:
@@ -155,7 +155,7 @@ class PullAdapter(Transport):
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self._inner.disconnect()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a foreign transport raises what it likes
             _logger.warning(
                 "Disconnecting from the server %s over %s failed: %s.",
                 self._server,

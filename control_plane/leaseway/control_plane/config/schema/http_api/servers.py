@@ -42,8 +42,12 @@ def add_http_tools(
             )
             place, at = where.find(f"security.{name}", where.log.places[where.key])
             place.error(at, IssueReason.BAD_VALUE, message)
-    headers |= {each.header.lower(): "security" for each in credentials.values() if each.header}
-    query = {each.name for each in credentials.values() if each.kind == "query"}
+    headers |= {
+        credential.header.lower(): "security"
+        for credential in credentials.values()
+        if credential.header
+    }
+    query = {credential.name for credential in credentials.values() if credential.kind == "query"}
     place, at = where.find("http_tools", server.at)
     for tool in tools.values():
         for parameter in tool.parameters:

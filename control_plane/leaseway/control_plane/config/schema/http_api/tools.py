@@ -112,7 +112,7 @@ def _with_positions(tool: HttpTool) -> HttpTool:
             return parameter
         return replace(parameter, position="path" if parameter.sent_as in path else rest)
 
-    return replace(tool, parameters=tuple(placed(each) for each in tool.parameters))
+    return replace(tool, parameters=tuple(placed(parameter) for parameter in tool.parameters))
 
 
 _UNPLACED: Final[Any] = ""
@@ -141,7 +141,7 @@ def _keyword(entry: TableEntry, where: Where) -> Any:
         return _type(node, where)
     if name in PROPERTIES and isinstance(node, Table):
         members = entries_of(node, where)
-        return {each.name: _nested(each.value, where.child(each)) or {} for each in members}
+        return {member.name: _nested(member.value, where.child(member)) or {} for member in members}
     if name in _NESTED and isinstance(node, Table):
         return _nested(node, where)
     if name in LISTS and isinstance(node, Items):
@@ -157,9 +157,9 @@ def _keyword(entry: TableEntry, where: Where) -> Any:
 @reader({"type": "object"})
 def _nested(node: Tree, where: Where) -> dict[str, Any]:
     entries = entries_of(node, where)
-    schema = _schema([each for each in entries if each.name != "required"], where, "a schema")
+    schema = _schema([entry for entry in entries if entry.name != "required"], where, "a schema")
     # JSON Schema has a list of names here; `required: true` is in the member itself.
-    listed = next((each.value for each in entries if each.name == "required"), None)
+    listed = next((entry.value for entry in entries if entry.name == "required"), None)
     if isinstance(listed, Items):
         names = [plain_value(item) for item in listed.items]
         schema["required"] = [*schema.get("required", []), *names]
@@ -179,7 +179,7 @@ def _required_members(entries: Sequence[TableEntry]) -> list[str]:
 
 def _is_required(node: Tree) -> bool:
     return isinstance(node, Table) and any(
-        each.name == "required" and plain_value(each.value) is True for each in node.entries
+        entry.name == "required" and plain_value(entry.value) is True for entry in node.entries
     )
 
 

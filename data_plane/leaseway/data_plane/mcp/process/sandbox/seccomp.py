@@ -123,7 +123,7 @@ _Instruction = tuple[int, int, int, int]
 def denying_filter(machine: str) -> bytes:
     """Return the program for an architecture of `ARCHITECTURES`."""
     own = ARCHITECTURES[machine]
-    return b"".join(struct.pack("=HBBI", *each) for each in _instructions(own))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(own))
 
 
 def _instructions(own: _Architecture) -> Iterable[_Instruction]:
