@@ -1,4 +1,4 @@
-"""The cost of changing one of five hundred servers (DESIGN §3, steps 3 to 5)."""
+"""The cost of changing one of five hundred servers (design.md#reload, steps 3 to 5)."""
 
 from __future__ import annotations
 

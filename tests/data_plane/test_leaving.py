@@ -1,4 +1,4 @@
-"""A shutdown finishes calls in flight and announces itself (DESIGN §6, leaving)."""
+"""A shutdown finishes calls in flight and announces itself (design.md#calls, leaving)."""
 
 from __future__ import annotations
 

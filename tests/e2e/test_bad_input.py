@@ -1,4 +1,4 @@
-"""Faults give the errors of docs/design.md §7 in time, and affect no other call."""
+"""Faults give the errors of docs/design.md#errors in time, and affect no other call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing `truely-stateless` while a server is in use (docs/design.md §3)."""
+"""Changing `truely-stateless` while a server is in use (docs/design.md#reload)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns and filters of DESIGN §2."""
+"""Patterns and filters of design.md#configuration."""
 
 from __future__ import annotations
 

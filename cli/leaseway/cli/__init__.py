@@ -1,4 +1,4 @@
-"""The `leaseway` command (DESIGN §12): one module for each group of subcommands.
+"""The `leaseway` command (design.md#command-line): one module for each group of subcommands.
 
 Subcommands that connect to a running system use `leaseway.sdk` only. Subcommands that start a
 plane import it when they run, so that the others need none of its dependencies.

@@ -1,4 +1,4 @@
-"""The control plane: reads the configuration, decides what workers serve (DESIGN §§2-5, 8).
+"""The control plane: reads the configuration, decides what workers serve (design.md).
 
 Imports the shared packages (`identity`, `spec`, `telemetry`, `vault`, `templates`, `runbook`,
 `wire`); never the SDK, the data plane or the command line.

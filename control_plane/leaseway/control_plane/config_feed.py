@@ -1,4 +1,4 @@
-"""Parses the watched configuration and passes it to the coordinator (DESIGN §3.2)."""
+"""Parses the watched configuration and passes it to the coordinator (design.md#reload.2)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Clocks of machines are never compared: a Lease has expired when its record has not changed for its
 duration on the observer's clock. The API's optimistic locking lets one of several candidates win.
-The others answer NOT_LEADER with the leader's address (DESIGN §8). The epoch fences earlier
+The others answer NOT_LEADER with the leader's address (design.md#sync). The epoch fences earlier
 leaders: it increases with each change of holder and with each new Lease object.
 """
 

@@ -1,6 +1,8 @@
-"""The metrics of a control plane: reloads, probes, placements, workers, problems (DESIGN §11).
+"""The metrics of a control plane: reloads, probes, placements, workers, problems.
 
 Actions are recorded when they are sent; the coordinator's state is read at each collection.
+
+See design.md#traces-metrics-and-logs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the coordinator on the event loop: passes it events and sends its actions to workers.
 
 All services call the coordinator through `Plane.act`, synchronously on the event loop, so it has
-one writer. Its actions are queued on the workers' streams, which never block (DESIGN §8).
+one writer. Its actions are queued on the workers' streams, which never block (design.md#sync).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The spans of a reload: one trace from the file event to each worker's apply (DESIGN §11).
+"""The spans of a reload: one trace from the file event to each worker's apply.
 
 The coordinator passes on a traceparent. It is the parent of the spans of probes and of the commit,
 whose context is sent to the workers.
+
+See design.md#traces-metrics-and-logs.
 """
 
 from __future__ import annotations

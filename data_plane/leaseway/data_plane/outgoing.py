@@ -24,7 +24,7 @@ class Route(NamedTuple):
 
 
 class Authorization(Protocol):
-    """The tokens of one instance's requests (DESIGN §16)."""
+    """The tokens of one instance's requests (design.md#tokens-for-remote-servers)."""
 
     async def header(self) -> str | None:
         """Return the value of `Authorization`, or None for none.

@@ -1,4 +1,4 @@
-"""One worker: its options, its parts, and how it serves and shuts down (DESIGN §6, leaving).
+"""One worker: its options, its parts, and how it serves and shuts down (design.md#calls, leaving).
 
 Shutdown: reject new work, announce `going_away` on every exchange, finish calls in flight, revoke
 leases, close instances, stop the server.

@@ -1,6 +1,7 @@
 """The exceptions that clients raise.
 
-Each class stands for one reason (docs/design.md §7). Catch the narrowest one that you can handle::
+Each class stands for one reason
+(docs/design.md#errors). Catch the narrowest one that you can handle::
 
     LeasewayError               .reason .message .started .retry_after .metadata
       ├ ToolNotFound              no such tool, prompt, resource or server

@@ -1,4 +1,4 @@
-"""Whether, when and where to retry a failed call: one pure function (docs/design.md §6)."""
+"""Whether, when and where to retry a failed call: one pure function (docs/design.md#calls)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""`${lease}`, `${session}` and `${tenant}` in args, env and cwd of leased servers (DESIGN §2).
+"""`${lease}`, `${session}` and `${tenant}` in args, env and cwd of leased servers.
 
 Workers replace them when an instance starts, after all other references. Values are file names:
 without separators and `..`, and different for different sessions and tenants, also on disks that
 ignore case.
+
+See design.md#configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server's definition as typed data with unresolved references (DESIGN §§1–2).
+"""A server's definition as typed data with unresolved references (design.md).
 
 The control plane parses configuration into `ServerSpec`; workers receive it through Sync without
 filters and transforms. Pure; `codec` converts it to the bytes that travel.
@@ -113,7 +113,7 @@ PRIVATE_KEY: Final = "private_key"
 
 @dataclass(frozen=True)
 class Auth:
-    """How a worker obtains the OAuth tokens that it sends to a server (DESIGN §16).
+    """How a worker obtains the OAuth tokens that it sends to a server.
 
     Attributes:
         grant: How tokens are obtained; empty for no OAuth at all.
@@ -128,6 +128,8 @@ class Auth:
         client_metadata_url: The address of the client's metadata document, which is its id with
             authorization servers that accept such ids; may be empty.
         redirect_port: The loopback port of a login's redirect; 0 means any free one.
+
+    See design.md#tokens-for-remote-servers.
     """
 
     grant: AuthGrant | Literal[""] = ""
@@ -202,7 +204,7 @@ NOTHING_BUILTIN: Final = Builtin()
 
 @dataclass(frozen=True)
 class Transform:
-    """One step from an original to an exposed name (DESIGN §2).
+    """One step from an original to an exposed name (design.md#configuration).
 
     Attributes:
         kind: `prefix` or `suffix`.

@@ -1,4 +1,4 @@
-"""Filters of names by patterns (DESIGN §2).
+"""Filters of names by patterns (design.md#configuration).
 
 The control plane filters listed names; workers filter the URIs of requests.
 """

@@ -1,4 +1,4 @@
-"""`${NAME}` and `${NAME:-default}` in configured strings (DESIGN §2).
+"""`${NAME}` and `${NAME:-default}` in configured strings (design.md#configuration).
 
 Pure: workers expand them from a mapping; the control plane only checks them.
 """

@@ -1,4 +1,7 @@
-"""Exporters from the standard `OTEL_*` variables, for all signals (DESIGN §11)."""
+"""Exporters from the standard `OTEL_*` variables, for all signals.
+
+See design.md#traces-metrics-and-logs.
+"""
 
 from __future__ import annotations
 

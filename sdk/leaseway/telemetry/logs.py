@@ -1,8 +1,10 @@
-"""Log lines of every Leaseway process: text for people, JSON for programs (DESIGN §11).
+"""Log lines of every Leaseway process: text for people, JSON for programs.
 
 Lines are written to stderr or a file, never to stdout, which is for results. Times are UTC. The
 `extra=` of a log call and the ids of the current span become fields. Values given to `hide` never
 appear.
+
+See design.md#traces-metrics-and-logs.
 """
 
 from __future__ import annotations

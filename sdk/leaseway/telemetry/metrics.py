@@ -1,4 +1,4 @@
-"""Metrics: counters, histograms and gauges (DESIGN §11).
+"""Metrics: counters, histograms and gauges (design.md#traces-metrics-and-logs).
 
 A cell is one series of an instrument. Its writer keeps it, so that a measurement costs a fraction
 of a microsecond (0.06 for a counter, 0.26 for a histogram): `prometheus_client` takes a lock, costs

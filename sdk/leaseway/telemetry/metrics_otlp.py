@@ -1,7 +1,7 @@
 """Metrics sent by OTLP, by default every minute, if the `OTEL_*` variables configure it.
 
 Only the data types and exporters of `opentelemetry.sdk` are used, and imported on use: the
-instruments are those of `leaseway.telemetry.metrics` (DESIGN §11).
+instruments are those of `leaseway.telemetry.metrics` (design.md#traces-metrics-and-logs).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's text format or OpenMetrics (DESIGN §11).
+"""Metrics in Prometheus's text format or OpenMetrics (design.md#traces-metrics-and-logs).
 
 OpenTelemetry's names are translated by its specification: `mcp.client.operation.duration` in
 seconds becomes `mcp_client_operation_duration_seconds`, and counters end in `_total`.

@@ -1,4 +1,4 @@
-"""The port for Prometheus: `GET /metrics` and nothing else (DESIGN §11).
+"""The port for Prometheus: `GET /metrics` and nothing else (design.md#traces-metrics-and-logs).
 
 The loop that writes the metrics also reads them, so no lock is needed; a thread renders the text,
 one page at a time, so a large page delays no call.

@@ -1,4 +1,7 @@
-"""Metrics of a process: served to Prometheus, sent by OTLP, both or neither (DESIGN §11)."""
+"""Metrics of a process: served to Prometheus, sent by OTLP, both or neither.
+
+See design.md#traces-metrics-and-logs.
+"""
 
 from __future__ import annotations
 

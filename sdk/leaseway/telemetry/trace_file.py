@@ -1,8 +1,10 @@
-"""A file of spans from several processes, for `leaseway up --trace-file` (DESIGN §11).
+"""A file of spans from several processes, for `leaseway up --trace-file`.
 
 A small OTLP receiver on loopback appends each span as one line of JSON; `read_spans` and
 `format_tree` print one trace. It is for a few calls on one machine; otherwise send the same OTLP to
 a collector. A file exporter in each process would miss the spans of MCP servers, which send OTLP.
+
+See design.md#traces-metrics-and-logs.
 """
 
 from __future__ import annotations

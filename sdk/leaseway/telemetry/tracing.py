@@ -1,7 +1,7 @@
 """Set-up of tracing, and helpers for the W3C trace context.
 
 The standard `OTEL_*` variables choose the exporters. `opentelemetry.sdk` is imported only if they
-name one, so that tracing costs nothing when it is off (DESIGN §§6, 11).
+name one, so that tracing costs nothing when it is off (design.md).
 """
 
 from __future__ import annotations

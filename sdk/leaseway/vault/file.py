@@ -1,4 +1,4 @@
-"""The encrypted vault: named secrets in one file (DESIGN §2).
+"""The encrypted vault: named secrets in one file (design.md#configuration).
 
 The file is a header (magic with its version, a salt), a nonce and AES-256-GCM over a JSON document.
 The header is authenticated too, so every changed byte is detected. scrypt derives the key from a

@@ -1,4 +1,4 @@
-"""The path and the key of a vault (DESIGN §2).
+"""The path and the key of a vault (design.md#configuration).
 
 The key is a passphrase: LEASEWAY_VAULT_KEY if it is set, else the first line of the key file.
 Further lines of the file are older keys that still work, so that a rotation may be interrupted at

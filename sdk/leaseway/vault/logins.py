@@ -2,7 +2,7 @@
 
 Each file is encrypted like the vault and with its key. All workers of a machine use the same
 folder, and a lock for each file: whoever holds it is the only one that requests a token, so that a
-refresh token that may be spent once is spent once (DESIGN §16).
+refresh token that may be spent once is spent once (design.md#tokens-for-remote-servers).
 """
 
 from __future__ import annotations

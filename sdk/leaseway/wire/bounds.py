@@ -1,8 +1,10 @@
-"""Bounds and defaults that more than one part of the system relies on (DESIGN §10).
+"""Bounds and defaults that more than one part of the system relies on.
 
 Sizes are in bytes, times in seconds. A bound that a server's entry or a command's option names
 (timeouts, `max_instances`, a worker's `--capacity`, a lease's ttl) is only a default here. The
 others cannot be configured, so that all parts of a system agree on them.
+
+See design.md#bounds-and-defaults.
 """
 
 from typing import Final

@@ -12,11 +12,14 @@ from enum import StrEnum
 from typing import Final, Literal
 
 Started = Literal["no", "yes", "unknown"]
-"""Whether the MCP server may have started to work on a call (DESIGN §6, fate)."""
+"""Whether the MCP server may have started to work on a call (design.md#calls, fate)."""
 
 
 class Reason(StrEnum):
-    """Why a request was rejected or failed (DESIGN §7); the constant in `ErrorInfo.reason`."""
+    """Why a request was rejected or failed; the constant in `ErrorInfo.reason`.
+
+    See design.md#errors.
+    """
 
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
     SERVER_NOT_READY = "SERVER_NOT_READY"
@@ -71,7 +74,7 @@ SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
 """Temporary failures of a control plane."""
 
 OF_AUTHORIZATION: Final = frozenset({Reason.LOGIN_REQUIRED, Reason.AUTHORIZATION_FAILED})
-"""A worker has no token for a remote server (DESIGN §16)."""
+"""A worker has no token for a remote server (design.md#tokens-for-remote-servers)."""
 
 UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
 """Reasons of requests that no control plane answered."""
@@ -82,7 +85,7 @@ class Fault(Exception):
     """A rejection or failure with a reason.
 
     Attributes:
-        reason: The reason, from DESIGN §7.
+        reason: The reason, from design.md#errors.
         message: A sentence that a person can act on, without secrets and argument values.
         started: Whether the MCP server may have started to work on the call.
         metadata: Facts for programs (`server`, `worker`, `lease`, `exit_status`, `stderr`,

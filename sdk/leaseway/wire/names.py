@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from leaseway.wire.errors import Fault, Reason
 
 DEFAULT_TENANT = "default"
-"""The tenant of callers that name none (DESIGN §14)."""
+"""The tenant of callers that name none (design.md#provisions-for-later)."""
 
 ALL_TENANTS = "*"
 """Stands for all tenants in an operator's requests; no tenant may have this name."""
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class LeaseKey(NamedTuple):
-    """A session's use of a server: there is at most one lease per key (DESIGN §5)."""
+    """A session's use of a server: there is at most one lease per key (design.md#leases)."""
 
     tenant: str
     session: str
@@ -52,7 +52,10 @@ class LeaseKey(NamedTuple):
 
 
 def is_valid_name(name: str) -> bool:
-    """Return whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (DESIGN §2)."""
+    """Return whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$`.
+
+    See design.md#configuration.
+    """
     return _NAME.fullmatch(name) is not None
 
 

@@ -53,7 +53,7 @@ class Choices(RuleBasedStateMachine):
         return sum(where == worker_id for _, where in self.units())
 
     def best(self, key: LeaseKey, able: Able, excluded: frozenset[str]) -> str | None:
-        """Scan all workers as in DESIGN §5."""
+        """Scan all workers as in design.md#leases."""
         units = self.units()
         roomy = [
             one

@@ -1,4 +1,7 @@
-"""A server that fails to parse, start or list never changes another's toolset (DESIGN §3.5)."""
+"""A server that fails to parse, start or list never changes another's toolset.
+
+See design.md#reload.5.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement with several workers, partitions and restarts (DESIGN §5), as a simulation.
+"""Placement with several workers, partitions and restarts (design.md#leases), as a simulation.
 
 A real coordinator and the lease tables of real workers, joined by streams that are slow, end at
 any time, and are seen to end late. Callers place, acquire and release while all of that happens.

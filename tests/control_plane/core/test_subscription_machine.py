@@ -1,4 +1,4 @@
-"""The rules of ack and nack (DESIGN §8) against a worker that answers as it likes.
+"""The rules of ack and nack (design.md#sync) against a worker that answers as it likes.
 
 The worker applies or refuses what it is sent, answers late, answers twice, and comes back
 on a new stream. It is compared with what the control plane believes of it after every message.

@@ -1,4 +1,4 @@
-"""Suspect workers: their streams are open, but they do not answer (DESIGN §5)."""
+"""Suspect workers: their streams are open, but they do not answer (design.md#leases)."""
 
 from __future__ import annotations
 

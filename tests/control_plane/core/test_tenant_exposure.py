@@ -1,4 +1,7 @@
-"""A tenant never sees what its configuration hides, however probes end (DESIGN §2)."""
+"""A tenant never sees what its configuration hides, however probes end.
+
+See design.md#configuration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of a large fleet come in pages of at most a mebibyte (DESIGN §10)."""
+"""Lists of a large fleet come in pages of at most a mebibyte (design.md#bounds-and-defaults)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacing generations: new calls use the new one, calls in flight finish (DESIGN §3)."""
+"""Replacing generations: new calls use the new one, calls in flight finish (design.md#reload)."""
 
 from __future__ import annotations
 

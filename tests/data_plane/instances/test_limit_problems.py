@@ -1,4 +1,4 @@
-"""A limit that a worker does not enforce is a problem of it (DESIGN §2)."""
+"""A limit that a worker does not enforce is a problem of it (design.md#configuration)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes: their results, and what becomes of their instances (DESIGN §3, step 4)."""
+"""Probes: their results, and what becomes of their instances (design.md#reload, step 4)."""
 
 from __future__ import annotations
 

@@ -95,7 +95,10 @@ async def test_a_failure_names_its_reason(
 async def test_the_error_message_is_not_in_the_span(
     client: AsyncClient, worker: FakeWorker, spans: InMemorySpanExporter
 ) -> None:
-    """A server's error text and its stderr repeat arguments (DESIGN §11: none in spans)."""
+    """A server's error text and its stderr repeat arguments.
+
+    See design.md#traces-metrics-and-logs: none in spans.
+    """
     worker.faults = [Fault(Reason.SERVER_ERROR, "No user has the password hunter2.")]
     with pytest.raises(ServerError):
         await client.call_tool("time_now", {"password": "hunter2"})

@@ -1,4 +1,4 @@
-"""The configuration, from files and Kubernetes resources to typed specs (DESIGN §§2-3).
+"""The configuration, from files and Kubernetes resources to typed specs (design.md).
 
 Imports specs and `wire`; never the plane or services.
 """

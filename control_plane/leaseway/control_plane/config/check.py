@@ -1,6 +1,6 @@
 """The issues of `leaseway check`: the parser's, and references that this machine lacks.
 
-Workers resolve references (DESIGN §2), so a missing one here is only a warning.
+Workers resolve references (design.md#configuration), so a missing one here is only a warning.
 """
 
 from __future__ import annotations

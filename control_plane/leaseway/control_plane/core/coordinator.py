@@ -115,7 +115,10 @@ class Coordinator:
         self._record_config(problems, now)
 
     def record_config_failure(self, problems: Iterable[Problem], now: Moment) -> None:
-        """Record that the configuration cannot be parsed; servers do not change (DESIGN §3.2)."""
+        """Record that the configuration cannot be parsed; servers do not change.
+
+        See design.md#reload.2.
+        """
         self._record_config(problems, now)
 
     def _record_config(self, problems: Iterable[Problem], now: Moment) -> None:

@@ -1,4 +1,4 @@
-"""The table of open problems that operators should know and fix (DESIGN §1).
+"""The table of open problems that operators should know and fix (design.md#vocabulary).
 
 A problem is identified by its place and reason, not by its message: a repeated problem increases a
 count. Sources that always know all their problems (the configuration, one server's exposure, one

@@ -1,7 +1,9 @@
-"""The registry: snapshots are committed, and become visible to callers later (DESIGN §4).
+"""The registry: snapshots are committed, and become visible to callers later.
 
 A commit resolves the exposed names of all working variants and gets the next version. It becomes
 visible to callers once a worker has acknowledged it.
+
+See design.md#names-and-versions.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ class Registry:
         self._problems.replace("moves", [move.problem for move in moves.values()], now.unix)
 
     def reveal(self, records: Collection[WorkerRecord]) -> None:
-        """Make visible what workers have acknowledged of the newest commit (DESIGN §3.5)."""
+        """Make visible what workers have acknowledged of the newest commit (design.md#reload.5)."""
         subscriptions = tuple(record.subscription for record in records)
         if not any(
             subscription.acked_version == self.committed.version for subscription in subscriptions

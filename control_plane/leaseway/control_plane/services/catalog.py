@@ -1,6 +1,8 @@
-"""The catalog service: lists, resolves and watches tools, prompts and resources (DESIGN §4).
+"""The catalog service: lists, resolves and watches tools, prompts and resources.
 
 It also lists what servers say about themselves.
+
+See design.md#names-and-versions.
 """
 
 from __future__ import annotations
@@ -171,7 +173,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     async def ResolveTools(  # noqa: N802
         self, request: catalog_pb2.ResolveToolsRequest, context: _Context
     ) -> catalog_pb2.ResolveToolsResponse:
-        """Resolve names; wait for servers without a first result (DESIGN §7)."""
+        """Resolve names; wait for servers without a first result (design.md#errors)."""
         await check_client(request.client, context, request.tenant)
         if len(request.names) > _MAX_NAMES:
             message = f"The request has {len(request.names)} names; the limit is {_MAX_NAMES}."

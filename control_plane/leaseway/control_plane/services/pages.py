@@ -1,4 +1,7 @@
-"""Pages of lists for operators: servers, workers, leases, problems, approvals (DESIGN §10)."""
+"""Pages of lists for operators: servers, workers, leases, problems, approvals.
+
+See design.md#bounds-and-defaults.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement service: chooses the worker for a lease (DESIGN §5)."""
+"""The placement service: chooses the worker for a lease (design.md#leases)."""
 
 from __future__ import annotations
 

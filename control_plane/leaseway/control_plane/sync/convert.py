@@ -1,4 +1,4 @@
-"""Converts Sync messages to and from the core's values (DESIGN §8)."""
+"""Converts Sync messages to and from the core's values (design.md#sync)."""
 
 from __future__ import annotations
 

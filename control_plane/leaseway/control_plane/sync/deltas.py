@@ -1,4 +1,4 @@
-"""Builds the messages of deltas; content that many workers get is built once (DESIGN §8).
+"""Builds the messages of deltas; content that many workers get is built once (design.md#sync).
 
 Each change is sent to every worker of a fleet, and the whole registry to each that joins. Building
 it per worker would block the event loop and fill the memory.

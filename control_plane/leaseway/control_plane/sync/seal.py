@@ -1,6 +1,7 @@
 """Signatures of the variants that workers are sent (HMAC-SHA256 over their content).
 
-A restarted control plane restores its last known good state from its workers (DESIGN §8). A rogue
+A restarted control plane restores its last known good state from its workers
+(design.md#sync). A rogue
 worker could send any command, so only variants with a valid signature are restored. Workers store
 the signatures; callers, servers and workers do not have the key.
 """

@@ -1,4 +1,4 @@
-"""The Sync service: one stream per worker (DESIGN §8)."""
+"""The Sync service: one stream per worker (design.md#sync)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts over HTTP, for web pages: `GET /artifacts/…` (DESIGN §6).
+"""Artifacts over HTTP, for web pages: `GET /artifacts/…` (design.md#calls).
 
 A request has the tenant and session of the call as `?tenant=&session=`, or as `X-Leaseway-Tenant`
 and `X-Leaseway-Session`, and a key, if required, as `Authorization: Bearer KEY`. Response headers

@@ -1,7 +1,9 @@
-"""Audit records of calls: caller, tool, arguments, outcome, without secrets (DESIGN §11).
+"""Audit records of calls: caller, tool, arguments, outcome, without secrets.
 
 A call that may change something has two records with the same number: `begin`, written before it
 runs, and `call`, written after it ended. Other calls have only the second.
+
+See design.md#traces-metrics-and-logs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `mcp_admin` toolset on a worker: always available, without a process (DESIGN §5)."""
+"""The `mcp_admin` toolset on a worker: always available, without a process (design.md#leases)."""
 
 from __future__ import annotations
 

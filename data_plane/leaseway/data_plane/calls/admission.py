@@ -1,4 +1,4 @@
-"""Decides whether a call may run (DESIGN §6): server, tool, limits, arguments, rules."""
+"""Decides whether a call may run (design.md#calls): server, tool, limits, arguments, rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs tool calls, from admission to result (DESIGN §6).
+"""Runs tool calls, from admission to result (design.md#calls).
 
 A call is admitted and then passes the `stages` that it needs. Most calls go to a running shared
 instance or to a lease that is already held. Their path creates no task and no span and awaits

@@ -1,4 +1,4 @@
-"""Subscriptions to resources: calls that last until they are cancelled (DESIGN §6).
+"""Subscriptions to resources: calls that last until they are cancelled (design.md#calls).
 
 They end with their instance or lease, but do not keep it in use: otherwise a subscriber could block
 the replacement of a server and the drain of a worker.

@@ -1,4 +1,7 @@
-"""The two spans of a traced call (DESIGN §11): the call and its MCP request."""
+"""The two spans of a traced call: the call and its MCP request.
+
+See design.md#traces-metrics-and-logs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The desired state of a worker, and how updates from the control plane change it (DESIGN §8).
+"""The desired state of a worker, and how updates from the control plane change it (design.md#sync).
 
 Pure and immutable: `apply` returns the next state and the changes.
 """

@@ -1,6 +1,8 @@
-"""The interface of instances: one MCP client, or one set of HTTP tools (DESIGN §9).
+"""The interface of instances: one MCP client, or one set of HTTP tools.
 
 Implemented by `mcp.instance`, `http_tools.instance` and, in memory for tests, `testing.servers`.
+
+See design.md#one-mcp-connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Problems of a worker that operators see (DESIGN §1): which are open, and what changed. Pure."""
+"""Problems of a worker that operators see: which are open, and what changed. Pure.
+
+See design.md#vocabulary.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class _Values:
     """The values of a tool's parameters in one call.
 
     A parameter that the call leaves out has its default, if the tool was written with one; the
-    defaults of OpenAPI documents are texts (DESIGN §2). Null for a parameter that does not accept
+    defaults of OpenAPI documents are texts
+    (design.md#configuration). Null for a parameter that does not accept
     null means that it is left out, as models send null for what they omit.
     """
 

@@ -31,10 +31,12 @@ class SpareHolder(Protocol):
 
 
 class WorkerInstances:
-    """The instances of each server and the holders of its spares (DESIGN §10, bounds).
+    """The instances of each server and the holders of its spares.
 
     Every instance is counted here, so `max_instances` holds over all variants and generations of
     a server.
+
+    See design.md#bounds-and-defaults, bounds.
     """
 
     def __init__(self) -> None:

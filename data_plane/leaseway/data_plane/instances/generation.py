@@ -1,4 +1,4 @@
-"""The instances of one launch hash of one variant (DESIGN §§3, 9).
+"""The instances of one launch hash of one variant (design.md).
 
 A generation of a shared server keeps one instance running (`shared`). A generation of a leased
 server starts an instance for each lease, ends leases by age and idleness, and holds `spares`. A
@@ -291,7 +291,7 @@ class Generation(InstanceOwner):
         return live
 
     def _expire_leases(self) -> None:
-        """End the leases whose instance is too old or idle, also while draining (DESIGN §5).
+        """End the leases whose instance is too old or idle, also while draining (design.md#leases).
 
         A call in flight is never cut off: the lease of an old instance ends after its last call.
         """

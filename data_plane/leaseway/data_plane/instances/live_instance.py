@@ -156,7 +156,7 @@ class LiveInstance:
         self.up_since = self.idle_since = self._loop.time()
 
     def compare(self, toolset: CompiledToolset) -> None:
-        """Compare the instance's tools with the contract (DESIGN §3)."""
+        """Compare the instance's tools with the contract (design.md#reload)."""
         self._toolset = toolset
         self._heads.clear()
         self.differing = differing_tools(toolset, self.instance.tools)

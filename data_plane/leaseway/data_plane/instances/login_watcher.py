@@ -1,4 +1,4 @@
-"""Starts servers again when somebody has logged in to them (DESIGN §16).
+"""Starts servers again when somebody has logged in to them (design.md#tokens-for-remote-servers).
 
 `leaseway login` leaves a sealed login in a folder of the worker's machine. When that folder
 changes, starts that failed for want of a login are repeated at once, without their backoff.

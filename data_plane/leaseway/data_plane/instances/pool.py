@@ -1,4 +1,4 @@
-"""All generations of a worker, and which of them new calls use (DESIGN §3, step 6)."""
+"""All generations of a worker, and which of them new calls use (design.md#reload, step 6)."""
 
 from __future__ import annotations
 
@@ -125,9 +125,11 @@ class Pool:
         return self._of_tenant(generation, tenant or DEFAULT_TENANT)
 
     def _of_tenant(self, common: Generation, tenant: str) -> Generation:
-        """Return the generation with a tenant's own connections to a server (DESIGN §16).
+        """Return the generation with a tenant's own connections to a server.
 
         The one of all tenants only stands for the server: nobody's calls use its connection.
+
+        See design.md#tokens-for-remote-servers.
         """
         key = VariantKey(common.key.server_id, tenant)
         generation = self._of_logins.get(key)
@@ -272,7 +274,7 @@ class Pool:
         self._drain(replaced)
 
     def replace(self, old: Generation, live: LiveInstance | None = None) -> bool:
-        """Replace a generation by a new one of the same definition (DESIGN §3, local generations).
+        """Replace a generation by a new one of the same definition.
 
         Args:
             old: The generation to drain.
@@ -280,6 +282,8 @@ class Pool:
 
         Returns:
             False, with nothing done, if a newer generation has replaced it already.
+
+        See design.md#reload, local generations.
         """
         if self._current.get(old.key) is not old:
             return False

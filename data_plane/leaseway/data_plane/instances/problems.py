@@ -126,12 +126,14 @@ class ServerProblems:
     def update_tools(
         self, live: LiveInstance, instances: Iterable[LiveInstance], toolset: CompiledToolset
     ) -> None:
-        """Report or clear differences between the tools of instances and the contract (DESIGN §3).
+        """Report or clear differences between the tools of instances and the contract.
 
         Args:
             live: The instance that was compared last.
             instances: All instances of the generation.
             toolset: The contract.
+
+        See design.md#reload.
         """
         if _TOOLS_CHANGED in self._open and not any(
             other.is_ready and other.serves_other(toolset) for other in instances

@@ -1,4 +1,4 @@
-"""Follows changes of the vault, referenced files and modules (DESIGN §3, local generations).
+"""Follows changes of the vault, referenced files and modules (design.md#reload, local generations).
 
 A changed value is tried first: one new instance starts with it, and a new local generation takes
 over only after that start succeeds. Until then the old generation serves with its values. The

@@ -1,4 +1,4 @@
-"""Runs the instance of a shared server: starts, restarts, rests and renews it (DESIGN §§3, 10)."""
+"""Runs the instance of a shared server: starts, restarts, rests and renews it (design.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds started, unused instances of a leased server for its next leases (DESIGN §5)."""
+"""Holds started, unused instances of a leased server for its next leases (design.md#leases)."""
 
 from __future__ import annotations
 

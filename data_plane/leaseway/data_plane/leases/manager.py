@@ -1,4 +1,4 @@
-"""Grants, renews and ends the leases of a worker and their instances (DESIGN §5)."""
+"""Grants, renews and ends the leases of a worker and their instances (design.md#leases)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A live MCP client of a worker: it starts, lists, calls and closes.
 
-One owner task opens and closes the connection; any task may call through it (DESIGN §9). The code
+One owner task opens and closes the connection; any task may call through it
+(design.md#one-mcp-connection). The code
 that speaks MCP is in `session`; it is imported when the first instance starts, or by `load`.
 """
 
@@ -70,7 +71,8 @@ class Instance:
         instance_id: Unique on its worker.
         known_version: The protocol version of another instance of the server, or empty.
         resolved_values: Of the server's references, or None to resolve them at the start.
-        patience: How long the server may be silent, or None for the default (DESIGN §10).
+        patience: How long the server may be silent, or None for the default
+        (design.md#bounds-and-defaults).
         names: The names of its lease, or None if it has no lease.
 
     Attributes:

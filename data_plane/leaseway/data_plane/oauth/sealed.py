@@ -1,7 +1,8 @@
 """Tokens that all workers of a machine share, sealed beside the vault. Blocks.
 
 Whoever holds the lock of a token is the only one that requests it: the others find the new one.
-So 500 calls on two workers make one request, and a refresh token is never spent twice (DESIGN §16).
+So 500 calls on two workers make one request, and a refresh token is never spent twice
+(design.md#tokens-for-remote-servers).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 For each client, server and subject there is one token and at most one attempt at a time, whoever
 waits for it. A token is renewed before it expires, while calls use the old one. A failed attempt is
-repeated with backoff only, and callers meanwhile get its fault at once (DESIGN §16).
+repeated with backoff only, and callers meanwhile get its fault at once
+(design.md#tokens-for-remote-servers).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The environment of a server's process (DESIGN §2). Pure."""
+"""The environment of a server's process (design.md#configuration). Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Resolves the references and variables of a server's configuration, when an instance starts.
 
 References are resolved only here, on the worker, so a value never crosses Sync and never enters a
-hash, a log or a span (DESIGN §2).
+hash, a log or a span (design.md#configuration).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unary calls that are suspended between two requests of their callers (DESIGN §6).
+"""Unary calls that are suspended between two requests of their callers (design.md#calls).
 
 A server asked the caller something, and the call continues with the answer. If it ends meanwhile,
 its result is kept for the caller. Memory and time are bounded; a draining worker waits shorter.

@@ -1,4 +1,4 @@
-"""The exchange RPC: many concurrent calls over one stream (DESIGN §6).
+"""The exchange RPC: many concurrent calls over one stream (design.md#calls).
 
 Each stream has one reader, which handles messages, and one writer, which sends responses
 (`replies`). Nothing on the path of a call awaits.

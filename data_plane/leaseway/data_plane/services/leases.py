@@ -1,4 +1,4 @@
-"""The lease RPCs of a worker, and keep-alive for exchange streams (DESIGN §5)."""
+"""The lease RPCs of a worker, and keep-alive for exchange streams (design.md#leases)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The responses of one exchange stream: results, progress, logs, questions, resource updates.
 
 Callbacks of instances queue frames in the outbox without awaiting. The writer sends the outbox,
-sometimes after a short wait so that more results share a message (DESIGN §6).
+sometimes after a short wait so that more results share a message (design.md#calls).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Calls without an exchange stream: their sink, and MCP results as typed content (DESIGN §6)."""
+"""Calls without an exchange stream: their sink, and MCP results as typed content.
+
+See design.md#calls.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The worker's end of the Sync stream to the control plane, which it reopens for ever (DESIGN §8).
+"""The worker's end of the Sync stream to the control plane, which it reopens for ever.
 
 A lost stream does not change what the worker serves. A new stream starts with a Hello that lists
 the held variants, so that nothing is sent twice.
+
+See design.md#sync.
 """
 
 from __future__ import annotations

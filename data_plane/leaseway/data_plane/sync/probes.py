@@ -1,4 +1,7 @@
-"""Probes: starts a server for the control plane, and lists its tools again (DESIGN §3, step 4)."""
+"""Probes: starts a server for the control plane, and lists its tools again.
+
+See design.md#reload, step 4.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Most calls need only local lookups: the name in the resolver's cache, the worker in the pool, the
 lease in the book. The control plane is asked for a name's first use, after a change or after a
-failure (DESIGN §6). `recovery` decides what follows a failed try.
+failure (design.md#calls). `recovery` decides what follows a failed try.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class CallRunner:
         """Return the worker that holds the lease which a call of `mcp_release` releases.
 
         The worker of a lease that another client of the session acquired is requested from the
-        control plane. If it does not answer, the call is sent to any worker (DESIGN §5).
+        control plane. If it does not answer, the call is sent to any worker (design.md#leases).
         """
         server_id = release_target(state.payload)
         if server_id is None:

@@ -1,4 +1,4 @@
-"""Spans of calls, and the trace context that is sent with them (DESIGN §11).
+"""Spans of calls, and the trace context that is sent with them (design.md#traces-metrics-and-logs).
 
 Without OpenTelemetry set up, a call creates no span and no attributes. The trace context of the
 caller is sent in both cases.

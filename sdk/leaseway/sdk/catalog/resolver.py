@@ -2,7 +2,8 @@
 
 When the registry version changes, a name is resolved again at its next use. While the control plane
 is unreachable, or knows no worker for the name, the cached result is used until its workers reject
-calls, so that calls survive an outage (DESIGN §4). Workers start and stop without a new version, so
+calls, so that calls survive an outage
+(design.md#names-and-versions). Workers start and stop without a new version, so
 results in use are also refreshed in the background.
 """
 

@@ -2,7 +2,8 @@
 
 A key is (session, server id). It is unknown, placed (its first calls are sent to a worker), held
 or ended. An ended lease fails every call until the session acquires or releases it, so that a
-fresh MCP client never replaces a lost one silently (DESIGN §5). Times are seconds of a monotonic
+fresh MCP client never replaces a lost one silently
+(design.md#leases). Times are seconds of a monotonic
 clock; `wall` is the same moment as Unix time, for users.
 """
 
@@ -20,7 +21,7 @@ from leaseway.wire.bounds import LEASE_IDLE, RESERVATION
 from leaseway.wire.errors import Fault, Reason
 
 _RENEW_AT: Final = 1 / 3
-"""A lease is renewed after this fraction of its time to live (DESIGN §5)."""
+"""A lease is renewed after this fraction of its time to live (design.md#leases)."""
 _MAX_ENDED: Final = 16_384
 """Ended leases that are remembered; the oldest are forgotten first."""
 _MAX_PENDING: Final = 1024

@@ -1,4 +1,4 @@
-"""Keep-alive of leases: one task per worker renews all leases there (DESIGN §5).
+"""Keep-alive of leases: one task per worker renews all leases there (design.md#leases).
 
 A lease that reached its idle limit is released instead.
 """

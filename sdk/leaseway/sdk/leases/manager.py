@@ -1,4 +1,4 @@
-"""The lease client: acquires, renews and releases the leases of one client (DESIGN §5).
+"""The lease client: acquires, renews and releases the leases of one client (design.md#leases).
 
 Only placement needs the control plane. Everything else is requested from the worker that holds the
 lease, so that leases survive an outage of the control plane. `LeaseBook` holds the state.

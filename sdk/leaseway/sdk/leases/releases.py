@@ -1,4 +1,7 @@
-"""The releases of one client's leases, also of leases whose ids it does not know (DESIGN §5)."""
+"""The releases of one client's leases, also of leases whose ids it does not know.
+
+See design.md#leases.
+"""
 
 from __future__ import annotations
 

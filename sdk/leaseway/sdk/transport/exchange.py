@@ -1,4 +1,4 @@
-"""An exchange stream to one worker: many calls, batched in both directions (DESIGN §6).
+"""An exchange stream to one worker: many calls, batched in both directions (design.md#calls).
 
 A writer task sends all queued frames as one message; a reader task sets the results of the calls'
 futures. Calls have no tasks. When the stream ends, each call in flight fails:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_ADDRESS = "127.0.0.1:7600"
-"""The default address of the control plane, for its listener and for clients (DESIGN §12)."""
+"""The default address of the control plane, for its listener and for clients.
+
+See design.md#command-line.
+"""
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
 

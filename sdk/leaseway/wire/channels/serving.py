@@ -57,7 +57,7 @@ CHANNEL_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", bounds.MAX_GRPC_MESSAGE),
     ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
     *_PINGS,
-    # A restarted peer must be found within the reconnect bound of DESIGN §8. gRPC's own delays
+    # A restarted peer must be found within the reconnect bound of design.md#sync. gRPC's own delays
     # between connection attempts add to ours, so they are short.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),

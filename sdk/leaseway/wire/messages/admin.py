@@ -1,4 +1,4 @@
-"""Leaseway's own toolset `mcp_admin`: its names and tool definitions (DESIGN §5).
+"""Leaseway's own toolset `mcp_admin`: its names and tool definitions (design.md#leases).
 
 The control plane lists it, every worker serves it, and the SDK routes its calls.
 """

@@ -1,4 +1,4 @@
-"""References to artifacts: images and sounds that workers store for callers (DESIGN §6).
+"""References to artifacts: images and sounds that workers store for callers (design.md#calls).
 
 A reference is `artifacts/mcp/<server>/<tool>/<timestamp>-<uuid>.<ext>`. The first 48 bits of its
 version-8 UUID are a digest of the worker's incarnation, the mark, by which a client finds the

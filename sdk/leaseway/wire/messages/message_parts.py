@@ -1,4 +1,4 @@
-"""Splits sync messages that are too long for one gRPC message, and joins them (DESIGN §8).
+"""Splits sync messages that are too long for one gRPC message, and joins them (design.md#sync).
 
 A serialized `SyncRequest` or `SyncResponse` above 1 MiB is sent as parts, each in its own message,
 in order and with nothing between them. Pure.

@@ -3,7 +3,7 @@
 Small frames are sent in order, up to 256 KiB per batch. A payload above 256 KiB is split into
 chunks; each batch holds one chunk, of the large payloads in rotation, after the small frames. So a
 16 MiB result delays a small one by at most one chunk, and small ones never starve it. No I/O: the
-exchange's writer task on either side sends the batches (DESIGN §6).
+exchange's writer task on either side sends the batches (design.md#calls).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Backoff:
-    """A schedule of delays in seconds (DESIGN §10)."""
+    """A schedule of delays in seconds (design.md#bounds-and-defaults)."""
 
     initial: float = 0.2
     maximum: float = 30.0

@@ -28,7 +28,7 @@ def seconds(value: Duration | Timestamp) -> float:
 
 
 def check_lease_ttl(ttl: float) -> None:
-    """Check a lease's time to live in seconds (DESIGN §5).
+    """Check a lease's time to live in seconds (design.md#leases).
 
     Raises:
         Fault: INVALID_REQUEST: it is out of bounds.

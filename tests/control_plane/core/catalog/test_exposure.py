@@ -1,4 +1,4 @@
-"""Filters, transforms, name rules and clashes (DESIGN §2)."""
+"""Filters, transforms, name rules and clashes (design.md#configuration)."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""The queue of lease requests that wait for capacity (DESIGN §5)."""
+"""The queue of lease requests that wait for capacity (design.md#leases)."""
 
 from __future__ import annotations
 

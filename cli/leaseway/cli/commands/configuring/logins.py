@@ -1,4 +1,7 @@
-"""`leaseway login`, `logins` and `logout`: people's logins to remote servers (DESIGN §16)."""
+"""`leaseway login`, `logins` and `logout`: people's logins to remote servers.
+
+See design.md#tokens-for-remote-servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""When a long-running process collects cyclic garbage and returns memory (DESIGN §11)."""
+"""When a long-running process collects cyclic garbage and returns memory.
+
+See design.md#traces-metrics-and-logs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native configuration file (DESIGN §2)."""
+"""The native configuration file (design.md#configuration)."""
 
 from __future__ import annotations
 

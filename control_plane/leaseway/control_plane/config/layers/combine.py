@@ -1,10 +1,12 @@
-"""Combines the files of all layers into variants: a common one and those of tenants (DESIGN §2).
+"""Combines the files of all layers into variants: a common one and those of tenants.
 
 The *system* layer declares servers. A *domain* may enable, disable and parametrise them for its
 tenant. A *session* layer may change anything.
 
 Entries are merged key by key in their native spelling before they are read, so each value keeps
 the position that it came from.
+
+See design.md#configuration.
 """
 
 from __future__ import annotations

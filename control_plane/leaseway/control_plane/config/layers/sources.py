@@ -1,4 +1,4 @@
-"""The files of a configuration, from the `--config` options (DESIGN §2)."""
+"""The files of a configuration, from the `--config` options (design.md#configuration)."""
 
 from __future__ import annotations
 

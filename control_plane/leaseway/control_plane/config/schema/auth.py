@@ -1,4 +1,7 @@
-"""Reader of `auth`: how a worker obtains the OAuth tokens for a server (DESIGN §16)."""
+"""Reader of `auth`: how a worker obtains the OAuth tokens for a server.
+
+See design.md#tokens-for-remote-servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Literals that look like credentials, which should not be in a file (DESIGN §2).
+"""Literals that look like credentials, which should not be in a file (design.md#configuration).
 
 A guess from shape and name, good enough for a warning. The value itself is never printed.
 """

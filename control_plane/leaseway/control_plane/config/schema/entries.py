@@ -1,4 +1,4 @@
-"""Reads one server's entry, in native keys, into a typed spec (DESIGN §2).
+"""Reads one server's entry, in native keys, into a typed spec (design.md#configuration).
 
 Files of every format are translated into native keys first, and layers are merged key by key.
 """

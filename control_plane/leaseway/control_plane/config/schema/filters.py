@@ -1,4 +1,7 @@
-"""Readers of the filters and transforms of tool, prompt and resource names (DESIGN §2)."""
+"""Readers of the filters and transforms of tool, prompt and resource names.
+
+See design.md#configuration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks `${lease}`, `${session}`, `${tenant}` and `cwd: private` of one server (DESIGN §2)."""
+"""Checks `${lease}`, `${session}`, `${tenant}` and `cwd: private` of one server.
+
+See design.md#configuration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of `proxy`: the forward proxy of a server with an address (DESIGN §2).
+"""Reader of `proxy`: the forward proxy of a server with an address (design.md#configuration).
 
 `none` overrides the proxies of the worker's environment. An address as text has no credentials:
 these are `username` and `password`, or part of an address that is a reference.

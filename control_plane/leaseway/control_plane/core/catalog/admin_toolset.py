@@ -1,7 +1,7 @@
 """The built-in `mcp_admin` toolset in the registry.
 
 A tenant's view contains it if the tenant has a leased server, as its tools only release leases
-(DESIGN §5).
+(design.md#leases).
 """
 
 from __future__ import annotations

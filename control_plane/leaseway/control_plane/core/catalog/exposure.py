@@ -1,4 +1,4 @@
-"""From the tools and prompts that a server lists to the names that it exposes (DESIGN §§2, 4).
+"""From the tools and prompts that a server lists to the names that it exposes (design.md).
 
 Filters match original names, transforms produce exposed names. Tools and prompts with an invalid
 name are skipped with a warning. If several servers expose the same name, the smallest server id

@@ -1,6 +1,6 @@
 """The kinds of items that servers list: tools, prompts, resources and resource templates.
 
-The rules are the same for all kinds (DESIGN §§2, 4). Nouns in messages, reasons of problems and the
+The rules are the same for all kinds (design.md). Nouns in messages, reasons of problems and the
 filter in the spec differ.
 """
 

@@ -1,8 +1,10 @@
-"""Exposed names that moved from one server to another, reported as problems (DESIGN §4).
+"""Exposed names that moved from one server to another, reported as problems.
 
 While both servers want the name, the move stays reported. If the former server lost the name, the
 move is reported for an hour at most, and only while that server exists and does not expose the item
 under another name, such as with a new prefix. A name that moves back is no longer reported.
+
+See design.md#names-and-versions.
 """
 
 from __future__ import annotations

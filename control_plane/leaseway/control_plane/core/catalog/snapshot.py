@@ -1,4 +1,7 @@
-"""Snapshots of the registry: all served variants at one version, and tenants' views (DESIGN §4)."""
+"""Snapshots of the registry: all served variants at one version, and tenants' views.
+
+See design.md#names-and-versions.
+"""
 
 from __future__ import annotations
 
@@ -255,10 +258,12 @@ def compute_delta(snapshot: Snapshot, known: Mapping[VariantKey, Hashes]) -> Del
 
 
 def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served], bool]) -> Snapshot:
-    """Return the part of a commit that callers may see: what some worker holds (DESIGN §3.5).
+    """Return the part of a commit that callers may see: what some worker holds.
 
     A variant whose new content no worker holds keeps its previous content while that is held. A
     tenant variant that no worker holds hides the server from the tenant.
+
+    See design.md#reload.5.
     """
     listed: dict[VariantKey, Served] = {}
     for key, served in committed.served.items():  # common variants come before tenants' own

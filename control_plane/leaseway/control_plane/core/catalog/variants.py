@@ -30,7 +30,7 @@ SkippedNames = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Hashes:
-    """The version of a variant's content; compared for equality only (DESIGN §8)."""
+    """The version of a variant's content; compared for equality only (design.md#sync)."""
 
     launch: str
     exposure: str

@@ -1,4 +1,4 @@
-"""Which servers a worker accepts, by labels and server ids (DESIGN §5).
+"""Which servers a worker accepts, by labels and server ids (design.md#leases).
 
 A server requires labels with `worker_labels`, and a worker may limit the server ids that it
 accepts. All variants of a server are on the same workers: with only the common variant, a worker

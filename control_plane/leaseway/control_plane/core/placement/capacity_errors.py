@@ -1,4 +1,4 @@
-"""Denials for lack of capacity: which limit was reached, and what helps (DESIGN §5)."""
+"""Denials for lack of capacity: which limit was reached, and what helps (design.md#leases)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _MAX_NOTICES: Final = 16_384
 
 
 class EndNotices:
-    """Ends of leases of which their sessions have not been told (DESIGN §5).
+    """Ends of leases of which their sessions have not been told (design.md#leases).
 
     The next caller of the session is told once, within 10 minutes, instead of getting a new server
     without the state that it relies on. At most 16,384; the oldest are dropped.

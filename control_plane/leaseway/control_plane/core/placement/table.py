@@ -1,4 +1,4 @@
-"""Placement of leases on workers: reservations and reported leases (DESIGN §5).
+"""Placement of leases on workers: reservations and reported leases (design.md#leases).
 
 The control plane reserves, the worker grants. A reservation counts against the worker's capacity
 until the lease is reported or 10 s have passed. `add_lease` detects duplicates, two leases for one

@@ -1,4 +1,4 @@
-"""The queue of lease requests that wait for capacity (DESIGN §5).
+"""The queue of lease requests that wait for capacity (design.md#leases).
 
 The queue decides which request is next; its caller decides whether there is capacity. A request
 that was placed, but that its worker then refused, gets its old position back.

@@ -56,7 +56,7 @@ class _EligibleWorkers:
 def place(
     state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Placement | PendingServers | Denial:
-    """Choose a worker for a lease and reserve capacity on it (DESIGN §5)."""
+    """Choose a worker for a lease and reserve capacity on it (design.md#leases)."""
     return _try_place(state, key, excluded, now) or _capacity_error(state, key)
 
 

@@ -29,7 +29,7 @@ from leaseway.wire.names import split_qualified
 def unknown_server(
     state: Coordinator, tenant: str, server_ids: Iterable[str], now: Moment
 ) -> Denial | None:
-    """Return the denial for the first unknown server of a list request, or None (DESIGN §7).
+    """Return the denial for the first unknown server of a list request, or None (design.md#errors).
 
     A configured server that has not started is known. All are accepted before the first
     configuration.

@@ -1,4 +1,4 @@
-"""The schedule of probes: which servers to probe, on which worker, and when (DESIGN §3.4).
+"""The schedule of probes: which servers to probe, on which worker, and when (design.md#reload.4).
 
 Each new launch hash is probed by one worker. A failed probe is retried with backoff and full
 jitter, on another worker if possible; a probe of an outdated spec is cancelled.

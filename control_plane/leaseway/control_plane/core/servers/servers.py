@@ -1,4 +1,4 @@
-"""The configured servers: desired specs, last known good variants and probes (DESIGN §3)."""
+"""The configured servers: desired specs, last known good variants and probes (design.md#reload)."""
 
 from __future__ import annotations
 
@@ -106,12 +106,14 @@ class Servers:
         self.refused = refused
 
     def reconcile(self, awaited: Collection[VariantKey], trace: str, now: Moment) -> None:
-        """Reconcile last known good variants and probes with the desired specs (DESIGN §3.3).
+        """Reconcile last known good variants and probes with the desired specs.
 
         Args:
             awaited: Variants whose content was requested from a worker; not probed yet.
             trace: The traceparent of the reload behind new probes.
             now: The time.
+
+        See design.md#reload.3.
         """
         if self.desired is None:
             return
@@ -130,7 +132,7 @@ class Servers:
                 self._hide(spec, now)
             elif key in awaited:
                 self._withdraw(self.probes.drop(key))
-            else:  # the last known good variant stays until the new one works (DESIGN §3.5)
+            else:  # the last known good variant stays until the new one works (design.md#reload.5)
                 self._probe(spec, trace)
         withheld = self.withheld
         self.changed = self.changed or withheld != self._kept_out

@@ -190,7 +190,7 @@ class WorkerRecord:
         return self.connected and not self.draining
 
     def is_suspect(self, unanswered_since: float | None, now: float) -> bool:
-        """Return whether the worker may hang although its stream is open (DESIGN §5).
+        """Return whether the worker may hang although its stream is open (design.md#leases).
 
         Args:
             unanswered_since: When it was first chosen for a caller after its last message, or None.

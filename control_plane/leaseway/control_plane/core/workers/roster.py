@@ -1,6 +1,6 @@
 """The workers that have joined, their leases, and the actions queued for them.
 
-All of this state comes from the workers' messages and ends with them (DESIGN §5, §8).
+All of this state comes from the workers' messages and ends with them (design.md#leases, #sync).
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Roster:
             del self._drained[run]
 
     def revoke_duplicates(self, now: Moment) -> None:
-        """Revoke the younger of two leases that have shared a key for a while (DESIGN §5).
+        """Revoke the younger of two leases that have shared a key for a while (design.md#leases).
 
         Leases on disconnected or draining workers do not count: a successor replaced them. If the
         worker reconnects with its lease, the older lease is valid again. Leases that were already

@@ -1,4 +1,4 @@
-"""The variants that one worker was sent, has acknowledged and has refused (DESIGN §8).
+"""The variants that one worker was sent, has acknowledged and has refused (design.md#sync).
 
 Only an acknowledgement changes the versions that the worker counts as having. At most one push is
 pending; later changes are merged into the next one.

@@ -1,4 +1,4 @@
-"""The stages of a call between its admission and its server (DESIGN §6), one file each.
+"""The stages of a call between its admission and its server (design.md#calls), one file each.
 
 A call passes those that its server needs, in this order: rules, approval, instance, turn, record,
 approval (spent), send. A stage that makes a call wait owns it until it resumes or ends. Stages know

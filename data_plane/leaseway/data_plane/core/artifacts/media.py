@@ -1,4 +1,4 @@
-"""Finds images and sounds in MCP results and replaces them by references (DESIGN §6). Pure.
+"""Finds images and sounds in MCP results and replaces them by references (design.md#calls). Pure.
 
 Only the parts of a result with media are parsed. All other values keep the bytes that the server
 sent, including unknown members; only white space between members of changed objects is lost.

@@ -1,4 +1,4 @@
-"""Decides when results wait briefly to share a message (DESIGN §6).
+"""Decides when results wait briefly to share a message (design.md#calls).
 
 A message costs gRPC and both processes many times as much as a result in it. Results of many busy
 servers arrive one by one, so each would be sent alone. Pure: the exchange's writer waits.

@@ -1,4 +1,4 @@
-"""Restart backoff and circuit breaker of a failing server (DESIGN §10). Pure.
+"""Restart backoff and circuit breaker of a failing server (design.md#bounds-and-defaults). Pure.
 
 The backoff grows with the failures in a row; the fifth opens the circuit. An open circuit allows
 one trial start at a time, after each backoff, and a start that succeeds closes it. If that

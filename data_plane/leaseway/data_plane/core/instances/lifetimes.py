@@ -1,4 +1,4 @@
-"""The lifetimes of instances: maximum age, idle timeout, spares (DESIGN §§2, 5).
+"""The lifetimes of instances: maximum age, idle timeout, spares (design.md).
 
 Pure functions of a policy, the instances' times and now, in seconds on a monotonic clock.
 """

@@ -1,4 +1,4 @@
-"""Lease errors as callers read them (DESIGN §7). Pure."""
+"""Lease errors as callers read them (design.md#errors). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held leases of a worker, their expiry, and a record of ended leases (DESIGN §5).
+"""Held leases of a worker, their expiry, and a record of ended leases (design.md#leases).
 
 Pure: every method takes `now`, seconds on a monotonic clock. The caller runs `tick` at the time
 that `next_tick` returns, and closes the instances of the leases that `tick` ended.

@@ -1,4 +1,4 @@
-"""Checks arguments against a tool's input schema, compiled once (DESIGN §6).
+"""Checks arguments against a tool's input schema, compiled once (design.md#calls).
 
 A remote `$ref` is never fetched. Messages never contain values of a caller: they are masked. The
 work of compiling, checking and explaining is limited (`schema_work`): the event loop does it.

@@ -1,7 +1,7 @@
 """The tools of one variant, compiled at each registry commit.
 
 Also the contract: the tools that the probe recorded. Each instance's own list is compared with it
-(DESIGN §3).
+(design.md#reload).
 """
 
 from __future__ import annotations

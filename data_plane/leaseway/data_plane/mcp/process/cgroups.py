@@ -1,4 +1,4 @@
-"""Resource limits by Linux control groups, versions 1 and 2 (DESIGN §2, `limits`).
+"""Resource limits by Linux control groups, versions 1 and 2 (design.md#configuration, `limits`).
 
 The worker creates a cgroup `leaseway-…` below its own one, and in it a cgroup for each limited
 instance. A limit that the worker may not set is reported by its key. The worker locks its cgroup's

@@ -1,4 +1,4 @@
-"""Runs servers that are images on this machine, with docker or podman (DESIGN §9).
+"""Runs servers that are images on this machine, with docker or podman.
 
 The server's process is the client of the container engine. Docker's containers are no children of
 the worker: each is removed after its client's exit, by the reaper after the worker's exit, and by
@@ -6,6 +6,8 @@ the next worker that uses the engine if both were killed.
 
 Values of the environment are never in a command: the engine's client passes them on from its own
 environment.
+
+See design.md#one-mcp-connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Chooses how to enforce each limit on this machine, and reports gaps (DESIGN §2). Pure.
+"""Chooses how to enforce each limit on this machine, and reports gaps. Pure.
 
 A cgroup limits memory, CPU and processes of an instance's whole process tree. Without a cgroup,
 resource limits of the process (setrlimit) are the fallback, which is weaker; CPU has no fallback.
+
+See design.md#configuration.
 """
 
 from __future__ import annotations

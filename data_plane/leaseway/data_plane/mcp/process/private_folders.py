@@ -1,7 +1,9 @@
-"""`cwd: private`: an empty folder for each instance, removed with it (DESIGN §9).
+"""`cwd: private`: an empty folder for each instance, removed with it.
 
 The folders of one run of a worker are below one folder of mode 0700. The reaper removes that if the
 worker is killed, and the next worker of the user does if both are.
+
+See design.md#one-mcp-connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kills the servers of a worker that was killed (DESIGN §9).
+"""Kills the servers of a worker that was killed (design.md#one-mcp-connection).
 
 A killed worker can't clean up, so a small separate process holds a pipe from it and cleans up;
 `reaper_main` is that process's program. It has its own session and ignores SIGINT and SIGTERM:

@@ -1,4 +1,4 @@
-"""The last lines of a server's standard error (DESIGN §10). Pure."""
+"""The last lines of a server's standard error (design.md#bounds-and-defaults). Pure."""
 
 from __future__ import annotations
 

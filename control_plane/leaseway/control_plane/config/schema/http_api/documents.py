@@ -1,4 +1,7 @@
-"""Reader of `openapi`: a document whose operations become a server's tools (DESIGN §2)."""
+"""Reader of `openapi`: a document whose operations become a server's tools.
+
+See design.md#configuration.
+"""
 
 from __future__ import annotations
 

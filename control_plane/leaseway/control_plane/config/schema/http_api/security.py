@@ -1,8 +1,10 @@
-"""Reader of `security`: the credentials in requests of an `http_api` server (DESIGN §2).
+"""Reader of `security`: the credentials in requests of an `http_api` server.
 
 A credential states its type, or has the name of a security scheme of the server's OpenAPI
 document. Its value is a reference that workers resolve; it is never a part of an address in a
 log, a span or an error.
+
+See design.md#configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reader of `http_tools`: tools that are HTTP requests (DESIGN §2)."""
+"""Reader of `http_tools`: tools that are HTTP requests (design.md#configuration)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a server in a sandbox made by bubblewrap (DESIGN §2, `sandbox`).
+"""Runs a server in a sandbox made by bubblewrap (design.md#configuration, `sandbox`).
 
 The server sees this machine's files read-only, has a private /tmp, /dev and /proc, no network
 unless allowed, no capabilities and no way to gain any. `strict` also hides the home directories,

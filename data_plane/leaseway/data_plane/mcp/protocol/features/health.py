@@ -1,4 +1,4 @@
-"""Health checks: pings an idle server (DESIGN §10).
+"""Health checks: pings an idle server (design.md#bounds-and-defaults).
 
 A server that works on a call is not pinged: the caller's deadline limits that time. A server is
 pinged when it has been idle and silent for a while, and sooner if a call was abandoned and nothing

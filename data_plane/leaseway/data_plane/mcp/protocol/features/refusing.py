@@ -1,7 +1,9 @@
-"""Notices a server that is connected but refuses everything, by whatever wording (DESIGN §9).
+"""Notices a server that is connected but refuses everything, by whatever wording.
 
 After calls that failed in a row, a cheap request decides: if it fails too, and again after a pause,
 the server gets a new session or, without sessions, a new connection.
+
+See design.md#one-mcp-connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of servers to callers during a call: elicitation, sampling, roots (DESIGN §6).
+"""Requests of servers to callers during a call: elicitation, sampling, roots (design.md#calls).
 
 Legacy servers send them as requests (see `incoming`). Modern ones request all input at once, in an
 `input_required` result; once every answer is available, the call is sent again with the answers
