@@ -34,6 +34,7 @@ EMPTY_TEXTS = b"\x0a\x00" * (GREATEST // 2)  # field 1 of most requests, as an e
 TEXT = b"\x0a\x80\x80\xc0\x07" + b"x" * (15 * bounds.MIB)
 PAGES = ("/api/session", "/api/try", "/metrics", "/artifacts/x", "/mcp")
 SENDING: Any = (*CHANNEL_OPTIONS, ("grpc.max_send_message_length", -1))
+RESOLVE = "/leaseway.v1.CatalogService/ResolveTools"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
@@ -143,6 +144,22 @@ async def test_the_greatest_refused_requests_leave_no_memory(
                     *(send(channel, path, content, key) for _ in range(2))
                 )
                 assert "OK" not in statuses
+    await house.is_small_again(name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["control plane", "worker"])
+@pytest.mark.parametrize("house", ["keys", "open"], indirect=True)
+async def test_ten_thousand_of_the_greatest_refused_requests_leave_no_memory(
+    house: House, name: str
+) -> None:
+    address = house.parts[name].address
+    async with grpc.aio.insecure_channel(address, options=SENDING) as channel:
+        for number in range(2_500):
+            path = (RESOLVE, f"{HEALTH}Check")[number % 2]
+            content = (EMPTY_TEXTS, TEXT)[number // 2 % 2]
+            statuses = await asyncio.gather(*(send(channel, path, content, "") for _ in range(4)))
+            assert "OK" not in statuses
     await house.is_small_again(name)
 
 

@@ -11,8 +11,9 @@ lease is raised once, and the next call acquires a new lease.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
@@ -236,7 +237,8 @@ async def leave_leases(session: AsyncSession, keep: float) -> None:
     await runtime.leases.leave_session(key, keep)
 
 
-class SessionEnds(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SessionEnds:
     """What the control plane knows about sessions that have ended for good.
 
     Attributes:
