@@ -121,8 +121,8 @@ class Page:
 
 
 @asynccontextmanager
-async def browser(folder: Path) -> AsyncIterator[Page]:
-    """Yield a page of a new browser."""
+async def browser(folder: Path, *options: str) -> AsyncIterator[Page]:
+    """Yield a page of a new browser, which is started with options of Chromium."""
     process = await asyncio.create_subprocess_exec(
         chromium(),
         "--headless=new",
@@ -130,6 +130,7 @@ async def browser(folder: Path) -> AsyncIterator[Page]:
         "--disable-gpu",
         "--disable-dev-shm-usage",
         "--no-first-run",
+        *options,
         "--remote-debugging-port=0",
         f"--user-data-dir={folder / 'profile'}",
         "about:blank",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from http.cookiejar import DefaultCookiePolicy
@@ -67,6 +67,9 @@ async def front(
     options: SessionOptions | None = None,
     authenticator: Authenticator | None = None,
     limits: SessionLimits | None = None,
+    *,
+    key: str | None = None,
+    origins: Collection[str] = (),
 ) -> AsyncIterator[str]:
     """Serve a system to MCP clients; yield the URL."""
     options = options or SessionOptions()
@@ -80,7 +83,7 @@ async def front(
 
     listener = McpListener(Endpoint("127.0.0.1", 0), None)
     callers = Callers(build, "default", "mcp", None, authenticator)
-    server = HttpServer(AccessCheck(listener.endpoint, None), callers)
+    server = HttpServer(AccessCheck(listener.endpoint, key, origins), callers)
     async with callers.running(), server.serving(listener.socket):
         yield f"http://{listener.endpoint}/mcp"
 

@@ -177,6 +177,7 @@ class HandshakeResponder:
                     while not line.endswith(b"\n") and (line := stream.readline(_CHUNK)):
                         pass
                     self._handle_line(first_part)
+            self._stop_holding()  # the front ends soon, and nothing may stay unanswered
             self._handle_line(None)
 
     def _handle_line(self, line: bytes | None) -> None:

@@ -14,7 +14,9 @@ PUBLIC = Endpoint("0.0.0.0", 7680)
 def status(access: AccessCheck, **headers: str) -> int:
     """Return the status of the error, or 200 if access is allowed."""
     try:
-        access.check({name.capitalize(): value for name, value in headers.items()})
+        sent = {name.capitalize(): value for name, value in headers.items()}
+        access.check_sender(sent)
+        access.check_key(sent)
     except HttpError as error:
         return error.status
     return 200
@@ -56,7 +58,7 @@ def test_configured_origins_and_hosts_are_allowed(
 def test_a_configured_key_is_required(sent: dict[str, str]) -> None:
     access = AccessCheck(PUBLIC, "k")
     with pytest.raises(HttpError) as error:
-        access.check({"Host": "any", **sent})
+        access.check_key({"Host": "any", **sent})
     assert error.value.status == 401
     assert error.value.headers["WWW-Authenticate"].startswith("Bearer")
     assert status(access, host="any", authorization="Bearer k") == 200

@@ -65,8 +65,8 @@ class AccessCheck:
             frozenset(host.lower() for host in hosts) if endpoint.is_loopback or hosts else None
         )
 
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Raise `HttpError` for a request that is not allowed."""
+    def check_sender(self, headers: Mapping[str, str]) -> None:
+        """Raise `HttpError` for a page or a host that is not allowed."""
         origin = headers.get("Origin")
         if origin is not None and not self._is_allowed_origin(origin):
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
@@ -75,6 +75,9 @@ class AccessCheck:
             raise HttpError(403, "This Host is not allowed; see --allow-host.")
         if host and host_in(host) is None:
             raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
+
+    def check_key(self, headers: Mapping[str, str]) -> None:
+        """Raise `HttpError` for a request without the shared key."""
         if self._expected is None:
             return
         sent = headers.get("Authorization")

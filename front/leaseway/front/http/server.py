@@ -14,6 +14,7 @@ from aiohttp import web
 from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
+from leaseway.front.http.pages import ORIGIN, is_preflight, let_page_read, preflight_response
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.telemetry.http_listener import HTTP_OPTIONS, refusal_of
@@ -98,7 +99,10 @@ class HttpServer:
             response = await (stream.write(http) if stream is not None else self._respond(http))
             if self._drain.started.is_set() and not response.prepared:
                 response.force_close()
-            await connection.finish(http, response, http.get(HEAD_HANDLER))
+            let_page_read(http, response)
+            # Responses of the fast path have no headers for pages.
+            handler = None if ORIGIN in http else http.get(HEAD_HANDLER)
+            await connection.finish(http, response, handler)
         finally:
             connection.count_handlers(-1)
         return response
@@ -109,7 +113,12 @@ class HttpServer:
                 return web.Response(status=503, text="draining\n")
             return web.Response(text="ok\n")
         try:
-            self._access.check(http.headers)
+            self._access.check_sender(http.headers)
+            if (origin := http.headers.get("Origin")) is not None:
+                http[ORIGIN] = origin
+                if is_preflight(http):  # a browser sends no credential with it
+                    return preflight_response(http)
+            self._access.check_key(http.headers)
             if http.method == "GET" and http.path.startswith(_METADATA) and self._callers.issuers:
                 return self._metadata(http)
             front, holder = await self._authenticate(http)

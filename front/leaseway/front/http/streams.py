@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from leaseway.front.http.pages import let_page_read
 from leaseway.wire.bounds import MIB
 
 PING: Final = 15.0
@@ -75,6 +76,7 @@ class EventStream:
         """Respond with the queued messages until the stream ends or the client disconnects."""
         response = web.StreamResponse(headers=_HEADERS)
         _set_cookie(response, self._cookie)
+        let_page_read(http, response)
         try:
             await response.prepare(http)
             await self._write(response)
