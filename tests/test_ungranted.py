@@ -75,6 +75,7 @@ ON_CONTROL_PLANE: Final[dict[str, Row]] = {
     ),
     "CatalogService/WatchTools": lambda _: catalog_pb2.WatchToolsRequest(tenant=POOR),
     "CatalogService/ListServers": lambda _: catalog_pb2.ListServersRequest(tenant=POOR),
+    "CatalogService/ListIntroductions": lambda _: catalog_pb2.ListIntroductionsRequest(tenant=POOR),
     "PlacementService/Place": lambda n: leases_pb2.PlaceRequest(
         tenant=POOR, session="s", server_id=n.server
     ),

@@ -86,7 +86,7 @@ def test_a_list_of_the_catalog_is_a_tuple_for_everyone(items: Any) -> None:
 
 def test_a_list_of_tools_is_written_with_its_tools() -> None:
     (tool,) = json.loads(pydantic.TypeAdapter(ToolList).dump_json(LISTS[0]))
-    assert tool == dataclasses.asdict(TOOL)
+    assert tool == json.loads(json.dumps(dataclasses.asdict(TOOL)))
 
 
 @pytest.mark.parametrize("kind", DATACLASSES, ids=lambda kind: kind.__name__)

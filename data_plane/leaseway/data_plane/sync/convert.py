@@ -41,8 +41,9 @@ from leaseway.wire.timing.durations import duration, timestamp
 
 REDACTED_FIELDS: Final = frozenset({"message", "details", "arguments", "extra"})
 """The fields with text of servers or callers."""
-UNREDACTED_MESSAGES: Final = frozenset({"Upsert"})
-"""Messages that the control plane itself sent."""
+UNREDACTED_MESSAGES: Final = frozenset({"Upsert", "Introduction"})
+"""Messages that the control plane itself sent, and texts whose secrets are hidden at the handshake,
+because the digest of a listing covers them."""
 
 
 def lease_end_to_proto(end: LeaseEnd) -> admin_pb2.LeaseEnd:

@@ -95,6 +95,10 @@ class Tool:
     shared: bool
     sessions_from: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Read back from JSON or MessagePack, as by checkpoints of LangGraph, it is a list.
+        object.__setattr__(self, "sessions_from", tuple(self.sessions_from))
+
     @property
     def qualified_name(self) -> str:
         """`server_id:original_name`, which also works as a name for calls."""
