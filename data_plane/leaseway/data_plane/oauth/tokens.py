@@ -188,6 +188,7 @@ class _Grant:
         self._challenge: Challenge | None = None
         self._scopes: tuple[str, ...] = ()
         self._failures = 0
+        self._questioned_until = 0.0
         self._not_before = 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
@@ -218,7 +219,11 @@ class _Grant:
         if challenge.status == 403 and not added:
             return False  # this client may not do it, with any token
         if token is not None and not added and self._now() < token.trusted_until:
-            raise self._unaccepted()
+            # A server may move to another authorization server right after a login: that is looked
+            # into once in a while, because a renewal spends the login's refresh token.
+            if self._wanted.auth.subject == "service" or self._now() < self._questioned_until:
+                raise self._unaccepted()
+            self._questioned_until = self._now() + _TRUSTED
         self._scopes = (*self._scopes, *added)
         if challenge.status == 403:  # the token stays good for other requests
             await self._renewed(Attempt(challenge, self._scopes))
