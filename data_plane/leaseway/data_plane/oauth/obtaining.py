@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from leaseway.data_plane.oauth.metadata import Challenge, Discovered, discover
@@ -11,6 +11,9 @@ from leaseway.data_plane.oauth.requests import Client, TokenAnswer, request_toke
 from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.model import NO_RESOURCE, Auth
 from leaseway.vault.logins import LoginKey
+
+RENEWED_EARLY: Final = 60.0
+"""Seconds before its end that a token is renewed, unless it lives for a short time."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,14 @@ class Attempt:
         challenge: What the server said last.
         scopes: Scopes that it asked for, in addition to the configured ones.
         refused: The access token that the server no longer accepts, or empty.
+        is_new: Whether that token has just been issued. A login's one is kept then, and only the
+            authorization server that its server names is looked at.
     """
 
     challenge: Challenge
     scopes: tuple[str, ...] = ()
     refused: str = field(default="", repr=False)
+    is_new: bool = False
 
 
 class ObtainToken(Protocol):
@@ -76,6 +82,11 @@ class ObtainToken(Protocol):
         Raises:
             AuthorizationError: There is none.
         """
+
+
+def renewal_lead(lifetime: float) -> float:
+    """Return how many seconds before its end a token is renewed: a fifth of its life at most."""
+    return min(RENEWED_EARLY, lifetime * 0.2)
 
 
 def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, has_left
-from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain
+from leaseway.data_plane.oauth.obtaining import (
+    RENEWED_EARLY,
+    Attempt,
+    ObtainToken,
+    Wanted,
+    obtain,
+    renewal_lead,
+)
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
 from leaseway.vault.key import VaultError
@@ -24,7 +31,6 @@ from leaseway.vault.logins import Login, LoginStore
 
 _logger = logging.getLogger(__name__)
 _LOCK: Final = ATTEMPT + 5.0
-_RENEWED_EARLY: Final = 60.0
 _INVALID_GRANT: Final = "invalid_grant"
 
 SERVER: Final = "server"
@@ -126,9 +132,6 @@ class SealedTokens:
             raise self._needs_more(store, login, attempt)
         if self._is_usable(login, attempt):
             return self._answer(login)
-        if not login.refresh_token:
-            store.write(login.ended_by("has expired"))
-            raise AuthorizationError("the login has expired", needs_login=True)
         web = Web((*wanted.configured, login.issuer) if login.issuer else wanted.configured)
         # A server that refuses a token may have moved to another authorization server.
         moves = attempt.refused and not wanted.auth.issuer
@@ -137,6 +140,11 @@ class SealedTokens:
             raise AuthorizationError(
                 "it uses another authorization server than at the login", needs_login=True
             )
+        if attempt.is_new and login.access_token:
+            return self._answer(login)
+        if not login.refresh_token:
+            store.write(login.ended_by("has expired"))
+            raise AuthorizationError("the login has expired", needs_login=True)
         form = {
             "grant_type": "refresh_token",
             "refresh_token": login.refresh_token,
@@ -175,9 +183,9 @@ class SealedTokens:
             return False
         if login.expires_at is None:
             return True
-        early = min(_RENEWED_EARLY, 0.2 * (login.expires_at - login.obtained_at))
+        early = renewal_lead(login.expires_at - login.obtained_at)
         # A token from the future was obtained before the clock was set back.
-        return login.obtained_at - _RENEWED_EARLY < self._now() < login.expires_at - early
+        return login.obtained_at - RENEWED_EARLY < self._now() < login.expires_at - early
 
     def _answer(self, login: Login) -> TokenAnswer:
         lifetime = login.expires_at - login.obtained_at if login.expires_at is not None else None

@@ -21,7 +21,7 @@ from leaseway.data_plane.core.ports import InstanceListener
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.errors import AuthorizationError, fault_of
 from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
-from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain
+from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec
@@ -36,8 +36,6 @@ _LASTING: Final = Backoff(initial=30.0, maximum=300.0)
 """For errors that somebody must correct: trying more often would only fill two logs."""
 _NO_LOGIN: Final = Backoff(initial=1.0, maximum=5.0)
 """Until somebody has logged in: only a file is read."""
-_RENEWED_EARLY: Final = 60.0
-"""Seconds before its end that a token is renewed; at most a fifth of its lifetime."""
 _TRUSTED: Final = 10.0
 """Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
 request another one."""
@@ -67,7 +65,7 @@ class Token:
     @classmethod
     def of(cls, answer: TokenAnswer, now: float) -> Token:
         lifetime = float("inf") if answer.lifetime is None else answer.lifetime
-        early = min(_RENEWED_EARLY, lifetime * 0.2)
+        early = renewal_lead(lifetime)
         issued = now - answer.age
         trusted = issued + min(_TRUSTED, lifetime / 2)
         header = f"Bearer {answer.access_token}"
@@ -219,11 +217,7 @@ class _Grant:
         if challenge.status == 403 and not added:
             return False  # this client may not do it, with any token
         if token is not None and not added and self._now() < token.trusted_until:
-            # A server may move to another authorization server right after a login: that is looked
-            # into once in a while, because a renewal spends the login's refresh token.
-            if self._wanted.auth.subject == "service" or self._now() < self._questioned_until:
-                raise self._unaccepted()
-            self._questioned_until = self._now() + _TRUSTED
+            return await self._on_new_refused(token, challenge)
         self._scopes = (*self._scopes, *added)
         if challenge.status == 403:  # the token stays good for other requests
             await self._renewed(Attempt(challenge, self._scopes))
@@ -231,6 +225,20 @@ class _Grant:
         self._challenge = challenge
         refused = token.answer.access_token if token is not None else ""
         await self._renewed(Attempt(challenge, self._scopes, refused))
+        return True
+
+    async def _on_new_refused(self, token: Token, challenge: Challenge) -> bool:
+        """Find out, once in a while, whether the server has moved since a person logged in.
+
+        The token is not renewed: a server that refuses all tokens would spend the login.
+        """
+        if self._wanted.auth.subject == "service" or self._now() < self._questioned_until:
+            raise self._unaccepted()
+        self._questioned_until = self._now() + _TRUSTED
+        refused = token.answer.access_token
+        found = await self._renewed(Attempt(challenge, self._scopes, refused, is_new=True))
+        if found.header == token.header:
+            raise self._unaccepted()
         return True
 
     def _added_scopes(self, challenge: Challenge) -> tuple[str, ...]:

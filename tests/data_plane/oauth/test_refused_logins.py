@@ -1,0 +1,127 @@
+"""A server refuses the token of a login that has just been obtained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.oauth.metadata import Challenge
+from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
+from leaseway.data_plane.oauth.requests import Client, TokenAnswer
+from leaseway.data_plane.oauth.sealed import SealedTokens
+from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
+from leaseway.spec.model import Auth, ServerSpec, VariantKey
+from leaseway.vault.key import VaultPlace
+from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.channels.fetching import in_thread
+from leaseway.wire.errors import Fault, Reason
+
+AUTH = Auth(grant="authorization_code", subject="tenant")
+REFUSED = {"www-authenticate": "Bearer"}
+
+
+class Problems(InstanceProblems):
+    def __init__(self) -> None:
+        pass
+
+    def report(self, fault: Fault) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def server_of(issuer: str) -> AsyncIterator[str]:
+    """Serve the metadata of a server that names an authorization server; yield its URL."""
+
+    async def metadata(request: web.Request) -> web.Response:
+        resource = f"http://{request.host}/mcp"
+        return web.json_response({"resource": resource, "authorization_servers": [issuer]})
+
+    app = web.Application()
+    app.router.add_get("/.well-known/oauth-protected-resource/mcp", metadata)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LoginStore:
+    return LoginStore(VaultPlace(tmp_path / "vault", tmp_path / "key", None))
+
+
+@pytest.mark.parametrize("refresh_token", ["", "refresh"])
+async def test_a_server_that_has_not_moved_costs_nobody_his_login(
+    store: LoginStore, refresh_token: str
+) -> None:
+    async with server_of("http://127.0.0.1:1") as url:
+        wanted = Wanted("mail", url, AUTH, Client("me"), "acme")
+        login = Login(
+            wanted.login,
+            issuer="http://127.0.0.1:1",
+            access_token="new",
+            obtained_at=time.time(),
+            refresh_token=refresh_token,
+        )
+        store.write(login)
+        attempt = Attempt(Challenge(401), refused="new", is_new=True)
+        answer = await in_thread(SealedTokens(store), wanted, attempt)
+    assert answer.access_token == "new"
+    assert store.read(wanted.login) == login
+
+
+@pytest.mark.parametrize("refresh_token", ["", "refresh"])
+@pytest.mark.parametrize("age", [0.0, 1_000.0])
+async def test_a_server_that_has_moved_needs_a_new_login(
+    store: LoginStore, refresh_token: str, age: float
+) -> None:
+    async with server_of("http://127.0.0.1:2") as url:
+        wanted = Wanted("mail", url, AUTH, Client(""), "acme")
+        login = Login(
+            wanted.login,
+            issuer="http://127.0.0.1:1",
+            access_token="new",
+            obtained_at=time.time() - age,
+            refresh_token=refresh_token,
+        )
+        store.write(login)
+        tokens = Tokens(SealedTokens(store))
+        spec = ServerSpec(VariantKey("mail"), "streamable_http", url=url, auth=AUTH)
+        resolved = ResolvedValues(url=url)
+        grant = tokens.authorization(spec, resolved, Problems(), "acme")
+        assert grant is not None
+        assert await grant.refused(None, 401, REFUSED)
+        with pytest.raises(Fault, match="another authorization server") as caught:
+            await grant.refused(await grant.header(), 401, REFUSED)
+    assert caught.value.reason is Reason.LOGIN_REQUIRED
+
+
+async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
+    attempts: list[Attempt] = []
+
+    def obtain(_wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        attempts.append(attempt)
+        return TokenAnswer("new", 3600.0, "")
+
+    now = 100.0
+    tokens = Tokens(obtain, lambda: now)
+    spec = ServerSpec(VariantKey("mail"), "streamable_http", url="http://h/mcp", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems(), "acme")
+    assert grant is not None
+    assert await grant.refused(None, 401, REFUSED)
+    for _ in range(5):
+        with pytest.raises(Fault, match="has just issued"):
+            await grant.refused(await grant.header(), 401, REFUSED)
+    assert [attempt.is_new for attempt in attempts] == [False, True]
+    await tokens.aclose()
