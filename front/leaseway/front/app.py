@@ -10,7 +10,7 @@ from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.session_limits import SESSIONS_PER_CLIENT, SessionLimits
+from leaseway.front.calling.session_limits import SessionLimits
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder
@@ -24,7 +24,7 @@ from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
-from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT

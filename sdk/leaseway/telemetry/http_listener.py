@@ -69,6 +69,10 @@ Admit = Callable[[str | None], Awaitable[object]]
 """Checks an `Authorization` header, or None; raises a `Fault` if it is not sufficient."""
 
 
+CHALLENGE: Final = 'Bearer realm="leaseway"'
+"""The `WWW-Authenticate` header of a refused request (RFC 6750, section 3)."""
+
+
 class HttpRefusal(Exception):
     """A request that is refused before its path is looked at.
 
@@ -86,7 +90,7 @@ class HttpRefusal(Exception):
 def refusal_of(fault: Fault) -> HttpRefusal:
     """Return how HTTP says that a credential was not accepted (RFC 9110, sections 11 and 15)."""
     if fault.reason is Reason.UNAUTHENTICATED:
-        return HttpRefusal(401, fault.message, {"WWW-Authenticate": 'Bearer realm="leaseway"'})
+        return HttpRefusal(401, fault.message, {"WWW-Authenticate": CHALLENGE})
     if fault.reason is Reason.PERMISSION_DENIED:
         return HttpRefusal(403, fault.message)
     return HttpRefusal(503, fault.message, {"Retry-After": "1"})  # it could not be checked

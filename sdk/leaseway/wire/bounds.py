@@ -22,6 +22,9 @@ LEASE_DRAIN_TIMEOUT: Final = 15 * 60.0
 """Leases of an old generation; default of `lease_drain_timeout`."""
 SHUTDOWN_TIMEOUT: Final = 30.0
 """Calls in flight on a worker that shuts down. Not configurable."""
+SESSIONS_PER_CLIENT: Final = 16
+"""Sessions with leases of one MCP client of one principal at a front; default of
+`--sessions-per-client`."""
 
 HEALTH_INTERVAL: Final = 30.0
 """How long an idle instance may be silent before it is pinged. Not configurable."""

@@ -110,7 +110,8 @@ async def test_a_server_that_has_moved_needs_a_new_login(
 async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
     attempts: list[Attempt] = []
 
-    def obtain(_wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+    def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        assert wanted.tenant == "acme"
         attempts.append(attempt)
         return TokenAnswer("new", 3600.0, "")
 

@@ -73,6 +73,20 @@ async def test_another_page_learns_nothing(fake: FakeLeaseway) -> None:
             assert not [name for name in answer.headers if name.startswith("Access-Control")]
 
 
+async def test_a_page_of_this_machine_reads_nothing_unless_it_is_named(fake: FakeLeaseway) -> None:
+    local = "http://localhost:3000"
+    async with (
+        front(fake, origins=[PAGE]) as url,
+        aiohttp.ClientSession() as http,
+        http.options(url, headers=_ask("content-type", origin=local)) as asked,
+        http.post(url, json=INITIALIZE, headers={"Origin": local}) as answer,
+    ):
+        assert asked.status != 204
+        assert answer.status == 200
+        said = [*asked.headers, *answer.headers]
+        assert not [name for name in said if name.startswith("Access-Control")]
+
+
 async def test_an_allowed_page_reads_why_it_was_refused(fake: FakeLeaseway) -> None:
     async with (
         front(fake, key="k", origins=[PAGE]) as url,

@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.cli.options.common import SECONDS, grouped_options
-from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES, SESSION_RULES
+from leaseway.wire.messages.mcp import (
+    CONVERSATION_KEYS,
+    DEFAULT_SESSION_RULES,
+    SESSION_ARGUMENT,
+    SESSION_RULES,
+)
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
-
-
-SESSION_ARGUMENT: Final = "session"
-SESSIONS_PER_CLIENT: Final = 16
-CONVERSATION_KEYS: Final = ("openai/session",)
 
 
 @dataclass(frozen=True)

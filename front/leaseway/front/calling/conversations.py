@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.sessions import EndedConversation, SessionTable
 from leaseway.front.messages import JsonRpcError
-from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
+from leaseway.wire.messages.mcp import CONVERSATION_KEYS, DEFAULT_SESSION_RULES, SESSION_ARGUMENT
 
 ARGUMENT: Final = "argument"
 COOKIE: Final = "cookie"
@@ -34,8 +34,8 @@ class SessionOptions:
     """
 
     rules: tuple[str, ...] = DEFAULT_SESSION_RULES
-    argument: str = "session"
-    conversation_keys: tuple[str, ...] = ("openai/session",)
+    argument: str = SESSION_ARGUMENT
+    conversation_keys: tuple[str, ...] = CONVERSATION_KEYS
 
 
 @dataclass(frozen=True, slots=True)

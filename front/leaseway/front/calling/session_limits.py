@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.sealing import Owner
 from leaseway.front.messages import JsonRpcError
+from leaseway.wire.bounds import SESSIONS_PER_CLIENT
 from leaseway.wire.errors import Reason
 
-SESSIONS_PER_CLIENT: Final = 16
 _WAIT: Final = 30.0
 """Seconds that a new session waits for a call of another one to end."""
 _GRACE: Final = 10.0

@@ -16,6 +16,7 @@ from mcp_types.jsonrpc import INVALID_REQUEST
 
 from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message
+from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE
 from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
@@ -26,13 +27,8 @@ _BODY_TIMEOUT: Final = 30.0
 _CLOSING: Final = {"Connection": "close"}
 
 
-class HttpError(Exception):
+class HttpError(HttpRefusal):
     """An HTTP error response that answers no JSON-RPC request."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers or {}
 
     def response(self) -> web.Response:
         error = JsonRpcError(INVALID_REQUEST, str(self))
@@ -76,6 +72,14 @@ class AccessCheck:
         if host and host_in(host) is None:
             raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
 
+    def lets_read(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the page that sent a request may read its response.
+
+        Only one that the operator names may. Any program of this machine can serve a page, and
+        nothing else would keep it from the tools of a front without a key.
+        """
+        return headers.get("Origin", "").lower() in self._origins
+
     def check_key(self, headers: Mapping[str, str]) -> None:
         """Raise `HttpError` for a request without the shared key."""
         if self._expected is None:
@@ -83,7 +87,7 @@ class AccessCheck:
         sent = headers.get("Authorization")
         if sent is None or not hmac.compare_digest(sent.encode(errors="replace"), self._expected):
             message = f"Send the key as Authorization: Bearer KEY; the front reads {KEY_VARIABLE}."
-            raise HttpError(401, message, {"WWW-Authenticate": 'Bearer realm="leaseway"'})
+            raise HttpError(401, message, {"WWW-Authenticate": CHALLENGE})
 
     def _is_allowed_origin(self, origin: str) -> bool:
         if origin.lower() in self._origins:

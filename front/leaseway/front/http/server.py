@@ -17,7 +17,7 @@ from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.pages import ORIGIN, is_preflight, let_page_read, preflight_response
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
-from leaseway.telemetry.http_listener import HTTP_OPTIONS, refusal_of
+from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
 from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
 
@@ -114,8 +114,8 @@ class HttpServer:
             return web.Response(text="ok\n")
         try:
             self._access.check_sender(http.headers)
-            if (origin := http.headers.get("Origin")) is not None:
-                http[ORIGIN] = origin
+            if self._access.lets_read(http.headers):
+                http[ORIGIN] = http.headers["Origin"]
                 if is_preflight(http):  # a browser sends no credential with it
                     return preflight_response(http)
             self._access.check_key(http.headers)
@@ -145,7 +145,7 @@ class HttpServer:
 
     def _challenge(self, http: web.BaseRequest) -> dict[str, str]:
         """Return the `WWW-Authenticate` header of a 401 response."""
-        challenge = 'Bearer realm="leaseway"'
+        challenge = CHALLENGE
         if "Authorization" in http.headers:
             challenge += ', error="invalid_token"'
         if self._callers.issuers:

@@ -50,6 +50,12 @@ of the tool, a handle in `_meta` or a header, a host's id of the conversation in
 DEFAULT_SESSION_RULES: Final = SESSION_RULES[:-1]
 """All but the principal, whose conversations would share their state."""
 
+SESSION_ARGUMENT: Final = "session"
+"""The preferred name of the argument that says a call's session."""
+
+CONVERSATION_KEYS: Final = ("openai/session",)
+"""The keys of `_meta` in which hosts send ids of their conversations."""
+
 _HOP_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate"})
 _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
 
