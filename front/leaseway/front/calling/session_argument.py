@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.front.messages import encode
+from leaseway.wire.messages.json_schema import CHOICES
 
 META_KEY: Final = "leaseway/session"
 """The key of `_meta` with the handle, in requests and in the result of a first call."""
@@ -34,7 +35,6 @@ _MAX_DEPTH: Final = 20
 _MAX_PATTERN: Final = 64
 _MAX_REPEATS: Final = 3
 """Characters of a pattern that is tried, and groups and repetitions in it."""
-_LISTS: Final = {"allOf", "anyOf", "oneOf"}
 _BRANCHES: Final = {"if", "then", "else"}
 _DEPENDENT: Final = {"dependentSchemas", "dependencies"}
 _CLOSING: Final = ("additionalProperties", "unevaluatedProperties")
@@ -184,7 +184,7 @@ class _Extension:
     def _admit_parts(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         """Return the keywords whose schemas apply to the arguments themselves, admitting."""
         parts: dict[str, Any] = {}
-        for keyword in schema.keys() & _LISTS:
+        for keyword in schema.keys() & set(CHOICES):
             parts[keyword] = self._admit_all(schema[keyword], depth)
         for keyword in schema.keys() & _BRANCHES:
             parts[keyword] = self._admit(schema[keyword], depth + 1)
