@@ -164,7 +164,11 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
 
 
 class Caller:
-    """One exchange stream."""
+    """One exchange stream.
+
+    Attributes:
+        says_goodbye: Whether it answers the worker's goodbye, as clients do.
+    """
 
     def __init__(self, stub: execution_pb2_grpc.ExecutionServiceStub) -> None:
         self.stream: Any = stub.Exchange()  # type: ignore[call-arg]
@@ -173,6 +177,7 @@ class Caller:
         self.payloads: dict[int, bytes] = {}
         self.changed = asyncio.Event()
         self.ended = False
+        self.says_goodbye = True
         self._ids = itertools.count(1)
         self._writing = asyncio.Lock()
         self._reader = asyncio.create_task(self._read())
@@ -181,6 +186,8 @@ class Caller:
         try:
             while (message := await self.stream.read()) is not grpc.aio.EOF:
                 self.frames.append(message)
+                if message.going_away.last and self.says_goodbye:
+                    await self.send(going_away=execution_pb2.GoingAway())
                 for chunk in message.chunks:
                     held = self.payloads.get(chunk.call_id, b"")
                     self.payloads[chunk.call_id] = held + chunk.data

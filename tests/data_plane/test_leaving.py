@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.conftest import BOUND
 
-from leaseway.v1 import sync_pb2
+from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 
 Bench = Any
@@ -27,6 +28,34 @@ async def test_calls_in_flight_finish_and_new_ones_are_refused(bench: Bench) -> 
     assert (await caller.result(call_id)).payload == b"{}"
     await caller.until(lambda: caller.ended)
     await bench.until(lambda: not bench.servers.live)
+
+
+def _is_last(caller: Any) -> bool:
+    return any(frame.going_away.last for frame in caller.frames)
+
+
+async def test_a_call_that_crosses_the_goodbye_is_refused_on_an_open_stream(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    caller.says_goodbye = False
+    assert (await caller.call("time")).payload
+    bench.shutdown.request("a test wants it")
+    await caller.until(lambda: _is_last(caller))
+    fault = await caller.refused("time")
+    assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
+    await caller.send(going_away=execution_pb2.GoingAway())
+    await caller.until(lambda: caller.ended)
+    assert (await caller.stream.code()) is grpc.StatusCode.OK
+
+
+async def test_a_caller_that_says_no_goodbye_holds_up_no_shutdown(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    caller.says_goodbye = False
+    assert (await caller.call("time")).payload
+    bench.shutdown.request("a test wants it")
+    await caller.until(lambda: caller.ended)
+    assert (await caller.stream.code()) is grpc.StatusCode.OK
 
 
 async def test_an_exchange_opened_during_shutdown_gets_going_away(bench: Bench) -> None:

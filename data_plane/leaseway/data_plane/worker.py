@@ -344,6 +344,8 @@ class Worker:
         self.leases.reject_new(self.executor.draining_fault())
         self._exchanges.go_away(f"The worker shuts down: {shutdown.reason}.")
         await self._finish_calls(shutdown)
+        if shutdown.hurry.is_set():
+            self._exchanges.skip_goodbyes()
         self.leases.revoke_all("its worker shut down")
         self.leases.stop()
         self.artifacts.stop()

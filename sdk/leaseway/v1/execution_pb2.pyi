@@ -161,8 +161,8 @@ class ExchangeResponse(_message.Message):
 
     @_builtins.property
     def going_away(self) -> Global___GoingAway:
-        """The worker accepts no new calls: it rejects them with `started` no. The stream ends when the
-        last result has been sent.
+        """The worker accepts no new calls: it rejects them with `started` no. Sent again, with `last`, when
+        the last result has been sent.
         """
 
     @_builtins.property
@@ -511,16 +511,23 @@ class GoingAway(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Why, in a sentence."""
+    last: _builtins.bool
+    """Only of a worker: it has sent the last result. The caller sends its own `going_away` and nothing
+    after it, and the worker ends the stream once it has read that. A stream that ends while its
+    caller is sending would lose the results that the caller has not read.
+    """
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
+        last: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -111,6 +111,24 @@ async def test_a_call_without_a_result_was_not_started_if_the_stream_ended_norma
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
 
 
+async def test_after_the_last_result_the_client_says_goodbye_and_sends_nothing_more() -> None:
+    calls = Calls()
+    crossing = calls.start()
+    await until(lambda: calls.stream.calls == [1])
+    last = execution_pb2.GoingAway(last=True)
+    calls.stream.say(execution_pb2.ExchangeResponse(going_away=last))
+    await until(lambda: calls.stream.written[-1].HasField("going_away"))
+    with pytest.raises(Fault) as caught:
+        await calls.exchange.keep_alive(["lease"], ["session"])
+    assert caught.value.reason is Reason.DRAINING
+    assert not crossing.done()
+    crossing.cancel()
+    await asyncio.wait([crossing])
+    calls.stream.say(grpc.aio.EOF)
+    await until(lambda: calls.exchange.ended)
+    assert calls.stream.written[-1].HasField("going_away")
+
+
 async def test_an_unsent_call_is_not_sent_to_a_draining_worker() -> None:
     calls = Calls()
     await until(lambda: len(calls.stream.written) == 1)  # the greeting

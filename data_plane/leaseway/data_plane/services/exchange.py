@@ -103,12 +103,11 @@ class ExchangeStream:
     async def serve(self) -> None:
         """Read and write until both sides have finished, then cancel calls without a result."""
         replies = self._replies
-        create_task = asyncio.get_running_loop().create_task
-        reader = create_task(self._read(), name="exchange reader")
-        # A task of its own is woken without waking every coroutine that waits for it.
-        writer = create_task(replies.write(self._worker), name="exchange writer")
+        reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
         try:
-            await writer
+            # In the RPC's own task: if another one were interrupted in a write, gRPC would refuse
+            # the status of an aborted stream, whose caller does not read.
+            await replies.write(self._worker)
         finally:
             reader.cancel()
             for active in tuple(self._calls.values()):
@@ -162,6 +161,10 @@ class ExchangeStream:
     def go_away(self, reason: str) -> None:
         """Announce that new calls are rejected; the stream ends after its last result."""
         self._replies.go_away(reason)
+
+    def skip_goodbye(self) -> None:
+        """End the stream after its last result, even if its caller may still be sending."""
+        self._replies.close()
 
     async def _read(self) -> None:
         replies = self._replies
@@ -449,3 +452,8 @@ class Exchanges:
         self._going_away = reason
         for stream in self._streams:
             stream.go_away(reason)
+
+    def skip_goodbyes(self) -> None:
+        """End every stream after its last result, without waiting for its caller."""
+        for stream in self._streams:
+            stream.skip_goodbye()

@@ -39,6 +39,8 @@ MAX_UNREAD: Final = 256 * bounds.MIB
 
 _BATCH_WAIT: Final = 0.001
 """Maximum seconds that a message waits for more results."""
+_GOODBYE: Final = 2.0
+"""Seconds that a stream waits, after its last result, for a caller that may still be sending."""
 _MAX_WAITING: Final = 64 * bounds.KIB
 """Queued bytes above which no message waits."""
 _UPDATES: Final = frame_tag(execution_pb2.ExchangeResponse, "updates")
@@ -135,6 +137,7 @@ class StreamWriter:
         self._meters = meters
         self.calls: dict[int, ActiveCall] = {}
         self.closing = False
+        self._sends_more = True
         self.fault: Fault | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -152,8 +155,8 @@ class StreamWriter:
         return self._outbox.queued_bytes
 
     def close(self) -> None:
-        """Reject new calls, and end the stream after its last result."""
-        self.closing = True
+        """End the stream after its last result: its caller sends nothing more."""
+        self.closing, self._sends_more = True, False
         self._wake.set()
 
     def end_with(self, fault: Fault) -> None:
@@ -180,7 +183,8 @@ class StreamWriter:
     def go_away(self, reason: str) -> None:
         """Announce that new calls are rejected; the stream ends after its last result."""
         self._outbox.put(frame(_GOING_AWAY, execution_pb2.GoingAway(reason=reason)))
-        self.close()
+        self.closing = True
+        self._wake.set()
 
     def send_renewals(self, renewals: leases_pb2.KeepAliveResponse) -> None:
         """Queue the answer to a keep-alive."""
@@ -327,7 +331,10 @@ class StreamWriter:
         while self.fault is None:
             if not outbox:
                 if self.closing and not self.calls:
-                    return
+                    if not self._sends_more:
+                        return
+                    await self._say_goodbye()
+                    continue
                 wake.clear()
                 await wake.wait()
                 continue
@@ -336,6 +343,23 @@ class StreamWriter:
             await write(outbox.next_batch())
             if not self._room.is_set() and not self.is_full:
                 self._room.set()
+
+    async def _say_goodbye(self) -> None:
+        """Say that there are no more results, and wait until the caller has answered.
+
+        If the stream ended while its caller is sending, gRPC would tell the caller neither that it
+        ended normally nor every result before. Calls that cross the goodbye are rejected.
+        """
+        last = execution_pb2.GoingAway(last=True)
+        await self._context.write(frame(_GOING_AWAY, last))
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                while self._sends_more and self.fault is None and not self._outbox:
+                    await self._wake.wait()
+                    self._wake.clear()
+        except TimeoutError:
+            self._sends_more = False
 
     async def _wait_for_more(self) -> None:
         """Wait briefly for more results to share the next message."""

@@ -38,6 +38,7 @@ _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].
 _ANSWERS: Final = frame_tag(execution_pb2.ExchangeRequest, "answers")
 _CANCELS: Final = frame_tag(execution_pb2.ExchangeRequest, "cancels")
 _KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeRequest, "keep_alive")
+_GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeRequest, "going_away")
 _GREETING_TIMEOUT: Final = 0.5
 """Seconds to wait for the worker's first metadata before the client writes."""
 
@@ -93,6 +94,7 @@ class Exchange:
         self._granted = 0
         self._renewal: asyncio.Future[leases_pb2.KeepAliveResponse] | None = None
         self._greeted = False
+        self._said_goodbye = False
         self._closed = False
         self._wake = asyncio.Event()
         self._outbox = Outbox(self._wake.set)
@@ -172,7 +174,7 @@ class Exchange:
         Raises:
             Fault: The stream was lost first.
         """
-        if self.ended:
+        if self.ended or self._said_goodbye:
             raise self._lost_fault(sent=False, cause=None)
         self._renewal = self._loop.create_future()
         request = leases_pb2.KeepAliveRequest(lease_ids=lease_ids, sessions=sessions)
@@ -233,7 +235,7 @@ class Exchange:
         self._assembler.drop(call_id)
         sent = not self._outbox.withdraw(call.ticket)
         # A call that was never sent needs no cancellation, unless chunks of it were sent.
-        if not self.ended and (sent or call.chunked):
+        if not (self.ended or self._said_goodbye) and (sent or call.chunked):
             cancel = execution_pb2.Cancel(call_id=call_id, reason=reason, timed_out=timed_out)
             self._outbox.put(frame(_CANCELS, cancel))
         if self._waiting:
@@ -341,6 +343,9 @@ class Exchange:
         if message.HasField("going_away"):
             self.going_away = True
             self._fail_unsent()
+            if message.going_away.last and not self._said_goodbye:
+                self._said_goodbye = True
+                self._outbox.put(frame(_GOING_AWAY, execution_pb2.GoingAway()))
 
     def _handle_events(self, message: execution_pb2.ExchangeResponse) -> None:
         """Pass progress, log messages, resource updates and requests to their calls."""
