@@ -1,19 +1,33 @@
 // An OpenID provider that others wrote (npm oidc-provider); prints its port, then each grant as JSON.
 //
-// Clients: `service` (client_credentials, secret in argv[2]) and dynamically registered ones. Every
+// Clients: `service` (client_credentials, secret in argv[2]), `signer` and dynamically registered ones. Every
 // resource gets tokens as JWT. Refresh tokens rotate: one that is spent twice ends the grant.
+import crypto from 'node:crypto';
 import http from 'node:http';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-const [, , folder, secret, lifetime] = process.argv;
+const [, , folder, secret, lifetime, more = '{}'] = process.argv;
+const { address, ahead = 0, key } = JSON.parse(more);
+const now = Date.now;
+Date.now = () => now() + ahead * 1000; // a clock that is wrong
+const { privateKey } = crypto.generateKeyPairSync('rsa', { modulusLength: 2048 });
 const { default: Provider } = await import(
   pathToFileURL(path.join(folder, 'node_modules/oidc-provider/lib/index.js'))
 );
+const signer = {
+  client_id: 'signer',
+  grant_types: ['client_credentials'],
+  redirect_uris: [],
+  response_types: [],
+  token_endpoint_auth_method: 'private_key_jwt',
+  jwks: { keys: [key] },
+};
 const server = http.createServer();
 server.listen(0, '127.0.0.1', () => {
-  const issuer = `http://127.0.0.1:${server.address().port}`;
+  const issuer = address ?? `http://127.0.0.1:${server.address().port}`;
   const provider = new Provider(issuer, {
+    jwks: { keys: [privateKey.export({ format: 'jwk' })] },
     clients: [
       {
         client_id: 'service',
@@ -23,7 +37,9 @@ server.listen(0, '127.0.0.1', () => {
         response_types: [],
         token_endpoint_auth_method: 'client_secret_basic',
       },
+      ...(key ? [signer] : []),
     ],
+    clientAuthMethods: ['none', 'client_secret_basic', 'private_key_jwt'],
     clientDefaults: { token_endpoint_auth_method: 'none' },
     scopes: ['openid', 'offline_access', 'tools'],
     features: {

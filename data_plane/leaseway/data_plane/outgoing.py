@@ -15,6 +15,12 @@ _MAX_COOKIES: Final = 64
 _MAX_COOKIE: Final = 4096
 """Characters of a cookie's name and value together, as in browsers."""
 
+REFUSED: Final = frozenset((401, 403))
+"""Statuses of a request that its server has not started, for want of a token."""
+MAX_SENDS: Final = 3
+"""How often one request is sent: without a token or with an old one, with another worker's, and
+with a new one."""
+
 
 class Route(NamedTuple):
     """The proxy of a request, and the headers for it, as aiohttp takes them; None means none."""

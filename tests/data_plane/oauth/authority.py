@@ -7,11 +7,15 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
@@ -30,8 +34,8 @@ class Provider:
         events: What it granted, refused and revoked.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self.issuer = f"http://127.0.0.1:{port}"
+    def __init__(self, process: asyncio.subprocess.Process, issuer: str) -> None:
+        self.issuer = issuer
         self.events: list[dict[str, Any]] = []
         self.process = process
         self._reading = asyncio.create_task(self._read())
@@ -47,13 +51,84 @@ class Provider:
         return sum(each["event"] == event and each["grant"] == grant for each in self.events)
 
 
+class Gate:
+    """Stands before an authorization server, counts its requests, and fails them.
+
+    Attributes:
+        base: Its address.
+        behind: The port of the authorization server.
+        passed: The paths of all requests.
+        answer: Answers a request instead, if it returns a response.
+        ahead: By how many seconds the `Date` of its responses is wrong.
+    """
+
+    def __init__(self) -> None:
+        self.base = ""
+        self.behind = 0
+        self.passed: list[str] = []
+        self.answer: Callable[[web.Request], Awaitable[web.StreamResponse | None]] = _pass_on
+        self.ahead = 0.0
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._server = TestServer(app)
+        await self._server.start_server()
+        self._http = aiohttp.ClientSession()
+        self.base = f"http://127.0.0.1:{self._server.port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+        await self._server.close()
+
+    def count(self, path: str) -> int:
+        """Return how many requests to a path there were."""
+        return self.passed.count(path)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.passed.append(request.path)
+        answer = await self.answer(request)
+        if answer is not None:
+            return answer
+        async with self._http.request(
+            request.method,
+            f"http://127.0.0.1:{self.behind}{request.path_qs}",
+            data=await request.read(),
+            headers=request.headers,
+            allow_redirects=False,
+        ) as response:
+            headers = {"Date": formatdate(time.time() + self.ahead, usegmt=True)}
+            headers |= {
+                name: value
+                for name, value in response.headers.items()
+                if name in ("Content-Type", "Location", "Set-Cookie")
+            }
+            body = await response.read()
+            return web.Response(status=response.status, body=body, headers=headers)
+
+
+async def _pass_on(request: web.Request) -> None:
+    """Answer nothing, so that the request is passed on."""
+
+
 @contextlib.asynccontextmanager
-async def provider(lifetime: float = 3_600) -> AsyncIterator[Provider]:
-    """Run the authorization server; skip the test if it is not installed."""
+async def provider(
+    lifetime: float = 3_600, *, gate: Gate | None = None, **more: object
+) -> AsyncIterator[Provider]:
+    """Run the authorization server; skip the test if it is not installed.
+
+    Args:
+        lifetime: Of its access tokens, in seconds.
+        gate: Stands before it, as its issuer.
+        more: By how many seconds its clock is `ahead`; the `key` (JWK) of its client `signer`.
+    """
     folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
     if shutil.which("node") is None or not (folder / "node_modules" / "oidc-provider").exists():
         absent("npm", f"oidc-provider is not in {folder}; run `make npm-servers` (needs npm).")
-    words = [str(SERVERS / "oidc.mjs"), str(folder), SECRET, str(lifetime)]
+    if gate is not None:
+        more["address"] = gate.base
+    words = [str(SERVERS / "oidc.mjs"), str(folder), SECRET, str(lifetime), json.dumps(more)]
     process = await asyncio.create_subprocess_exec(
         "node", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
@@ -61,7 +136,9 @@ async def provider(lifetime: float = 3_600) -> AsyncIterator[Provider]:
         assert process.stdout is not None
         async with asyncio.timeout(BOUND):
             port = int(await process.stdout.readline())
-        yield Provider(process, port)
+        if gate is not None:
+            gate.behind = port
+        yield Provider(process, gate.base if gate is not None else f"http://127.0.0.1:{port}")
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -93,7 +170,7 @@ class Resource(Guarded):
             decoded = jwt.decode(token, self.keys, algorithms=["RS256"])
             jwt.JWTClaimsRegistry(
                 aud={"essential": True, "value": f"{self.base}/mcp"}, exp={"essential": True}
-            ).validate(decoded.claims)
+            ).validate({name: value for name, value in decoded.claims.items() if name != "iat"})
         except (JoseError, ValueError):
             return None
         return decoded.claims

@@ -18,11 +18,12 @@ from leaseway.wire.channels.fetching import (
     MAX_REDIRECTS,
     FetchError,
     Response,
+    Zone,
     fetch,
     in_thread,
-    is_inner,
     redirect_target,
     request,
+    zone_of,
 )
 
 Reply = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -152,9 +153,14 @@ def test_redirects_are_followed_a_few_times(web: Web) -> None:
         get(web.url("/loop"))
 
 
-def of_machine(address: str) -> bool:
+def of_machine(address: str) -> Zone:
     """Treat one loopback address as an outer one."""
-    return address != "127.0.0.1" and is_inner(address)
+    return Zone.OUTER if address == "127.0.0.1" else zone_of(address)
+
+
+def of_documents(address: str) -> Zone:
+    """Treat an address that no machine has as an outer one."""
+    return Zone.OUTER if address == "203.0.113.1" else zone_of(address)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "[::ffff:127.0.0.2]", "169.254.169.254", "inner"])
@@ -170,7 +176,7 @@ def test_no_redirect_leads_into_this_network(
     web.replies["/"] = redirects(web.url("/secret", host))
     web.replies["/secret"] = sends(b"secret")
     with pytest.raises(FetchError, match="inside this network"):
-        get(web.url("/"), is_inner=of_machine)
+        get(web.url("/"), zone=of_machine)
     assert web.paths == ["/"]
 
 
@@ -209,25 +215,35 @@ def test_redirects_keep_to_encrypted_web_addresses(location: str, reason: str) -
 
 
 @pytest.mark.parametrize(
-    ("address", "inner"),
+    ("address", "zone"),
     [
-        ("8.8.8.8", False),
-        ("2001:4860:4860::8888", False),
-        ("10.0.0.1", True),
-        ("100.64.0.1", True),
-        ("0.0.0.0", True),
-        ("::1", True),
-        ("fe80::1%eth0", True),
-        ("fd00::1", True),
-        ("::ffff:10.0.0.1", True),
-        ("64:ff9b::a00:1", True),
-        ("64:ff9b::808:808", False),
-        ("2002:a00:1::", True),
-        ("224.0.0.1", True),
+        ("8.8.8.8", Zone.OUTER),
+        ("2001:4860:4860::8888", Zone.OUTER),
+        ("64:ff9b::808:808", Zone.OUTER),
+        ("10.0.0.1", Zone.NETWORK),
+        ("100.64.0.1", Zone.NETWORK),
+        ("fd00::1", Zone.NETWORK),
+        ("::ffff:10.0.0.1", Zone.NETWORK),
+        ("64:ff9b::a00:1", Zone.NETWORK),
+        ("2002:a00:1::", Zone.NETWORK),
+        ("224.0.0.1", Zone.NETWORK),
+        ("0.0.0.0", Zone.MACHINE),
+        ("127.8.0.1", Zone.MACHINE),
+        ("::1", Zone.MACHINE),
+        ("::", Zone.MACHINE),
+        ("::ffff:127.0.0.1", Zone.MACHINE),
+        ("64:ff9b::7f00:1", Zone.MACHINE),
+        ("169.254.169.254", Zone.LINK),
+        ("fe80::1%eth0", Zone.LINK),
+        ("::ffff:169.254.169.254", Zone.LINK),
+        ("64:ff9b::a9fe:a9fe", Zone.LINK),
+        ("2002:a9fe:a9fe::", Zone.LINK),
+        ("fd00:ec2::254", Zone.LINK),
+        ("100.100.100.200", Zone.LINK),
     ],
 )
-def test_inner_addresses_are_known_in_every_form(address: str, inner: bool) -> None:
-    assert is_inner(address) is inner
+def test_the_zone_of_an_address_is_known_in_every_form(address: str, zone: Zone) -> None:
+    assert zone_of(address) is zone
 
 
 def test_a_proxy_is_used_unless_no_proxy_names_the_host(
@@ -274,6 +290,13 @@ def send(url: str, configured: str, **more: Any) -> Response:
         ("https://localhost:9/", "https://203.0.113.1/", "inside this network"),
         ("http://169.254.169.254/", "http://127.0.0.1:9/", "inside this network"),
         ("http://[fe80::1]:9/", "http://127.0.0.1:9/", "inside this network"),
+        ("http://[::ffff:169.254.169.254]/", "http://127.0.0.1:9/", "inside this network"),
+        ("http://2852039166/", "http://127.0.0.1:9/", "inside this network"),
+        ("http://0xa9.254.0xa9.254/", "http://127.0.0.1:9/", "inside this network"),
+        ("http://[fd00:ec2::254]/", "http://127.0.0.1:9/", "inside this network"),
+        ("http://127.0.0.1:9/", "http://10.0.0.1/", "inside this network"),
+        ("http://localhost.:9/", "http://10.0.0.1/", "inside this network"),
+        ("http://10.0.0.1:9/", "http://203.0.113.1/", "inside this network"),
         ("file:///etc/passwd", "http://127.0.0.1:9/", "no web address"),
         ("unix:/run/x", "http://127.0.0.1:9/", "no web address"),
     ],
@@ -282,7 +305,18 @@ def test_a_named_address_is_held_to_the_rules_for_redirects(
     web: Web, url: str, configured: str, words: str
 ) -> None:
     with pytest.raises(FetchError, match=words):
-        send(url, configured, is_inner=lambda each: is_inner(each) and each != "203.0.113.1")
+        send(url, configured, zone=of_documents)
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[::ffff:7f00:1]", "2130706433", "localhost"])
+def test_a_proxy_is_not_asked_for_an_inner_address_that_a_server_names(
+    web: Web, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("http_proxy", web.url(""))
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(FetchError, match="inside this network"):
+        send(f"http://{host}/", "http://203.0.113.1/", zone=of_documents)
+    assert web.paths == []
 
 
 def test_every_status_is_a_response_whose_representation_shows_nothing(web: Web) -> None:

@@ -18,7 +18,7 @@ from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.http_tools.requests import HttpRequest
 from leaseway.data_plane.http_tools.results import HttpResponse
-from leaseway.data_plane.outgoing import Outgoing, Route
+from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
 from leaseway.spec.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
@@ -28,7 +28,6 @@ MAX_BODY: Final = bounds.MAX_RESULT
 
 _MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
-_REFUSED: Final = frozenset((401, 403))
 _OVERLOADED: Final = frozenset((429, 502, 503, 504))
 _CONNECT_TIMEOUT: Final = 10.0
 _INITIAL_BACKOFF: Final = 0.2
@@ -144,7 +143,7 @@ class HttpToolClient:
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
         configured: Mapping[str, str], anonymous: bool,
     ) -> HttpResponse:  # fmt: skip
-        """Send a request with the token in use; once more if a new one helps.
+        """Send a request with the token in use; again if a new one may help.
 
         Raises:
             Fault: There is no token.
@@ -152,14 +151,14 @@ class HttpToolClient:
         authorization = None if anonymous else self._outgoing.authorization
         if authorization is None:
             return await self._send_once(request, trace, sending, configured, anonymous, None)
-        token = await authorization.header()
-        response = await self._send_once(request, trace, sending, configured, anonymous, token)
-        if response.status not in _REFUSED:
-            return response
-        sending.written = False  # the server did nothing with it
-        if await authorization.refused(token, response.status, response.headers):
+        for _ in range(MAX_SENDS):
             token = await authorization.header()
-            return await self._send_once(request, trace, sending, configured, anonymous, token)
+            response = await self._send_once(request, trace, sending, configured, anonymous, token)
+            if response.status not in REFUSED:
+                return response
+            sending.written = False  # the server did nothing with it
+            if not await authorization.refused(token, response.status, response.headers):
+                break
         sending.written = True
         return response
 

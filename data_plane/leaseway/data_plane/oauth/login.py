@@ -37,7 +37,7 @@ from leaseway.data_plane.oauth.requests import (
     request_token,
 )
 from leaseway.data_plane.oauth.sealed import SCOPES, client_of, described_login, server_of
-from leaseway.data_plane.oauth.web import Web, place_of
+from leaseway.data_plane.oauth.web import Web, is_web_address, place_of
 from leaseway.vault.logins import Login, LoginStore
 
 _HOST: Final = "127.0.0.1"
@@ -440,8 +440,15 @@ def _device_code(
 ) -> _DeviceCode:
     response = post(web, server, server.device_endpoint, client, form)
     try:
-        return msgspec.json.decode(response.body, type=_DeviceCode)
+        found = msgspec.json.decode(response.body, type=_DeviceCode)
     except (ValueError, RecursionError):
         raise AuthorizationError(
             f"{place_of(server.device_endpoint)} answered without a code"
         ) from None
+    address = found.verification_uri_complete or found.verification_uri
+    if not is_web_address(address) or not found.user_code.isprintable():
+        raise AuthorizationError(
+            f"{place_of(server.device_endpoint)} answered with a page that is no web address, or"
+            " with a code that cannot be shown"
+        )
+    return found

@@ -9,11 +9,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.web import Web, place_of
+from leaseway.data_plane.oauth.web import Web, is_web_address, place_of, retry_delay_of
 from leaseway.spec.model import NO_RESOURCE, Auth
 
 _MAX_ITEMS: Final = 200
@@ -176,24 +177,45 @@ def _authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServe
             f" {place_of(found)}; nothing was sent to it",
             is_lasting=True,
         )
-    token_endpoint = _text(document.get("token_endpoint"))
-    if not token_endpoint:
-        raise AuthorizationError(
-            f"the authorization server {place_of(issuer or url)} names no token endpoint",
-            is_lasting=True,
-        )
     return AuthorizationServer(
         issuer=found,
-        token_endpoint=token_endpoint,
-        authorization_endpoint=_text(document.get("authorization_endpoint")),
-        registration_endpoint=_text(document.get("registration_endpoint")),
-        device_endpoint=_text(document.get("device_authorization_endpoint")),
-        revocation_endpoint=_text(document.get("revocation_endpoint")),
+        token_endpoint=_endpoint(document, "token_endpoint", issuer or url),
+        authorization_endpoint=_endpoint(document, "authorization_endpoint"),
+        registration_endpoint=_endpoint(document, "registration_endpoint"),
+        device_endpoint=_endpoint(document, "device_authorization_endpoint"),
+        revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         client_auth_methods=_texts(document.get("token_endpoint_auth_methods_supported")),
         scopes=_texts(document.get("scopes_supported")),
         accepts_metadata_documents=document.get("client_id_metadata_document_supported") is True,
         returns_issuer=document.get("authorization_response_iss_parameter_supported") is True,
     )
+
+
+def _endpoint(document: Mapping[str, Any], name: str, needed_of: str = "") -> str:
+    """Return an endpoint of an authorization server; empty if it has none.
+
+    Browsers and workers open it, so that it must be a web address.
+
+    Args:
+        document: The metadata.
+        name: The member.
+        needed_of: The server that must have it, or empty.
+
+    Raises:
+        AuthorizationError: It is no web address, or needed and missing.
+    """
+    address = _text(document.get(name))
+    if address and not is_web_address(address):
+        raise AuthorizationError(
+            f"{name} in the metadata of its authorization server is no web address",
+            is_lasting=True,
+        )
+    if needed_of and not address:
+        raise AuthorizationError(
+            f"the authorization server {place_of(needed_of)} names no {name.replace('_', ' ')}",
+            is_lasting=True,
+        )
+    return address
 
 
 def _by_convention(url: str) -> AuthorizationServer:
@@ -218,29 +240,32 @@ def _first_document(
         AuthorizationError: None exists, and one should or may: a response was missing.
     """
     failure: AuthorizationError | None = None
+    busy: set[str] = set()  # hosts that ask not to be asked
     for place in places:
+        host = urlsplit(place).netloc
+        if host in busy:
+            continue
         try:
             response = web.get(place)
         except AuthorizationError as error:
             failure = failure or error
             continue
-        if response.status >= 500 or response.status == 429:
-            failure = failure or AuthorizationError(
-                f"{place_of(place)} answered with HTTP status {response.status}", url=place
-            )
-        elif response.status == 200:
+        if response.status == 200:
             document = _document(response.body)
             if document is not None:
                 return document
             failure = failure or AuthorizationError(
                 f"{place_of(place)} did not answer with a JSON document", url=place
             )
-        elif must_exist:
+        elif must_exist or response.status >= 500 or response.status == 429:
+            named = ", which the server names," if must_exist else ""
             failure = failure or AuthorizationError(
-                f"{place_of(place)}, which the server names, answered with HTTP status"
-                f" {response.status}",
+                f"{place_of(place)}{named} answered with HTTP status {response.status}",
                 url=place,
+                retry_delay=retry_delay_of(response),
             )
+            if response.status == 429:
+                busy.add(host)
     if failure is not None:
         raise failure
     return None

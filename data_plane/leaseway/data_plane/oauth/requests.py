@@ -16,7 +16,7 @@ import msgspec
 
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
-from leaseway.data_plane.oauth.web import Web, place_of
+from leaseway.data_plane.oauth.web import Web, place_of, retry_delay_of
 from leaseway.spec.model import CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import Response
@@ -261,8 +261,6 @@ def refusal(server: AuthorizationServer, response: Response) -> AuthorizationErr
     except (ValueError, RecursionError):
         said = _Refusal()
     code = described(said.error)[:64]
-    retry_after = response.headers.get("retry-after", "")
-    retry_delay = min(float(retry_after), 3_600.0) if retry_after.isdecimal() else None
     is_temporary = response.status >= 500 or response.status == 429 or code in _TEMPORARY
     words = f": {described(said.error_description)}" if said.error_description else ""
     text = (
@@ -273,7 +271,10 @@ def refusal(server: AuthorizationServer, response: Response) -> AuthorizationErr
     if difference and not is_temporary:
         text += f" (its clock differs from the worker's by {difference:.0f} s)"
     return AuthorizationError(
-        text, code=code, is_lasting=bool(code) and not is_temporary, retry_delay=retry_delay
+        text,
+        code=code,
+        is_lasting=bool(code) and not is_temporary,
+        retry_delay=retry_delay_of(response),
     )
 
 

@@ -39,8 +39,9 @@ _NO_LOGIN: Final = Backoff(initial=1.0, maximum=5.0)
 _TRUSTED: Final = 10.0
 """Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
 request another one."""
-_MAX_ATTEMPTS: Final = 32
-"""Attempts of a worker at the same time; each has a thread."""
+_MAX_ATTEMPTS: Final = 8
+"""Attempts for one server at the same time; each has a thread. A server whose authorization server
+is slow delays the tokens of no other server."""
 _MAX_SCOPES: Final = 100
 
 
@@ -136,7 +137,10 @@ class Tokens:
         self._obtain = obtain_token
         self._now = now
         self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
-        self._slots = asyncio.Semaphore(_MAX_ATTEMPTS)
+        # While an attempt for a server runs or waits, its slots exist.
+        self._slots: weakref.WeakValueDictionary[str, asyncio.Semaphore] = (
+            weakref.WeakValueDictionary()
+        )
 
     def authorization(
         self,
@@ -165,7 +169,10 @@ class Tokens:
         await asyncio.gather(*(grant.aclose() for grant in self._grants.values()))
 
     async def _attempt(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
-        async with self._slots:
+        slots = self._slots.get(wanted.server)
+        if slots is None:
+            slots = self._slots[wanted.server] = asyncio.Semaphore(_MAX_ATTEMPTS)
+        async with slots:
             return await in_thread(self._obtain, wanted, attempt)
 
 
@@ -321,7 +328,7 @@ class _Grant:
     def _unaccepted(self) -> Fault:
         error = AuthorizationError(
             "it refuses a token that its authorization server has just issued; check resource,"
-            " scopes and issuer",
+            " scopes and issuer, and the clocks of both",
             is_lasting=True,
         )
         return fault_of(self._wanted.server, error)

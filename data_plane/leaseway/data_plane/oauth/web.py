@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +22,7 @@ _MAX_REQUESTS: Final = 16
 """Requests of one attempt, so that metadata cannot lead on and on."""
 
 _MAX_PLACE: Final = 300
+_MAX_RETRY_DELAY: Final = 3_600.0
 
 SendRequest = Callable[..., Response]
 """`fetching.request`, or its twin in tests."""
@@ -88,6 +90,39 @@ class Web:
             raise AuthorizationError(
                 f"{place_of(url)} cannot be used: {error}", url=url, is_unreachable=True
             ) from None
+
+
+def retry_delay_of(response: Response) -> float | None:
+    """Return for how many seconds a response asks to wait, at most an hour; None if it does not.
+
+    `Retry-After` is a number of seconds or a date, by the clock of whoever sent it.
+    """
+    text = response.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        return min(float(text), _MAX_RETRY_DELAY)
+    end = _time_of(text)
+    if end is None:
+        return None
+    now = _time_of(response.headers.get("date", "")) or time.time()
+    return min(max(end - now, 0.0), _MAX_RETRY_DELAY)
+
+
+def _time_of(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def is_web_address(url: str) -> bool:
+    """Return whether a text is an `http` or `https` address that a message may show."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises if it is none
+    except ValueError:
+        return False
+    is_plain = all("!" <= each <= "~" for each in url)
+    return is_plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def place_of(url: str) -> str:

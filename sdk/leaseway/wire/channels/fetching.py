@@ -1,13 +1,14 @@
 """Fetches documents from web addresses: keys of token issuers, OpenAPI documents, OAuth's.
 
 One fetch is bounded as a whole, in time and size, however slowly a server sends. Redirects lead
-neither to unencrypted addresses nor into the network of this machine, unless the configured address
-is itself there. Proxy variables are honoured.
+neither to unencrypted addresses nor further inside than the configured address itself is: into the
+network of this machine, to the machine, to its link (`Zone`). Proxy variables are honoured.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import ipaddress
 import socket
 import threading
@@ -29,18 +30,40 @@ MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _PART: Final = 64 * bounds.KIB
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+_METADATA: Final = frozenset(
+    map(ipaddress.ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::254", "168.63.129.16"))
+)
+"""Where clouds serve a machine's credentials, besides link-local addresses."""
 
 
-def is_inner(address: str) -> bool:
-    """Return whether an IP address is inside a machine or a private network."""
+class Zone(enum.IntEnum):
+    """How far inside an address is. What may lead to one zone may lead to all lower ones."""
+
+    OUTER = 0
+    NETWORK = 1
+    MACHINE = 2
+    LINK = 3
+
+
+def zone_of(address: str) -> Zone:
+    """Return the zone of an IP address in any form that contains another one."""
+    found = _innermost(address)
+    if found.is_link_local or found in _METADATA:
+        return Zone.LINK
+    if found.is_loopback or found.is_unspecified:
+        return Zone.MACHINE
+    return Zone.OUTER if found.is_global and not found.is_multicast else Zone.NETWORK
+
+
+def _innermost(address: str) -> _IpAddress:
+    """Return the IPv4 address that an IPv6 address leads to, or the address."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        embedded = found.ipv4_mapped or found.sixtofour
-        if embedded is None and found in _NAT64:
-            embedded = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if embedded is not None:
-            return is_inner(str(embedded))
-    return not found.is_global or found.is_multicast
+    if isinstance(found, ipaddress.IPv4Address):
+        return found
+    if found in _NAT64:
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    return found.ipv4_mapped or found.sixtofour or found
 
 
 class FetchError(OSError):
@@ -69,12 +92,13 @@ def request(
     configured: Sequence[str],
     headers: Mapping[str, str] | None = None,
     content: bytes | None = None,
-    is_inner: Callable[[str], bool] = is_inner,
+    zone: Callable[[str], Zone] = zone_of,
 ) -> Response:
     """Send a request to an address that a server named, not an operator. Blocks.
 
-    The address itself is held to the rules for redirects: it may be inside this machine's network,
-    or unencrypted, only if a configured address is, and link-local only if it is configured.
+    The address itself is held to the rules for redirects: it may be unencrypted, inside this
+    machine's network, or on the machine only if a configured address is, and link-local only if it
+    is configured.
 
     Args:
         url: The address.
@@ -83,7 +107,7 @@ def request(
         configured: The addresses that an operator wrote, the server's first.
         headers: Of the request.
         content: What to POST; None for a GET. Redirects of a POST are not followed.
-        is_inner: Returns whether an IP address is one that the address may not lead to.
+        zone: Returns the zone of an IP address.
 
     Raises:
         FetchError: There is no response.
@@ -98,7 +122,7 @@ def request(
         raise FetchError("it is not encrypted: its address must begin with https")
     loop = asyncio.new_event_loop()
     try:
-        fetched = _Fetch(target, origins, limit, "application/json", False, is_inner)
+        fetched = _Fetch(target, origins, limit, "application/json", False, zone)
         return loop.run_until_complete(_within(timeout, fetched.respond(headers or {}, content)))
     finally:
         loop.close()
@@ -111,7 +135,7 @@ def fetch(
     timeout: float,
     accept: str = "*/*",
     is_protected: bool = False,
-    is_inner: Callable[[str], bool] = is_inner,
+    zone: Callable[[str], Zone] = zone_of,
 ) -> bytes:
     """Return the content of an `http` or `https` address. Blocks.
 
@@ -121,7 +145,7 @@ def fetch(
         timeout: Seconds for everything: names, connections, redirects and the content.
         accept: The header `Accept`.
         is_protected: Whether redirects to other hosts must lead to `https`.
-        is_inner: Returns whether an IP address is one that redirects may not lead to.
+        zone: Returns the zone of an IP address.
 
     Raises:
         FetchError: It cannot be fetched.
@@ -131,7 +155,7 @@ def fetch(
     loop = asyncio.new_event_loop()  # of this thread; closing it waits for no name lookup
     try:
         target = URL(url)
-        fetched = _Fetch(target, [target], limit, accept, is_protected, is_inner)
+        fetched = _Fetch(target, [target], limit, accept, is_protected, zone)
         return loop.run_until_complete(_within(timeout, fetched.run()))
     finally:
         loop.close()
@@ -192,16 +216,15 @@ class _Fetch:
         limit: int,
         accept: str,
         is_protected: bool,
-        is_inner: Callable[[str], bool],
+        zone: Callable[[str], Zone],
     ) -> None:
         self._target = target
         self._origins = origins
         self._limit = limit
         self._accept = accept
         self._is_protected = is_protected
-        self._is_inner = is_inner
-        self._outer_only = False
-        self._is_configured = True
+        self._zone = zone
+        self._reach = Zone.LINK
 
     async def run(self) -> bytes:
         """Return the content of a response of status 200."""
@@ -224,8 +247,9 @@ class _Fetch:
             target, method = self._target, "GET" if content is None else "POST"
             for _ in range(MAX_REDIRECTS + 1):
                 proxy = _proxy(target)
-                self._is_configured = any(target.host == origin.host for origin in self._origins)
-                self._outer_only = proxy is None and not await self._may_be_inner(target)
+                self._reach = await self._checked_reach(target)
+                if proxy is not None:  # its name is looked up here, the target's there
+                    self._reach = Zone.LINK
                 async with http.request(
                     method, target, data=content, headers=headers, allow_redirects=False,
                     proxy=proxy,
@@ -243,13 +267,9 @@ class _Fetch:
         raise FetchError(f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _look_up(self, host: str, port: int, family: int) -> list[tuple[int, str]]:
-        """Look up a name, and refuse inner addresses of redirects."""
+        """Look up a name, and refuse addresses further inside than redirects may lead."""
         found = await in_thread(_look_up, host, port, family)
-        addresses = [address for _, address in found]
-        if self._outer_only:
-            self._check_outer(host, addresses)
-        if not self._is_configured and any(map(_is_link_local, addresses)):
-            raise _inner(host)
+        self._check(host, [address for _, address in found], self._reach)
         return found
 
     async def _read(self, response: Any) -> Response:
@@ -261,35 +281,45 @@ class _Fetch:
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Response(response.status, headers, bytes(content))
 
-    async def _may_be_inner(self, target: URL) -> bool:
-        """Return whether a target may be inside this machine's network.
+    async def _checked_reach(self, target: URL) -> Zone:
+        """Return how far inside the addresses of a target may be.
 
         Raises:
-            FetchError: It is, and may not be.
+            FetchError: The target is an address further inside.
         """
-        if self._is_configured:
-            return True
+        if any(target.host == origin.host for origin in self._origins):
+            return Zone.LINK
         addresses = _literal(target)
-        if any(map(_is_link_local, addresses)):
-            raise _inner(str(target.host))
-        if await self._origin_is_inner():
-            return True
-        self._check_outer(str(target.host), addresses)
-        return False
+        if addresses and self._zones(addresses) is Zone.OUTER:
+            return Zone.OUTER
+        reach = await self._reach_of_origins()
+        self._check(str(target.host), addresses, reach)
+        return reach
 
-    def _check_outer(self, host: str, addresses: list[str]) -> None:
-        if any(self._is_inner(address) for address in addresses):
-            raise _inner(host)
+    def _check(self, host: str, addresses: list[str], reach: Zone) -> None:
+        if self._zones(addresses) > reach:
+            raise FetchError(
+                f"it leads to {host[:200]}, which is inside this network; configure that address"
+                " itself"
+            )
 
-    async def _origin_is_inner(self) -> bool:
+    def _zones(self, addresses: list[str]) -> Zone:
+        """Return the innermost zone of some addresses."""
+        return max(map(self._zone, addresses), default=Zone.OUTER)
+
+    async def _reach_of_origins(self) -> Zone:
+        """Return the innermost zone of the configured addresses, without link-local ones."""
+        reach = Zone.OUTER
         for origin in self._origins:
             host = str(origin.host)
-            found = _literal(origin) or [
-                address for _, address in await in_thread(_look_up, host, 0, socket.AF_UNSPEC)
-            ]
-            if any(self._is_inner(address) for address in found):
-                return True
-        return False
+            try:
+                found = _literal(origin) or [
+                    address for _, address in await in_thread(_look_up, host, 0, socket.AF_UNSPEC)
+                ]
+            except OSError:
+                continue  # only a proxy knows the name
+            reach = max(reach, self._zones(found))
+        return min(reach, Zone.MACHINE)
 
 
 def _resolver(look_up: Callable[[str, int, int], Awaitable[list[tuple[int, str]]]]) -> Any:
@@ -334,21 +364,18 @@ def redirect_target(current: URL, location: str) -> URL:
     return target
 
 
-def _is_link_local(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
-
-
-def _inner(host: str) -> FetchError:
-    return FetchError(
-        f"it leads to {host[:200]}, which is inside this network; configure that address itself"
-    )
-
-
 def _literal(url: URL) -> list[str]:
-    """Return the IP address that a URL names, or nothing."""
+    """Return the IP address that a URL names, in any form that systems accept, or nothing."""
+    host = (url.host or "").partition("%")[0].rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return ["127.0.0.1"]
     try:
-        return [str(ipaddress.ip_address((url.host or "").partition("%")[0]))]
+        return [str(ipaddress.ip_address(host))]
     except ValueError:
+        pass
+    try:
+        return [socket.inet_ntoa(socket.inet_aton(host))]  # such as 127.1, 0x7f.1 and 2130706433
+    except (OSError, ValueError):
         return []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
 from typing import Final, Literal
 
 import aiohttp
@@ -17,7 +16,7 @@ from yarl import URL
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.mcp.http.errors import redirect_target, unreadable
 from leaseway.data_plane.mcp.protocol.transport import Receipt
-from leaseway.data_plane.outgoing import Outgoing, Route
+from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class HttpEndpoint:
     ) -> aiohttp.ClientResponse:
         """Send a request and return its response of any status; follow redirects.
 
-        A request that the server refuses with 401 or 403 is sent once more if a new token helps.
+        A request that the server refuses with 401 or 403 is sent again if a new token may help.
 
         Raises:
             Fault: A redirect that must not be followed, or there is no token.
@@ -85,28 +84,27 @@ class HttpEndpoint:
         authorization = self.outgoing.authorization
         if authorization is None:
             return await self._follow(method, sent, body)
-        token = await authorization.header()
-        if token is not None:
-            sent[_AUTHORIZATION] = token
-        response = await self._follow(method, sent, body)
-        if response.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return response
-        if body is not None:
-            body.mark_written(False)  # the server did nothing with it
-        try:
-            is_renewed = await authorization.refused(token, response.status, response.headers)
-        except BaseException:
-            response.release()
-            raise
-        if not is_renewed:
+        for left in reversed(range(MAX_SENDS)):
+            token = await authorization.header()
+            if token is not None:
+                sent[_AUTHORIZATION] = token
+            response = await self._follow(method, sent, body)
+            if response.status not in REFUSED:
+                return response
             if body is not None:
-                body.mark_written(True)
-            return response
-        response.release()
-        token = await authorization.header()
-        if token is not None:
-            sent[_AUTHORIZATION] = token
-        return await self._follow(method, sent, body.again() if body is not None else None)
+                body.mark_written(False)  # the server did nothing with it
+            try:
+                is_renewed = await authorization.refused(token, response.status, response.headers)
+            except BaseException:
+                response.release()
+                raise
+            if not is_renewed or not left:
+                break
+            response.release()
+            body = body.again() if body is not None else None
+        if body is not None:
+            body.mark_written(True)
+        return response
 
     async def _follow(
         self, method: str, sent: CIMultiDict[str], body: RequestBody | None

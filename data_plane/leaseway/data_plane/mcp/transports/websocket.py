@@ -24,7 +24,7 @@ from leaseway.data_plane.mcp.http.errors import (
     unreachable,
 )
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
-from leaseway.data_plane.outgoing import Outgoing, handshake_url
+from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, handshake_url
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -35,7 +35,6 @@ allows an idle server, since a server that computes may not respond for a while.
 
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=2.0)
 _MAX_REASON: Final = 200
-_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class WebSocketTransport(PullTransport):
@@ -74,20 +73,18 @@ class WebSocketTransport(PullTransport):
         """
         self._session = self._create_session()
         authorization = self._outgoing.authorization
-        token = await authorization.header() if authorization is not None else None
-        try:
-            await self._open(self._session, token)
-        except aiohttp.WSServerHandshakeError as error:
-            if authorization is None or error.status not in _REFUSED:
-                raise self._refusal(error) from None
-            if not await authorization.refused(token, error.status, error.headers or {}):
-                raise self._refusal(error) from None
-        else:
-            return
-        try:
-            await self._open(self._session, await authorization.header())
-        except aiohttp.WSServerHandshakeError as error:
-            raise self._refusal(error) from None
+        for left in reversed(range(MAX_SENDS)):
+            token = await authorization.header() if authorization is not None else None
+            try:
+                await self._open(self._session, token)
+            except aiohttp.WSServerHandshakeError as error:
+                if authorization is None or error.status not in REFUSED:
+                    raise self._refusal(error) from None
+                is_renewed = await authorization.refused(token, error.status, error.headers or {})
+                if not is_renewed or not left:
+                    raise self._refusal(error) from None
+            else:
+                return
 
     async def _open(self, session: aiohttp.ClientSession, token: str | None) -> None:
         headers, cookies = CIMultiDict(self._headers), self._outgoing.cookies
