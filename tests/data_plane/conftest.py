@@ -33,6 +33,7 @@ from leaseway.v1 import (
     sync_pb2,
     sync_pb2_grpc,
 )
+from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Fault
@@ -170,8 +171,10 @@ class Caller:
         says_goodbye: Whether it answers the worker's goodbye, as clients do.
     """
 
-    def __init__(self, stub: execution_pb2_grpc.ExecutionServiceStub) -> None:
-        self.stream: Any = stub.Exchange()  # type: ignore[call-arg]
+    def __init__(
+        self, stub: execution_pb2_grpc.ExecutionServiceStub, key: str | None = None
+    ) -> None:
+        self.stream: Any = stub.Exchange(metadata=bearer_metadata(key))  # type: ignore[call-arg]
         self.frames: list[execution_pb2.ExchangeResponse] = []
         self.results: dict[int, asyncio.Future[execution_pb2.Result]] = {}
         self.payloads: dict[int, bytes] = {}
@@ -265,9 +268,9 @@ class Bench:
         self.execution: Any = execution_pb2_grpc.ExecutionServiceStub(self.channel)
         self.leases: Any = leases_pb2_grpc.LeaseServiceStub(self.channel)
 
-    def caller(self) -> Caller:
-        """Open an exchange."""
-        caller = Caller(self.execution)
+    def caller(self, key: str | None = None) -> Caller:
+        """Open an exchange, with a credential or without."""
+        caller = Caller(self.execution, key)
         self._callers.append(caller)
         return caller
 

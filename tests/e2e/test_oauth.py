@@ -21,7 +21,7 @@ from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System, eventually, running
 from yarl import URL
 
-from leaseway.sdk import AsyncClient, LoginRequired
+from leaseway.sdk import AsyncClient, AsyncSession, LoginRequired, UserRequired
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 KEY = "the key of this test's vault"
@@ -77,9 +77,12 @@ async def test_500_concurrent_calls_on_each_of_two_workers_make_one_token_reques
 # Logins.
 
 
-async def log_in(system: System, environment: Mapping[str, str], tenant: str, person: str) -> None:
-    """Log a tenant in by `leaseway login`, as a person with a browser would."""
-    words = ("login", "whoami", "--tenant", tenant, "--no-browser", "--config", str(system.config))
+async def log_in(
+    system: System, environment: Mapping[str, str], tenant: str, person: str, user: str = ""
+) -> None:
+    """Log a tenant or a user in by `leaseway login`, as a person with a browser would."""
+    subject = ("--tenant", tenant, *(("--user", user) if user else ()))
+    words = ("login", "whoami", *subject, "--no-browser", "--config", str(system.config))
     process = await fork_leaseway(words, {**os.environ, **environment}, None)
     lines: list[str] = []
     async with asyncio.timeout(BOUND):
@@ -89,7 +92,8 @@ async def log_in(system: System, environment: Mapping[str, str], tenant: str, pe
                 await consent(lines[-1], person)
         status = await process.wait()
     assert status == 0, lines
-    assert lines[-1] == f"leaseway: The tenant {tenant} is logged in to the server whoami."
+    whom = f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
+    assert lines[-1] == f"leaseway: {whom} is logged in to the server whoami."
 
 
 async def consent(address: str, person: str) -> None:
@@ -159,7 +163,7 @@ async def test_each_tenant_uses_the_login_of_its_own_person_until_it_logs_out(
             assert (await acme.call_tool("whoami", timeout=BOUND)).text == "alice"
 
 
-async def needs_login(client: AsyncClient) -> bool:
+async def needs_login(client: AsyncClient | AsyncSession) -> bool:
     try:
         await client.call_tool("whoami", timeout=BOUND)
     except LoginRequired:
@@ -167,9 +171,53 @@ async def needs_login(client: AsyncClient) -> bool:
     return False
 
 
-async def is_answered(client: AsyncClient) -> bool:
+async def is_answered(client: AsyncClient | AsyncSession) -> bool:
     try:
         await client.call_tool("whoami", timeout=BOUND)
     except Exception:
         return False
     return True
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "leased"])
+async def test_each_of_two_users_sees_only_himself_in_1000_interleaved_calls(
+    tmp_path: Path, shared: bool
+) -> None:
+    environment = vault_of(tmp_path)
+    async with provider(lifetime=6) as authority, Resource() as resource:
+        await resource.trust(authority)
+        auth = {"authorization_code": {"for": "user"}}
+        servers = {"whoami": entry(resource, auth, **{"truely-stateless": shared})}
+        async with (
+            running(tmp_path, servers, workers=2, environment=environment) as (system, client),
+            AsyncClient(system.address, agent="test", user="bob") as bob,
+        ):
+            await log_in(system, environment, "default", "alice", "anna")
+            anna = client.session("a", user="anna")
+            await eventually(lambda: is_answered(anna))
+            with pytest.raises(LoginRequired, match="--tenant default --user bob") as raised:
+                await bob.call_tool("whoami", timeout=BOUND)
+            assert (raised.value.tenant, raised.value.user) == ("default", "bob")
+            with pytest.raises(UserRequired):
+                await client.call_tool("whoami", timeout=BOUND)
+            await log_in(system, environment, "default", "bob", "bob")
+            await eventually(lambda: is_answered(bob))
+
+            callers: list[AsyncClient | AsyncSession] = [anna, bob, client.session("b", user="bob")]
+            seen: Counter[tuple[int, str]] = Counter()
+            while sum(seen.values()) < 1_000:
+                batch = callers * 20
+                found = await asyncio.gather(
+                    *(caller.call_tool("whoami", timeout=BOUND) for caller in batch)
+                )
+                seen.update((number % 3, each.text) for number, each in enumerate(found))
+            assert set(seen) == {(0, "alice"), (1, "bob"), (2, "bob")}
+            assert not [each for each in authority.events if each["event"] != "success"]
+
+            listed, _ = await leaseway("logins", "--json", environment=environment)
+            assert [each["user"] for each in json.loads(listed)] == ["anna", "bob"]
+            config = ("--config", str(system.config))
+            subject = ("--tenant", "default", "--user", "bob")
+            await leaseway("logout", "whoami", *subject, *config, environment=environment)
+            await eventually(lambda: needs_login(bob))
+            assert (await anna.call_tool("whoami", timeout=BOUND)).text == "alice"

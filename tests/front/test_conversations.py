@@ -76,7 +76,7 @@ async def front(
     sealer = Sealer("key", "mcp session")
     limits = limits or SessionLimits()
 
-    def build(tenant: str, _agent: str, _key: str | None, principal: str) -> HttpFront:
+    def build(tenant: str, _agent: str, _key: str | None, principal: str, _user: str) -> HttpFront:
         client = fake.async_client(tenant=tenant)
         table = SessionTable(client, sealer, Owner(tenant, principal), limits=limits)
         return HttpFront(Methods(client, sessions=options), table, rules=options.rules)

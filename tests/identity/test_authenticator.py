@@ -133,6 +133,47 @@ async def test_a_token_has_a_tenant_an_agent_and_roles(
 
 
 @pytest.mark.parametrize(
+    ("changes", "user"),
+    [
+        ({}, "alice"),
+        ({"roles": "caller delegate"}, None),  # a service, which names the users
+        ({"roles": "operator", "tenant": None}, None),
+        ({"sub": "a\u0000b"}, None),
+        ({"sub": None}, None),
+        ({"sub": ""}, None),
+    ],
+)
+async def test_the_subject_of_a_token_is_its_user(
+    issued: tuple[Authenticator, ECKey], changes: dict[str, Any], user: str | None
+) -> None:
+    auth, key = issued
+    assert (await auth.principal(f"Bearer {token(key, **changes)}")).user == user
+
+
+async def test_the_users_of_several_issuers_are_told_apart(tmp_path: Path, clock: Clock) -> None:
+    key, path = ec_key("first"), tmp_path / "identity.toml"
+    publish(tmp_path, key)
+    other = IDENTITY.replace("login", "other")
+
+    async def user() -> str | None:
+        auth = Authenticator(identity=path, now=clock, clock=clock)
+        return (await auth.principal(f"Bearer {token(key)}")).user
+
+    path.write_text(IDENTITY + other)
+    assert await user() is None  # both may have an alice
+    path.write_text(
+        f"{IDENTITY}user_claim = 'sub'\n{other}user_claim = 'sub'\nuser_prefix = 'o:'\n"
+    )
+    with pytest.raises(IdentityFileError, match="user_prefix"):
+        read_identity_file(path)  # an `o:alice` of the first would be an `alice` of the second
+    path.write_text(
+        f"{IDENTITY}user_claim = 'sub'\nuser_prefix = 'l:'\n"
+        f"{other}user_claim = 'sub'\nuser_prefix = 'o:'\n"
+    )
+    assert await user() == "l:alice"
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"exp": int(NOW) - 31},
@@ -319,6 +360,7 @@ async def test_a_spiffe_id_or_a_common_name_maps_to_a_principal(tmp_path: Path) 
     path.write_text(
         '[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/{agent}"\n'
         '[[mtls]]\nmatch = "CN=ops-*"\nroles = ["operator"]\n'
+        '[[mtls]]\nmatch = "spiffe://people/{tenant}/{user}"\n'
     )
     auth = Authenticator(identity=path)
     principal = await auth.principal(None, certificate("pod", "spiffe://prod/ns/acme/sa/billing"))
@@ -328,6 +370,8 @@ async def test_a_spiffe_id_or_a_common_name_maps_to_a_principal(tmp_path: Path) 
         {Role.CALLER},
     )
     assert (await auth.principal(None, certificate("ops-anna"))).roles == {Role.OPERATOR}
+    person = await auth.principal(None, certificate("x", "spiffe://people/acme/anna"))
+    assert (person.tenant, person.user) == ("acme", "anna")
     for stranger in (certificate("else"), certificate("x", "spiffe://prod/ns/a/b/sa/c"), b"junk"):
         with pytest.raises(Fault) as raised:
             await auth.principal(None, stranger)

@@ -128,7 +128,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 
 
 async def send(
-    system: System, full: str, credential: str | None, tenant: str = ""
+    system: System, full: str, credential: str | None, tenant: str = "", user: str = ""
 ) -> grpc.aio.AioRpcError | None:
     """Send one RPC; return its error, or None."""
     method = METHODS[full]
@@ -136,6 +136,8 @@ async def send(
     target = getattr(request, "call", request)
     if not method.client_streaming and "tenant" in target.DESCRIPTOR.fields_by_name:
         target.tenant = tenant
+    if user:
+        target.client.user = user
     response = message_factory.GetMessageClass(method.output_type)
     codec: dict[str, Any] = {
         "request_serializer": type(request).SerializeToString,
@@ -292,6 +294,32 @@ async def test_the_agent_of_the_credential_is_filled_in(system: System) -> None:
     [(_, request, principal)] = system.received
     assert request.client.agent == "billing"
     assert principal.agent == "billing"
+
+
+def names_user(full: str) -> bool:
+    """Return whether an RPC says for which user it is."""
+    fields = METHODS[full].input_type.fields_by_name
+    inner = fields["call"].message_type if "call" in fields else METHODS[full].input_type
+    return inner is not None and "client" in inner.fields_by_name
+
+
+@pytest.mark.parametrize("full", sorted(filter(names_user, METHODS)))
+async def test_only_delegates_name_a_user_in_any_request(system: System, full: str) -> None:
+    for credential in ("acme", "operator", "approver"):
+        if METHODS[full].client_streaming or not RULES[full].roles & roles_held(credential):
+            continue
+        error = await send(system, full, credential, user="anna")
+        assert reason_of(error) is Reason.PERMISSION_DENIED, credential
+        assert await send(system, full, credential) is None
+    assert all(not client_of(request).user for _, request, _ in system.received)
+
+
+def roles_held(credential: str) -> set[Role]:
+    return {Role.CALLER if credential == "acme" else Role(credential)}
+
+
+def client_of(request: Any) -> Any:
+    return getattr(request, "call", request).client
 
 
 async def test_health_needs_no_credential_and_reflection_needs_one(system: System) -> None:

@@ -44,6 +44,20 @@ def test_a_key_has_a_tenant_an_agent_and_roles(tmp_path: Path) -> None:
     assert principal.name == f"key {key[4:12]}"
 
 
+def test_a_key_may_be_of_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    add(path, user="anna")
+    key = add(path, user="bob")
+    principal = principal_for_key(read_key_file(path), key, NOW)
+    assert principal is not None
+    assert principal.user == "bob"
+    assert principal.user_for("") == principal.user_for("bob") == "bob"
+    with pytest.raises(ValueError, match="omit the user"):
+        add(path, user="anna", roles=[Role.CALLER, Role.DELEGATE])
+    with pytest.raises(ValueError, match="name the tenant"):
+        add(path, user="anna", roles=[Role.OPERATOR], tenant=None)
+
+
 def test_the_file_never_contains_the_secret_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key = add(path)

@@ -24,8 +24,8 @@ Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt Prompt
 PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate ResourceTemplateList
 ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo ServerLost ServerNotReady
 ServerState Session SessionRequired Status StreamOptions Syncing Tool ToolDiffers ToolError ToolList
-ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo WorkerLost
-project_tools
+ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated UserRequired Violation WorkerInfo
+WorkerLost project_tools
 """
 
 

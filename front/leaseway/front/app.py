@@ -99,12 +99,16 @@ async def run_http(
     limits = SessionLimits(options.per_client)
     authenticator = options.authenticator
 
-    def build_front(tenant: str, agent: str, key: str | None, principal: str) -> HttpFront:
-        client = AsyncClient(str(options.control_plane), agent=agent, tenant=tenant, key=key)
+    def build_front(
+        tenant: str, agent: str, key: str | None, principal: str, user: str
+    ) -> HttpFront:
+        client = AsyncClient(
+            str(options.control_plane), agent=agent, tenant=tenant, key=key, user=user
+        )
         sessions = SessionTable(
             client,
             sealer,
-            Owner(tenant, principal),
+            Owner(tenant, f"{principal}\n{user}" if user else principal),
             idle=options.idle,
             limit=options.sessions,
             count=lambda: callers.sessions,

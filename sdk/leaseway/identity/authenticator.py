@@ -311,7 +311,7 @@ class Authenticator:
             if principal == watch.principal:
                 return
             reason = unauthenticated(
-                "The tenant, agent or roles of this credential have changed; reconnect."
+                "The tenant, agent, user or roles of this credential have changed; reconnect."
             )
         if not watch.revoked.done():
             watch.revoked.set_result(reason)

@@ -14,9 +14,9 @@ from typing import Final
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from leaseway.identity.principal import Principal, Role, check_name, check_scope
+from leaseway.identity.principal import Principal, Role, check_name, check_scope, check_user
 
-_PLACEHOLDER: Final = re.compile(r"\{(tenant|agent)\}|\*")
+_PLACEHOLDER: Final = re.compile(r"\{(tenant|agent|user)\}|\*")
 _MAX_NAMES: Final = 64
 
 
@@ -25,17 +25,19 @@ class CertificateRule:
     """The principal for certificates with a matching name.
 
     Attributes:
-        match: A SPIFFE id or `CN=NAME`. `{tenant}` and `{agent}` capture a name, `*` matches any
-            characters; none of them matches a `/`.
+        match: A SPIFFE id or `CN=NAME`. `{tenant}`, `{agent}` and `{user}` capture a name, `*`
+            matches any characters; none of them matches a `/`.
         roles: The roles.
         tenant: The tenant; None if `match` captures it, or for no tenant.
         agent: The agent; None if `match` captures it, or for no agent.
+        user: The user; None if `match` captures it, or for no user.
     """
 
     match: str
     roles: frozenset[Role] = frozenset({Role.CALLER})
     tenant: str | None = None
     agent: str | None = None
+    user: str | None = None
 
     @property
     def expression(self) -> re.Pattern[str]:
@@ -54,11 +56,13 @@ def check_rule(rule: CertificateRule) -> None:
         raise ValueError("roles: name at least one.")
     if not rule.match.startswith(("spiffe://", "CN=")):
         raise ValueError(f"match '{rule.match[:200]}' is neither spiffe://… nor CN=NAME.")
-    if rule.match.count("{tenant}") > 1 or rule.match.count("{agent}") > 1:
-        raise ValueError("match may have {tenant} and {agent} once each.")
+    if any(rule.match.count(place) > 1 for place in ("{tenant}", "{agent}", "{user}")):
+        raise ValueError("match may have {tenant}, {agent} and {user} once each.")
     if rule.tenant is None and "{tenant}" not in rule.match and Role.CALLER in rule.roles:
         raise ValueError("a caller needs a tenant: set tenant, or write {tenant} in match.")
-    check_scope(rule.roles, rule.tenant or ("{tenant}" if "{tenant}" in rule.match else None))
+    tenant = rule.tenant or ("{tenant}" if "{tenant}" in rule.match else None)
+    check_scope(rule.roles, tenant)
+    check_user(rule.roles, tenant, rule.user or ("{user}" if "{user}" in rule.match else None))
 
 
 def certificate_names(certificate: bytes) -> tuple[str, ...]:
@@ -95,11 +99,12 @@ def principal_for_names(names: Iterable[str], rules: Iterable[CertificateRule]) 
             captured = match.groupdict()
             tenant = rule.tenant if rule.tenant is not None else captured.get("tenant")
             agent = rule.agent if rule.agent is not None else captured.get("agent")
+            user = rule.user if rule.user is not None else captured.get("user")
             try:
-                for what, value in (("tenant", tenant), ("agent", agent)):
+                for what, value in (("tenant", tenant), ("agent", agent), ("user", user)):
                     if value is not None:
                         check_name(what, value)
             except ValueError:
                 continue
-            return Principal(f"certificate {name[:256]}", rule.roles, tenant, agent)
+            return Principal(f"certificate {name[:256]}", rule.roles, tenant, agent, user=user)
     return None

@@ -17,7 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from leaseway.identity.principal import SYSTEM_ROLES, Principal, Role, check_name, parse_roles
+from leaseway.identity.principal import (
+    SYSTEM_ROLES,
+    Principal,
+    Role,
+    check_name,
+    check_user,
+    parse_roles,
+)
 from leaseway.vault.private_file import PrivateFileError, locked, write_private
 from leaseway.wire import bounds
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
@@ -52,6 +59,7 @@ class KeyRecord:
         roles: Its roles.
         tenant: Its tenant, or None.
         agent: Its agent, or None.
+        user: Its user, or None.
         created_at: When it was created, ISO 8601.
         expires_at: When it expires, in seconds since 1970, or None for never.
         revoked_at: When it was revoked, ISO 8601, or empty.
@@ -68,6 +76,7 @@ class KeyRecord:
     expires_at: float | None = None
     revoked_at: str = ""
     note: str = ""
+    user: str | None = None
 
     @property
     def name(self) -> str:
@@ -97,11 +106,12 @@ def make_key(
     now: float,
     expires_at: float | None = None,
     note: str = "",
+    user: str | None = None,
 ) -> tuple[str, KeyRecord]:
     """Create a key; return it, which cannot be shown again, and its record.
 
     Raises:
-        ValueError: The tenant, agent or note is invalid, or does not fit the roles.
+        ValueError: The tenant, agent, user or note is invalid, or does not fit the roles.
     """
     roles = frozenset(roles)
     if not roles:
@@ -115,6 +125,9 @@ def make_key(
         check_name("tenant", tenant)
     if agent is not None:
         check_name("agent", agent)
+    if user is not None:
+        check_name("user", user)
+    check_user(roles, tenant, user)
     if len(note) > _MAX_NOTE:
         raise ValueError(f"A note has at most {_MAX_NOTE} characters.")
     key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
@@ -122,7 +135,16 @@ def make_key(
     salt = secrets.token_bytes(16)
     created = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     record = KeyRecord(
-        key_id, salt, _digest(salt, secret), roles, tenant, agent, created, expires_at, note=note
+        key_id,
+        salt,
+        _digest(salt, secret),
+        roles,
+        tenant,
+        agent,
+        created,
+        expires_at,
+        note=note,
+        user=user,
     )
     return f"{PREFIX}{key_id}_{secret}", record
 
@@ -135,7 +157,14 @@ def principal_for_key(keys: KeyRecords, credential: str, now: float) -> Principa
     record = genuine_record(keys, credential)
     if record is None or record.state(now) != "active":
         return None
-    return Principal(record.name, record.roles, record.tenant, record.agent, record.expires_at)
+    return Principal(
+        record.name,
+        record.roles,
+        record.tenant,
+        record.agent,
+        record.expires_at,
+        record.user,
+    )
 
 
 def genuine_record(keys: KeyRecords, credential: str) -> KeyRecord | None:
@@ -258,7 +287,9 @@ def _record(entry: Mapping[str, Any]) -> KeyRecord:
         expires_at=None if expires is None else float(expires),
         revoked_at=_text(entry.get("revoked_at", "")),
         note=_text(entry.get("note", "")),
+        user=_optional(entry.get("user")),
     )
+    check_user(record.roles, record.tenant, record.user)
     if not record.roles or not record.id or len(record.digest) != hashlib.sha256().digest_size:
         raise ValueError(record.id)
     return record
@@ -271,7 +302,7 @@ def _text(value: object) -> str:
 
 
 def _optional(value: object) -> str | None:
-    """Return a tenant or agent; the authenticator refuses the key if it may not be one."""
+    """Return a tenant, agent or user; the authenticator refuses the key if it may not be one."""
     return None if value is None else check_name("name", _text(value))
 
 
@@ -281,6 +312,7 @@ def _entry(record: KeyRecord) -> dict[str, object]:
         "roles": sorted(record.roles),
         "tenant": record.tenant,
         "agent": record.agent,
+        "user": record.user,
         "salt": record.salt.hex(),
         "hash": record.digest.hex(),
         "created_at": record.created_at,

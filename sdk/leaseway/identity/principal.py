@@ -22,6 +22,8 @@ class Role(StrEnum):
     """Sees the same as an operator, read-only."""
     APPROVER = "approver"
     """Approves or denies calls, of its tenant or, without a tenant, of all."""
+    DELEGATE = "delegate"
+    """Names the user for whom each request is, of its tenant or, without a tenant, of all."""
     PLANE = "plane"
     """Joins a control plane as a worker."""
 
@@ -43,6 +45,7 @@ class Principal:
         tenant: Its tenant, or None if each request names one.
         agent: Its agent, or None if each request names one.
         expires_at: When it expires, in seconds since 1970, or None for never.
+        user: Its user, or None if it is no user's. Requests of a delegate may name one.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Principal:
     tenant: str | None = None
     agent: str | None = None
     expires_at: float | None = None
+    user: str | None = None
 
     def tenant_for(self, claimed: str) -> str:
         """Return the tenant of a request.
@@ -73,6 +77,31 @@ class Principal:
     def agent_for(self, claimed: str) -> str:
         """Return the agent of a request: the credential's, or else the claimed one."""
         return claimed if self.agent is None else self.agent
+
+    @property
+    def names_users(self) -> bool:
+        """Whether its requests may name any user of the tenant."""
+        return self.user is None and Role.DELEGATE in self.roles
+
+    def user_for(self, claimed: str) -> str:
+        """Return the user of a request, or empty for none.
+
+        Args:
+            claimed: The user that the request names, or empty.
+
+        Raises:
+            Fault: PERMISSION_DENIED: the request names a user that the credential does not speak
+                for.
+        """
+        if self.names_users or claimed == (self.user or ""):
+            return claimed
+        if not claimed:
+            return self.user or ""
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"This credential ({self.name}) may not speak for the user that the request names. "
+            "Omit the user, or use a credential of that user, or one with the role delegate.",
+        )
 
     def has(self, roles: Iterable[Role]) -> bool:
         return not self.roles.isdisjoint(roles)
@@ -135,11 +164,30 @@ def check_scope(roles: frozenset[Role], tenant: object) -> None:
         )
 
 
+def check_user(roles: frozenset[Role], tenant: object, user: object) -> None:
+    """Check that a credential of a user has a tenant, and does not speak for other users.
+
+    Args:
+        roles: The roles of the credential.
+        tenant: Its tenant, or None.
+        user: Its user, or None.
+
+    Raises:
+        ValueError: It has a user and no tenant, or a user and the role delegate.
+    """
+    if user is None:
+        return
+    if tenant is None:
+        raise ValueError("A user belongs to a tenant: name the tenant, too.")
+    if Role.DELEGATE in roles:
+        raise ValueError("The role delegate names the user of each request: omit the user.")
+
+
 def check_name(what: str, name: str) -> str:
     """Return a tenant's or agent's name; raises `ValueError` if it is not valid.
 
     Args:
-        what: `tenant` or `agent`, for the message.
+        what: `tenant`, `agent` or `user`, for the message.
         name: The name.
     """
     if not name or not is_valid_key(name):

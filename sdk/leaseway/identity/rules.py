@@ -122,13 +122,18 @@ def authorize(principal: Principal, method: str) -> Rule:
 
 
 def scope_request(principal: Principal, rule: Rule, request: Any) -> None:
-    """Set a request's tenant and agent to those of the credential.
+    """Set a request's tenant, agent and user to those of the credential.
 
     Raises:
-        Fault: PERMISSION_DENIED: the request names another tenant.
+        Fault: PERMISSION_DENIED: the request names another tenant, or a user that the credential
+            does not speak for.
     """
     target = getattr(request, "call", request)
     if rule.tenant in ("own", "filter") and principal.tenant is not None:
         target.tenant = principal.tenant_for(target.tenant)
-    if principal.agent is not None and hasattr(target, "client"):
+    if not hasattr(target, "client"):
+        return
+    if principal.agent is not None:
         target.client.agent = principal.agent
+    if principal.user is not None or target.client.user:
+        target.client.user = principal.user_for(target.client.user)

@@ -15,8 +15,9 @@ match = "spiffe://prod/ns/{tenant}/sa/{agent}"
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -92,14 +93,33 @@ def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
     keys = document.get("keys")
     if keys is not None and not (isinstance(keys, str) and keys):
         raise ValueError("keys: write a path.")
-    issuers = _tables(document, "jwt", lambda table: _issuer(table, folder))
+    tables = document.get("jwt", [])
+    is_only_one = isinstance(tables, list) and len(tables) == 1
+    issuers = _tables(document, "jwt", lambda table: _issuer(table, folder, is_only_one))
     names = [issuer.issuer for issuer in issuers]
     if len(set(names)) < len(names):
         raise ValueError("jwt: two tables name the same issuer.")
+    _check_users(issuers)
     rules = _tables(document, "mtls", _rule)
     return IdentitySettings(
         None if keys is None else folder / Path(keys).expanduser(), tuple(issuers), tuple(rules)
     )
+
+
+def _check_users(issuers: Sequence[Issuer]) -> None:
+    """Check that no issuer can give the name of another one's user.
+
+    Raises:
+        ValueError: Two can.
+    """
+    for one, other in combinations([each for each in issuers if each.user_claim], 2):
+        is_apart = None not in (one.tenant, other.tenant) and one.tenant != other.tenant
+        prefixes = sorted((one.user_prefix, other.user_prefix), key=len)
+        if not is_apart and prefixes[1].startswith(prefixes[0]):
+            raise ValueError(
+                f"jwt: the issuers {one.issuer} and {other.issuer} may have different users of the "
+                "same name: give each a user_prefix of its own, such as user_prefix = 'a:'."
+            )
 
 
 def _tables(
@@ -123,7 +143,7 @@ _ISSUER_KEYS: Final = tuple(item.name for item in fields(Issuer))
 _ISSUER_SECONDS: Final = ("refresh", "stale_after")
 
 
-def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
+def _issuer(table: Mapping[str, Any], folder: Path, is_only_one: bool) -> Issuer:
     _check_keys("", table, _ISSUER_KEYS)
     for required in ("issuer", "audience", "jwks"):
         if required not in table:
@@ -137,6 +157,8 @@ def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
         check_name("tenant", texts["tenant"])
         if "tenant_claim" in texts:
             raise ValueError("give either tenant or tenant_claim.")
+    if not is_only_one:  # the subjects of several issuers may be equal
+        texts.setdefault("user_claim", "")
     texts["jwks"] = _jwks(texts["jwks"], folder)
     roles = _issuer_roles(table)
     times = {name: _seconds(name, table[name]) for name in _ISSUER_SECONDS if name in table}
@@ -178,13 +200,13 @@ def _jwks(location: str, folder: Path) -> str:
 
 
 def _rule(table: Mapping[str, Any]) -> CertificateRule:
-    _check_keys("", table, ("match", "tenant", "agent", "roles"))
+    _check_keys("", table, ("match", "tenant", "agent", "user", "roles"))
     if "match" not in table:
         raise ValueError("match is missing.")
     roles = _roles(table.get("roles", [Role.CALLER.value]))
     names = {
         what: check_name(what, _text(what, table[what]))
-        for what in ("tenant", "agent")
+        for what in ("tenant", "agent", "user")
         if what in table
     }
     rule = CertificateRule(_text("match", table["match"]), roles, **names)

@@ -31,6 +31,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
+from leaseway.wire.names import is_valid_key
 from leaseway.wire.secrets.trusted_files import read_trusted
 
 _logger = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class Issuer:
         tenant: The tenant of all its tokens, or None to use `tenant_claim`.
         tenant_claim: The claim with the tenant.
         agent_claim: The claim with the agent, or empty for none.
+        user_claim: The claim with the user, or empty: its tokens are no users'.
+        user_prefix: Text before the claim in the user's name, which tells the users of several
+            issuers apart.
         roles_claim: The claim with the roles, or empty: all are callers.
         roles: The roles that its tokens may have; others in the claim are ignored.
         refresh: Seconds between two reads of the keys.
@@ -88,6 +92,8 @@ class Issuer:
     tenant: str | None = None
     tenant_claim: str = "tenant"
     agent_claim: str = ""
+    user_claim: str = "sub"
+    user_prefix: str = ""
     roles_claim: str = ""
     roles: frozenset[Role] = ALL_ROLES
     refresh: float = 300.0
@@ -119,7 +125,18 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
             agent = check_name("agent", _text(issuer.agent_claim, agent))
     except ValueError as error:
         raise unauthenticated(f"This token of {issuer.issuer} cannot be used: {error}") from None
-    return Principal(_name(claims), roles, tenant, agent, float(claims["exp"]) + _LEEWAY)
+    expires_at = float(claims["exp"]) + _LEEWAY
+    user = _user(issuer, claims, roles) if tenant is not None else None
+    return Principal(_name(claims), roles, tenant, agent, expires_at, user)
+
+
+def _user(issuer: Issuer, claims: Mapping[str, Any], roles: frozenset[Role]) -> str | None:
+    """Return the user of a token; None if it is a delegate's, or says none that can be used."""
+    claimed = claims.get(issuer.user_claim) if issuer.user_claim else None
+    if Role.DELEGATE in roles or not isinstance(claimed, str) or not claimed:
+        return None
+    user = f"{issuer.user_prefix}{claimed}"
+    return user if is_valid_key(user) else None
 
 
 def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:

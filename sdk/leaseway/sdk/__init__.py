@@ -72,6 +72,7 @@ from leaseway.sdk.errors import (
     ToolDiffers,
     ToolNotFound,
     Unauthenticated,
+    UserRequired,
     Violation,
     WorkerLost,
 )
@@ -169,6 +170,7 @@ __all__ = [
     "ToolStream",
     "ToolWatch",
     "Unauthenticated",
+    "UserRequired",
     "Violation",
     "WorkerInfo",
     "WorkerLost",

@@ -27,13 +27,14 @@ Each class stands for one reason
       │   └ LeaseLost             its worker exited, or does not have it
       ├ NotLeasable               the server is shared: call it without a lease
       ├ SessionRequired           the server is leased: call it in a session
+      ├ UserRequired              the server acts for users: call it for one
       ├ ResultTooLarge            the result exceeds its limit
       ├ ToolDiffers               the worker's tool differs from the listed one
       ├ ArtifactLost              the artifact no longer exists
       ├ Unauthenticated           the key is missing or wrong
       ├ PermissionDenied          the credential does not allow this
       ├ ConfirmationRequired      .confirmation_id: a person must approve the call
-      ├ LoginRequired             .server: a person must log in to the remote server
+      ├ LoginRequired             .server, .url: a person must log in to the remote server
       ├ AuthorizationFailed       .oauth_error: the worker got no token for the remote server
       ├ RateLimited               too many calls; .retry_after
       ├ Capacity                  no worker has capacity for another lease; .retry_after
@@ -275,6 +276,10 @@ class SessionRequired(LeasewayError, reason=Reason.SESSION_REQUIRED):
     """The server is leased; call its tools in a session."""
 
 
+class UserRequired(LeasewayError, reason=Reason.USER_REQUIRED):
+    """The server acts for users: use a user's credential, or name the user of the session."""
+
+
 class ResultTooLarge(LeasewayError, reason=Reason.RESULT_TOO_LARGE):
     """The result exceeds 16 MiB; request less at a time."""
 
@@ -316,6 +321,21 @@ class LoginRequired(LeasewayError, reason=Reason.LOGIN_REQUIRED):
     def server(self) -> str:
         """The id of the server."""
         return self.metadata.get("server", "")
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that needs the login."""
+        return self.metadata.get("tenant", "")
+
+    @property
+    def user(self) -> str:
+        """The user who needs it; empty if the tenant itself does."""
+        return self.metadata.get("user", "")
+
+    @property
+    def url(self) -> str:
+        """The address where a login begins, for a person's browser; empty if there is none."""
+        return self.metadata.get("url", "")
 
 
 class AuthorizationFailed(LeasewayError, reason=Reason.AUTHORIZATION_FAILED):

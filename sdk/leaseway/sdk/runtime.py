@@ -18,6 +18,7 @@ from leaseway.sdk.transport.forks import mark_grpc_used
 from leaseway.sdk.transport.green_threads import check_threads
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.server_requests import Handlers
+from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault
 
@@ -60,6 +61,7 @@ class Runtime:
     Attributes:
         loop: The event loop of all parts.
         own_session: The random key of the session for calls outside a session.
+        users: The users for whom its sessions call.
     """
 
     def __init__(self, identity: ClientIdentity) -> None:
@@ -72,8 +74,11 @@ class Runtime:
         self.control = ControlPlane(identity)
         self.pool = WorkerPool(identity)
         self.resolver = Resolver(self.control)
-        self.leases = LeaseManager(self.control, self.pool, self.own_session)
-        self.caller = CallRunner(identity, self.resolver, self.pool, self.leases, self.own_session)
+        self.users = SessionUsers(identity.user)
+        self.leases = LeaseManager(self.control, self.pool, self.own_session, self.users)
+        self.caller = CallRunner(
+            identity, self.resolver, self.pool, self.leases, self.own_session, self.users
+        )
 
     async def close(self, sessions: Iterable[str] = ()) -> None:
         """Leave all leases, then close all tasks and channels.

@@ -45,13 +45,21 @@ Start = Literal["eager", "lazy"]
 
 @dataclass(frozen=True, order=True)
 class VariantKey:
-    """Identifies a variant of a server: its id and the tenant whose overrides it has, if any."""
+    """Identifies a variant of a server: its id and the tenant whose overrides it has, if any.
+
+    Attributes:
+        user: On a worker, the tenant's user whose connections it has, if any.
+    """
 
     server_id: str
     tenant: str = ""
+    user: str = ""
 
     def __str__(self) -> str:
-        return f"{self.server_id} (tenant {self.tenant})" if self.tenant else self.server_id
+        whose = f"tenant {self.tenant}" if self.tenant else ""
+        if self.user:
+            whose += f", user {self.user}"
+        return f"{self.server_id} ({whose})" if whose else self.server_id
 
 
 @dataclass(frozen=True)
@@ -97,8 +105,8 @@ class Credential:
 AuthGrant = Literal["client_credentials", "authorization_code"]
 AUTH_GRANTS: Final[tuple[AuthGrant, ...]] = ("client_credentials", "authorization_code")
 
-Subject = Literal["service", "tenant"]
-SUBJECTS: Final[tuple[Subject, ...]] = ("service", "tenant")
+Subject = Literal["service", "tenant", "user"]
+SUBJECTS: Final[tuple[Subject, ...]] = ("service", "tenant", "user")
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519")
 """Signatures of a client's assertion; the first is the default of RSA keys."""
@@ -117,7 +125,7 @@ class Auth:
 
     Attributes:
         grant: How tokens are obtained; empty for no OAuth at all.
-        subject: Whose tokens these are: the service's own, or each tenant's.
+        subject: Whose tokens these are: the service's own, each tenant's, or each user's.
         values: `client_id`, `client_secret` and `private_key`, which workers resolve.
         scopes: The requested scopes; none means those that the server asks for.
         issuer: The authorization server; empty means the one that the server names.

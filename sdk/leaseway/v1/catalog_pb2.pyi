@@ -103,22 +103,28 @@ class ClientInfo(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     PACKAGE_VERSION_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The caller's protocol version; 1 for this package."""
     package_version: _builtins.str
     """The caller's package and version, such as `leaseway-python/0.1.0`."""
     agent: _builtins.str
     """The tenant's agent that calls. Empty means unnamed."""
+    user: _builtins.str
+    """The tenant's user for whom it calls, for servers that act for users. Empty means none, or the
+    user of the credential.
+    """
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
         package_version: _builtins.str = ...,
         agent: _builtins.str = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "package_version", b"package_version", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "package_version", b"package_version", "protocol_version", b"protocol_version", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

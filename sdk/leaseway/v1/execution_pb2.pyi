@@ -259,6 +259,7 @@ class Call(_message.Message):
     META_FIELD_NUMBER: _builtins.int
     REPORT_END_FIELD_NUMBER: _builtins.int
     EXPECTED_LEASE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Identifies the call on its stream. Chosen by the caller, never zero, never reused."""
     server_id: _builtins.str
@@ -324,6 +325,8 @@ class Call(_message.Message):
     """
     expected_lease: _builtins.str
     """With `report_end`, the lease that the control plane named for the session. Empty means none."""
+    user: _builtins.str
+    """The tenant's user for whom it calls, as in ClientInfo."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Server requests that the caller answers: `elicitation/create`, `sampling/createMessage`,
@@ -361,10 +364,11 @@ class Call(_message.Message):
         meta: _builtins.bytes = ...,
         report_end: _builtins.bool = ...,
         expected_lease: _builtins.str = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "user", b"user", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,7 @@ class LoginKey:
     Attributes:
         url: The server's address.
         tenant: Whose login it is; empty for the service's own token.
+        user: Which user's of the tenant; empty for the tenant's own login.
         client: The configured client id, or empty.
         issuer: The configured authorization server, or empty.
         resource: The configured resource indicator, or empty.
@@ -42,11 +43,15 @@ class LoginKey:
     client: str = ""
     issuer: str = ""
     resource: str = ""
+    user: str = ""
 
     @property
     def file_name(self) -> str:
         """The name of its file, without the suffix."""
-        digest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:40]
+        parts = asdict(self)
+        if not self.user:
+            del parts["user"]  # names of files without a user stay what they were
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
         return f"{self.server}.{digest}"
 
 
@@ -144,7 +149,7 @@ class LoginStore:
             raise VaultError(f"The login cannot be removed: {error.strerror}.") from None
 
     def all(self, server: str = "*") -> tuple[Sequence[Login], Sequence[str]]:
-        """Return all logins, by server and tenant, and a sentence for each that is unreadable.
+        """Return all logins, by server and subject, and a sentence for each that is unreadable.
 
         Args:
             server: Of this server only.
@@ -158,7 +163,7 @@ class LoginStore:
                 continue
             if login is not None:
                 logins.append(login)
-        return sorted(logins, key=lambda each: (each.key.server, each.key.tenant)), faults
+        return sorted(logins, key=_by_subject), faults
 
     def _paths(self, server: str = "*") -> list[Path]:
         try:
@@ -187,3 +192,7 @@ class LoginStore:
             raise VaultError(
                 f"The login {path} was written by another version of Leaseway: log in again."
             ) from None
+
+
+def _by_subject(login: Login) -> tuple[str, str, str]:
+    return login.key.server, login.key.tenant, login.key.user

@@ -110,13 +110,16 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     return get_close_matches(name, list(known), n=limit, cutoff=0.5)
 
 
-def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") -> None:
+def check_caller_names(
+    *, session: str = "", tenant: str = "", agent: str = "", user: str = ""
+) -> None:
     """Reject names that break `KEY_RULE` or `TENANT_RULE`; empty means not given, and is valid.
 
     Raises:
         Fault: INVALID_REQUEST. The message does not repeat the name.
     """
-    for noun, name in (("session key", session), ("tenant", tenant), ("agent", agent)):
+    names = (("session key", session), ("tenant", tenant), ("agent", agent), ("user", user))
+    for noun, name in names:
         if not is_valid_key(name):
             why = (
                 f"this one has {len(name)}"

@@ -97,9 +97,9 @@ async def test_a_server_that_has_moved_needs_a_new_login(
         )
         store.write(login)
         tokens = Tokens(SealedTokens(store))
-        spec = ServerSpec(VariantKey("mail"), "streamable_http", url=url, auth=AUTH)
+        spec = ServerSpec(VariantKey("mail", "acme"), "streamable_http", url=url, auth=AUTH)
         resolved = ResolvedValues(url=url)
-        grant = tokens.authorization(spec, resolved, Problems(), "acme")
+        grant = tokens.authorization(spec, resolved, Problems())
         assert grant is not None
         assert await grant.refused(None, 401, REFUSED)
         with pytest.raises(Fault, match="another authorization server") as caught:
@@ -117,8 +117,8 @@ async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
 
     now = 100.0
     tokens = Tokens(obtain, lambda: now)
-    spec = ServerSpec(VariantKey("mail"), "streamable_http", url="http://h/mcp", auth=AUTH)
-    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems(), "acme")
+    spec = ServerSpec(VariantKey("mail", "acme"), "streamable_http", url="http://h/mcp", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems())
     assert grant is not None
     assert await grant.refused(None, 401, REFUSED)
     for _ in range(5):

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from leaseway.front.app import McpListener
 from leaseway.front.http.callers import Callers, TooManyCallers
@@ -35,8 +36,10 @@ tenant = "acme"
 class FakeFront:
     """Responds with the name of its caller."""
 
-    def __init__(self, tenant: str, agent: str, key: str | None, _principal: str) -> None:
-        self.name = f"{tenant}/{agent}"
+    def __init__(
+        self, tenant: str, agent: str, key: str | None, _principal: str, user: str
+    ) -> None:
+        self.name = f"{tenant}/{agent}" + (f"/{user}" if user else "")
         self.key = key
         self.sessions = 0
         self.is_idle = True
@@ -153,6 +156,26 @@ async def test_rejected_requests_get_their_status_and_headers(tmp_path: Path) ->
             assert answer.headers["WWW-Authenticate"] == 'Bearer realm="leaseway"'
         async with http.get(f"{url}/.well-known/oauth-protected-resource") as answer:
             assert answer.status == 401  # there is no issuer
+
+
+async def test_a_delegate_names_the_user_of_each_request_and_nobody_else_does(
+    tmp_path: Path,
+) -> None:
+    keys = Keys(tmp_path)
+    caller, delegate = keys.make("acme"), keys.make("acme", Role.CALLER, Role.DELEGATE)
+    async with served(keys.callers()) as url, aiohttp.ClientSession() as http:
+
+        async def answered(key: str, *users: str) -> tuple[int, str]:
+            headers = [("Authorization", bearer(key)), *(("Leaseway-User", one) for one in users)]
+            async with http.post(f"{url}/mcp", json={}, headers=CIMultiDict(headers)) as answer:
+                return answer.status, await answer.text()
+
+        assert await answered(delegate, "anna") == (200, "acme/it/anna")
+        assert await answered(delegate, "bob") == (200, "acme/it/bob")
+        assert await answered(delegate) == (200, "acme/it")
+        assert (await answered(caller, "anna"))[0] == 403
+        assert (await answered(delegate, "anna", "bob"))[0] == 400
+        assert (await answered(delegate, "a" * 257))[0] == 400
 
 
 @pytest.mark.parametrize("public_url", ["", "https://mcp.example.com"])

@@ -65,7 +65,9 @@ class CallAdmission:
         tenant = call.tenant or DEFAULT_TENANT
         if not is_valid_tenant(tenant) or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
-        active.generation = generation = self._pool.resolve(call.server_id, tenant, call.agent)
+        active.generation = generation = self._pool.resolve(
+            call.server_id, tenant, call.agent, call.user
+        )
         variant = generation.variant
         toolset = variant.toolset
         if call.method:

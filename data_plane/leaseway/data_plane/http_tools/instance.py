@@ -163,7 +163,6 @@ class HttpInstance:
             self.spec,
             resolved_values,
             InstanceProblems(self._listener, self),
-            self.spec.key.tenant,
         )
         if authorization is not None:
             self._without_token = authorization.without_token

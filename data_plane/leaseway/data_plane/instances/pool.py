@@ -19,7 +19,7 @@ from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.suggestions import alike
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
 
 _PROBE_INSTANCE_LIFETIME: Final = 60.0
 """Seconds that a probe's instance waits for the delta that uses it."""
@@ -86,6 +86,7 @@ class Pool:
         self._common: dict[str, Generation] = {}
         self._of_tenants: dict[str, dict[str, Generation]] = {}
         self._of_logins: dict[VariantKey, Generation] = {}
+        """The generations of tenants and users that log in, by server and subject."""
         self._probe_instances: dict[VariantKey, _ProbeInstance] = {}
         self._probing: list[ServerSpec] = []
         self._version_reached: asyncio.Future[None] | None = None
@@ -105,11 +106,20 @@ class Pool:
         """Return the current generation of a variant."""
         return self._current.get(key)
 
-    def resolve(self, server_id: str, tenant: str, agent: str = "") -> Generation:
+    def resolve(
+        self, server_id: str, tenant: str, agent: str = "", user: str | None = None
+    ) -> Generation:
         """Return the generation that new calls of a caller use.
 
+        Args:
+            server_id: The server.
+            tenant: The caller's tenant.
+            agent: The caller's agent, or empty.
+            user: The caller's user, or empty for none; None if only the configuration is needed.
+
         Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest ids; SERVER_NOT_READY: it is being probed here.
+            Fault: TOOL_NOT_FOUND, with the nearest ids; SERVER_NOT_READY: it is being probed here;
+                USER_REQUIRED: it acts for users.
         """
         generation = self._common.get(server_id)
         if self._of_tenants:
@@ -120,20 +130,31 @@ class Pool:
         if policy.grants is not None and not policy.is_visible(tenant, agent):
             raise self._not_found(server_id, tenant, agent)
         assert generation is not None
-        if generation.variant.spec.auth.subject == "service" or generation.key.tenant:
+        subject = generation.variant.spec.auth.subject
+        if subject == "service" or user is None or (subject == "tenant" and generation.key.tenant):
             return generation
-        return self._of_tenant(generation, tenant or DEFAULT_TENANT)
+        return self._of_subject(generation, tenant or DEFAULT_TENANT, user)
 
-    def _of_tenant(self, common: Generation, tenant: str) -> Generation:
-        """Return the generation with a tenant's own connections to a server.
+    def _of_subject(self, common: Generation, tenant: str, user: str) -> Generation:
+        """Return the generation with a tenant's or a user's own connections to a server.
 
-        The one of all tenants only stands for the server: nobody's calls use its connection.
+        The one of all only stands for the server: nobody's calls use its connection.
 
         See design.md#tokens-for-remote-servers.
+
+        Raises:
+            Fault: USER_REQUIRED or INVALID_REQUEST.
         """
-        key = VariantKey(common.key.server_id, tenant)
+        server_id = common.key.server_id
+        if common.variant.spec.auth.subject == "tenant":
+            key = VariantKey(server_id, tenant)
+        elif user:
+            key = VariantKey(server_id, tenant, user)
+        else:
+            raise _user_required(server_id)
         generation = self._of_logins.get(key)
         if generation is None:
+            check_caller_names(tenant=tenant, user=user)
             if len(self._of_logins) >= bounds.MAX_OAUTH_GRANTS:
                 self._forget_login(self._unused_login())
             spec = common.variant.spec
@@ -391,6 +412,16 @@ class Pool:
         for key in tuple(self._probe_instances):
             self._close_probe_instance(key)
         await asyncio.gather(*(generation.close() for generation in self.generations))
+
+
+def _user_required(server_id: str) -> Fault:
+    return Fault(
+        Reason.USER_REQUIRED,
+        f"Server {server_id} acts for users, and this call is for none. Call it with the credential"
+        " of a user; or, with a credential of the role delegate, name the user"
+        " (client.session(key, user=...)).",
+        metadata={"server": server_id},
+    )
 
 
 def _pop_serving(replaced: Generation | None) -> Generation | None:

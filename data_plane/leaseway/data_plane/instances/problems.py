@@ -53,6 +53,8 @@ class ServerProblems:
 
     def report_fault(self, fault: Fault) -> None:
         """Report a fault, which stays open until an instance starts."""
+        if self._key.user and fault.metadata.get("login") == "missing":
+            return  # nobody but the user can change that, and the caller is told
         reason = fault.metadata.get("problem", fault.reason.value)
         self._until_start.add(reason)
         self.report(reason, fault.message)

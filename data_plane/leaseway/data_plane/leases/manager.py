@@ -13,6 +13,7 @@ from leaseway.data_plane.core.leases.errors import (
     capacity_error,
     lease_ended,
     not_leasable,
+    other_user,
     told_once,
     wrong_holder,
 )
@@ -109,6 +110,15 @@ class WorkerLeaseManager:
             raise wrong_holder(lease_id, key.server_id)
         return lease
 
+    def check_user(self, lease: WorkerLease | None, user: str) -> None:
+        """Check that a lease of a server that acts for users was acquired for this one.
+
+        Raises:
+            Fault: PERMISSION_DENIED.
+        """
+        if lease is not None and lease.user and lease.user != user:
+            raise other_user(lease.key.server_id)
+
     def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
         """Check that a lease, if it is held, is held by a session of a tenant.
 
@@ -162,6 +172,7 @@ class WorkerLeaseManager:
         key: LeaseKey,
         *,
         agent: str = "",
+        user: str = "",
         acquirer: str = "",
         ttl: float = LEASE_TTL,
     ) -> tuple[WorkerLease, bool]:
@@ -170,17 +181,19 @@ class WorkerLeaseManager:
         Args:
             key: The session and server.
             agent: The calling agent.
+            user: The user for whom it calls, or empty.
             acquirer: The name of the client, or empty.
             ttl: The requested time to live in seconds.
 
         Raises:
             Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
-                TOOL_NOT_FOUND, CAPACITY, or why the instance did not start.
+                TOOL_NOT_FOUND, USER_REQUIRED, CAPACITY, or why the instance did not start;
+                PERMISSION_DENIED: another user of the session holds it.
         """
-        check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
+        check_caller_names(session=key.session, tenant=key.tenant, agent=agent, user=user)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created, starting = self._grant(key, agent, acquirer, ttl)
+            lease, created, starting = self._grant(key, agent, user, acquirer, ttl)
             if starting is not None:
                 await asyncio.shield(starting)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
@@ -188,12 +201,14 @@ class WorkerLeaseManager:
             record_grant(lease, created, self.live_instance(lease))
         return lease, created
 
-    def _grant(self, key: LeaseKey, agent: str, acquirer: str, ttl: float) -> _Granted:
+    def _grant(self, key: LeaseKey, agent: str, user: str, acquirer: str, ttl: float) -> _Granted:
         if self._rejection is not None:
             raise self._rejection
-        generation = self._pool.resolve(key.server_id, key.tenant, agent)
-        if generation.is_shared and self._table.find(key) is None:
+        generation = self._pool.resolve(key.server_id, key.tenant, agent, user)
+        held = self._table.find(key)
+        if generation.is_shared and held is None:
             raise not_leasable(key.server_id)
+        self.check_user(held, user)
         try:
             lease, created = self._table.acquire(
                 key,
@@ -202,6 +217,7 @@ class WorkerLeaseManager:
                 launch_hash=generation.launch_hash,
                 ttl=ttl,
                 agent=agent,
+                user=generation.key.user,
                 acquirer=acquirer,
                 server_limit=generation.variant.spec.instances.max_instances,
                 tenant_limit=_tenant_limit(generation, key.tenant),
@@ -344,9 +360,9 @@ class WorkerLeaseManager:
         self._schedule_tick()
         return False
 
-    def add_user(self, lease: WorkerLease, client: str) -> None:
+    def add_client(self, lease: WorkerLease, client: str) -> None:
         """Record that a client has joined a lease with a call."""
-        self._table.add_user(lease, client)
+        self._table.add_client(lease, client)
 
     def revoke(self, lease_id: str, cause: str) -> None:
         """End a lease against its holder's will; does nothing if it is not held."""
@@ -370,7 +386,7 @@ class WorkerLeaseManager:
     def _reconcile_lease(self, lease: WorkerLease, now: float) -> None:
         server_id = lease.key.server_id
         try:
-            current = self._pool.resolve(server_id, lease.key.tenant)
+            current = self._pool.resolve(server_id, lease.key.tenant, user=lease.user)
         except Fault:
             self._table.schedule_end(lease, now, f"server {server_id} was removed")
             return

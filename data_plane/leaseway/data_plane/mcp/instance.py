@@ -301,7 +301,6 @@ class Instance:
                     self.spec,
                     self.resolved_values,
                     InstanceProblems(self._listener, self),
-                    self.spec.key.tenant,
                 ),
             )
         context = context_type(

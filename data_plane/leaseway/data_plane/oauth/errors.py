@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import shlex
+from typing import Final, Protocol
 
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact
@@ -19,6 +20,7 @@ class AuthorizationError(Exception):
         is_unreachable: Whether there was no response at all.
         is_lasting: Whether another try fails in the same way until somebody acts.
         needs_login: Whether a person must log in (again).
+        has_ended: Whether there was a login that has expired or was revoked.
         retry_delay: Seconds that the authorization server asks to wait, or None.
     """
 
@@ -31,6 +33,7 @@ class AuthorizationError(Exception):
         is_unreachable: bool = False,
         is_lasting: bool = False,
         needs_login: bool = False,
+        has_ended: bool = False,
         retry_delay: float | None = None,
     ) -> None:
         super().__init__(text)
@@ -39,6 +42,7 @@ class AuthorizationError(Exception):
         self.is_unreachable = is_unreachable
         self.is_lasting = is_lasting
         self.needs_login = needs_login
+        self.has_ended = has_ended
         self.retry_delay = retry_delay
 
 
@@ -48,10 +52,24 @@ def described(text: str) -> str:
     return line[:_MAX_DESCRIPTION].rstrip(".")
 
 
-def fault_of(server: str, error: AuthorizationError, tenant: str = "") -> Fault:
+class Subject(Protocol):
+    """Whose token is wanted, for which server."""
+
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def user(self) -> str: ...
+
+
+def fault_of(wanted: Subject, error: AuthorizationError) -> Fault:
     """Return the fault of a call, or of a start, that got no token."""
     if error.needs_login:
-        return _login_required(server, error, tenant)
+        return _login_required(wanted, error)
+    server = wanted.server
     metadata = {"server": server, "problem": Reason.AUTHORIZATION_FAILED.value}
     if error.code:
         metadata["oauth_error"] = error.code
@@ -68,12 +86,19 @@ def fault_of(server: str, error: AuthorizationError, tenant: str = "") -> Fault:
     )
 
 
-def _login_required(server: str, error: AuthorizationError, tenant: str) -> Fault:
-    command = f"leaseway login {server}" + (f" --tenant {tenant}" if tenant else "")
+def _login_required(wanted: Subject, error: AuthorizationError) -> Fault:
+    server, tenant, user = wanted.server, wanted.tenant, wanted.user
+    named = {"tenant": tenant, "user": user}
+    words = [f"--{option} {shlex.quote(name)}" for option, name in named.items() if name]
+    command = " ".join(["leaseway login", server, *words])
     whom = f"the tenant {tenant} needs a login" if tenant else "a login is needed"
+    if user:
+        whom = f"the user {user} of the tenant {tenant} needs a login"
     metadata = {
         "server": server,
         "tenant": tenant,
+        "user": user,
+        "login": "ended" if error.has_ended else "missing",
         "command": command,
         "problem": Reason.LOGIN_REQUIRED.value,
     }

@@ -25,6 +25,7 @@ class Wanted:
         auth: Its configured grant.
         client: The client, resolved.
         tenant: The tenant whose token it is; empty for the service's own.
+        user: The tenant's user whose token it is; empty for the tenant's own.
     """
 
     server: str
@@ -32,13 +33,20 @@ class Wanted:
     auth: Auth
     client: Client = field(repr=False)
     tenant: str = ""
+    user: str = ""
 
     @property
     def login(self) -> LoginKey:
         """The key of its sealed token."""
         auth = self.auth
         return LoginKey(
-            self.server, self.url, self.tenant, self.client.id, auth.issuer, auth.resource
+            self.server,
+            self.url,
+            self.tenant,
+            self.client.id,
+            auth.issuer,
+            auth.resource,
+            self.user,
         )
 
     @property

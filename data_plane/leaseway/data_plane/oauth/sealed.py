@@ -105,20 +105,24 @@ class SealedTokens:
         if self._store is None:
             raise AuthorizationError("this worker has no vault for logins", is_lasting=True)
         try:
-            wanted = self._with_tenant(self._store, wanted)
+            wanted = self._with_subject(self._store, wanted)
             with self._store.exclusive(wanted.login, _LOCK):
                 return self._refreshed(self._store, wanted, attempt)
         except VaultError as error:
             raise AuthorizationError(str(error).rstrip("."), is_lasting=True) from None
 
-    def _with_tenant(self, store: LoginStore, wanted: Wanted) -> Wanted:
-        """Return what is wanted for a tenant: a probe uses the first login that there is."""
-        if wanted.tenant:
+    def _with_subject(self, store: LoginStore, wanted: Wanted) -> Wanted:
+        """Return what is wanted for a subject: a probe uses the first login that there is."""
+        is_for_users = wanted.auth.subject == "user"
+        if wanted.user or (wanted.tenant and not is_for_users):
             return wanted
         logins, _ = store.all(wanted.server)
         for login in logins:
-            found = replace(wanted, tenant=login.key.tenant)
-            if found.login == login.key and not login.ended:
+            key = login.key
+            if wanted.tenant not in ("", key.tenant) or bool(key.user) is not is_for_users:
+                continue
+            found = replace(wanted, tenant=key.tenant, user=key.user)
+            if found.login == key and not login.ended:
                 return found
         raise AuthorizationError("nobody is logged in", needs_login=True)
 
@@ -127,7 +131,7 @@ class SealedTokens:
         if login is None:
             raise AuthorizationError("nobody is logged in", needs_login=True)
         if login.ended:
-            raise AuthorizationError(f"the login {login.ended}", needs_login=True)
+            raise AuthorizationError(f"the login {login.ended}", needs_login=True, has_ended=True)
         if attempt.challenge.status == 403:
             raise self._needs_more(store, login, attempt)
         if self._is_usable(login, attempt):
@@ -138,13 +142,15 @@ class SealedTokens:
         if moves and has_left(web, wanted.web_url, attempt.challenge, login.issuer):
             store.write(login.ended_by("is of an authorization server that it no longer uses"))
             raise AuthorizationError(
-                "it uses another authorization server than at the login", needs_login=True
+                "it uses another authorization server than at the login",
+                needs_login=True,
+                has_ended=True,
             )
         if attempt.is_new and login.access_token:
             return self._answer(login)
         if not login.refresh_token:
             store.write(login.ended_by("has expired"))
-            raise AuthorizationError("the login has expired", needs_login=True)
+            raise AuthorizationError("the login has expired", needs_login=True, has_ended=True)
         form = {
             "grant_type": "refresh_token",
             "refresh_token": login.refresh_token,
@@ -158,7 +164,10 @@ class SealedTokens:
                 raise
             store.write(login.ended_by("has expired or was revoked"))
             raise AuthorizationError(
-                "the login has expired or was revoked", code=error.code, needs_login=True
+                "the login has expired or was revoked",
+                code=error.code,
+                needs_login=True,
+                has_ended=True,
             ) from None
         finally:
             del keep

@@ -147,17 +147,17 @@ class Tokens:
         spec: ServerSpec,
         resolved: ResolvedValues,
         problems: InstanceProblems,
-        tenant: str = "",
     ) -> TokenAuthorization | None:
         """Return the authorization of an instance's requests, or None if its server has none."""
         if not spec.auth:
             return None
         server, client = spec.key.server_id, Client.of(spec.auth, resolved.auth)
+        tenant, user = spec.key.tenant, spec.key.user
         if spec.auth.subject == "service":
             tenant = ""  # a tenant's own variant of the server uses the same token
-        wanted = Wanted(server, resolved.url, spec.auth, client, tenant)
+        wanted = Wanted(server, resolved.url, spec.auth, client, tenant, user)
         settings = canonical_bytes(replace(spec.auth, values={}))  # `client` has the values
-        key = (server, resolved.url, client, tenant, settings)
+        key = (server, resolved.url, client, tenant, user, settings)
         grant = self._grants.pop(key, None) or _Grant(wanted, self._attempt, self._now)
         self._grants[key] = grant
         while len(self._grants) > bounds.MAX_OAUTH_GRANTS:
@@ -316,7 +316,7 @@ class _Grant:
         delay = max(error.retry_delay or 0.0, backoff.ceiling(self._failures))
         self._failures += 1
         self._not_before = self._now() + delay
-        fault = self._fault = fault_of(self._wanted.server, error, self._wanted.tenant)
+        fault = self._fault = fault_of(self._wanted, error)
         fault.retry_delay = None if error.is_lasting or error.needs_login else delay
         token = self._token
         if token is not None and (refused or self._now() >= token.expires_at):
@@ -331,4 +331,4 @@ class _Grant:
             " scopes and issuer, and the clocks of both",
             is_lasting=True,
         )
-        return fault_of(self._wanted.server, error)
+        return fault_of(self._wanted, error)

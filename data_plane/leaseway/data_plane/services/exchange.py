@@ -95,7 +95,11 @@ class ExchangeStream:
         self._rejected_chunks: dict[int, Fault] = {}
         self._long_arguments: dict[int, int] = {}  # bytes by call id; pruned when counted
         self._caller = caller()
-        self._is_bound = self._caller.tenant is not None or self._caller.agent is not None
+        self._is_bound = (
+            self._caller.tenant is not None
+            or self._caller.agent is not None
+            or not self._caller.names_users
+        )
         self.connection = str(context.peer())
         self.client = _client(self._caller, self.connection)
         self.client_calls = _ClientCalls(_scope(self._caller))
@@ -250,6 +254,7 @@ class ExchangeStream:
             if self._is_bound:
                 call.tenant = self._caller.tenant_for(call.tenant)
                 call.agent = self._caller.agent_for(call.agent)
+                call.user = self._caller.user_for(call.user)
         except Fault as fault:
             self._replies.reject_call(call_id, fault)
             return

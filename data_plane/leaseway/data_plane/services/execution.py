@@ -168,7 +168,8 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             return self.continuations.resume(request.request_state, tenant, request.input_responses)
         check_client_version(request.client, "this worker")
         agent = request.client.agent
-        check_caller_names(session=request.session, tenant=request.tenant, agent=agent)
+        user = request.client.user
+        check_caller_names(session=request.session, tenant=request.tenant, agent=agent, user=user)
         call = self._call(request, context)
         call.wants_progress = sink.keeps_events
         call.log_level = log_level
@@ -212,6 +213,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             registry_version=request.registry_version,
             tenant=request.tenant,
             agent=request.client.agent,
+            user=request.client.user,
             session=request.session,
             lease_id=request.lease_id,
             timeout_ms=max(1, int(remaining * 1000)) if remaining is not None else 0,

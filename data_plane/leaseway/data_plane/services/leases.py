@@ -128,6 +128,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         lease, created = await self._leases.acquire(
             key,
             agent=request.client.agent,
+            user=request.client.user,
             acquirer=request.acquirer[:MAX_KEY_LENGTH],
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
         )

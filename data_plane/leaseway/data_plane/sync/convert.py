@@ -157,6 +157,7 @@ def problem_to_proto(problem: WorkerProblem, worker_id: str) -> admin_pb2.Proble
         last_seen=now,
         count=1,
         severity=problem.severity,
+        subject=key.user,
     )
 
 
@@ -196,6 +197,8 @@ def instances_to_proto(
         for live in generation.instances
     ]
     for generation in generations:
+        if generation.key.user and generation.needs_login:
+            continue  # one user's missing login says nothing about the server
         if generation.is_backing_off or generation.is_resting:
             state = "backoff" if generation.is_backing_off else "idle"
             statuses.append(_status(generation, worker_id, state, None))

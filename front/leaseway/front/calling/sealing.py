@@ -44,7 +44,8 @@ class Owner(NamedTuple):
 
     Attributes:
         tenant: The client's tenant.
-        principal: The name of its principal; empty if clients are not told apart.
+        principal: The name of its principal, and of the user that it names; empty if clients are
+            not told apart.
     """
 
     tenant: str

@@ -17,16 +17,17 @@ from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
 from leaseway.wire.channels.fair_shares import Holder, who_gives_way
+from leaseway.wire.names import check_caller_names
 
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""
 
-FrontBuilder = Callable[[str, str, str | None, str], HttpFront]
-"""Builds the front of a tenant, an agent, a key and a principal, whose name is empty if clients
-are not told apart."""
+FrontBuilder = Callable[[str, str, str | None, str, str], HttpFront]
+"""Builds the front of a tenant, an agent, a key, a principal, whose name is empty if clients are
+not told apart, and the user that the principal names, or empty."""
 _EVERYBODY: Final = Holder("everybody", "")
-_CallerKey = tuple[str, str, bytes]
-"""The tenant, the agent and the credential's digest."""
+_CallerKey = tuple[str, str, bytes, str]
+"""The tenant, the agent, the credential's digest and the named user."""
 
 
 class TooManyCallers(Exception):
@@ -78,27 +79,36 @@ class Callers:
         """The issuers of accepted tokens."""
         return self._authenticator.issuers if self._authenticator is not None else ()
 
-    async def authenticate(self, authorization: str | None) -> HttpFront:
+    async def authenticate(self, authorization: str | None, user: str = "") -> HttpFront:
         """Return the front of the caller with an `Authorization` header; see `identify`."""
-        return (await self.identify(authorization))[0]
+        return (await self.identify(authorization, user))[0]
 
-    async def identify(self, authorization: str | None) -> tuple[HttpFront, Holder | None]:
+    async def identify(
+        self, authorization: str | None, user: str = ""
+    ) -> tuple[HttpFront, Holder | None]:
         """Return the front of the caller with an `Authorization` header, and who it is.
 
         The latter is None if all clients are one caller.
 
+        Args:
+            authorization: The header.
+            user: The user for whom the request is, or empty; only delegates name one.
+
         Raises:
-            Fault: The credential is invalid, or lacks the role caller.
+            Fault: The credential is invalid, lacks the role caller, or may not name the user.
             TooManyCallers: There are too many other callers.
         """
+        check_caller_names(user=user)
         if self._authenticator is None:
-            return self._front((self._tenant, self._agent, b""), self._key, _EVERYBODY), None
+            key = (self._tenant, self._agent, b"", user)
+            return self._front(key, self._key, _EVERYBODY), None
         principal = await self._authenticator.principal(authorization)
         principal.check_roles({Role.CALLER}, "MCP")
         credential = (authorization or "").partition(" ")[2].strip()
         tenant = self._tenant if principal.tenant is None else principal.tenant
         digest = hashlib.sha256(credential.encode()).digest()
-        key = (tenant, principal.agent_for(self._agent), digest)
+        named = principal.user_for(user) if user else ""
+        key = (tenant, principal.agent_for(self._agent), digest, named)
         holder = Holder(tenant, principal.name)
         front = self._front(key, credential, holder)
         if key not in self._guards:
@@ -149,9 +159,11 @@ class Callers:
         front = self._fronts.get(key)
         if front is None:
             self._make_room(holder)
-            tenant, agent, _ = key
+            tenant, agent, _, user = key
             principal = "" if holder is _EVERYBODY else holder.principal
-            front = self._fronts[key] = self._build_front(tenant, agent, credential, principal)
+            front = self._fronts[key] = self._build_front(
+                tenant, agent, credential, principal, user
+            )
             self._holders[key] = holder
             front.start()
         self._fronts.move_to_end(key)

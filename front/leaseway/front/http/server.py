@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,12 +20,15 @@ from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
 from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
+from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
 _SHUTDOWN_TIMEOUT: Final = 1.0
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 """The path of the OAuth protected resource metadata (RFC 9728)."""
+_USER: Final = "Leaseway-User"
+"""The header with the user for whom a request is, if its credential may name users."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -132,7 +135,11 @@ class HttpServer:
     async def _authenticate(self, http: web.BaseRequest) -> tuple[HttpFront, Holder | None]:
         """Return the front of the caller, and who it is if it has proved that."""
         try:
-            return await self._callers.identify(http.headers.get("Authorization"))
+            return await self._callers.identify(
+                http.headers.get("Authorization"), _user_of(http.headers)
+            )
+        except HttpError:
+            raise
         except TooManyCallers as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         except Fault as fault:
@@ -169,6 +176,20 @@ class HttpServer:
 
     def _base_url(self, http: web.BaseRequest) -> str:
         return self._public_url or f"{http.scheme}://{http.host}".replace('"', "")
+
+
+def _user_of(headers: Mapping[str, str]) -> str:
+    """Return the user that a request names, or empty.
+
+    Raises:
+        HttpError: It names several, or one with a name that nobody can have.
+    """
+    users = [value for name, value in headers.items() if name.lower() == _USER.lower()]
+    if not users:
+        return ""
+    if len(users) > 1 or not is_valid_key(users[0]) or not is_text(users[0]):
+        raise HttpError(400, f"The header {_USER} names one user, with {KEY_RULE}.")
+    return users[0]
 
 
 def _make_request(

@@ -51,6 +51,7 @@ class Client(Calls):
         agent: The tenant's agent that calls; shown in leases and traces.
         tenant: The tenant whose tools to use; None means the default tenant.
         key: The shared key; None means LEASEWAY_KEY, or no key.
+        user: As for `AsyncClient`.
         on_elicitation: As for `AsyncClient`, but not async; it runs in the calling thread.
         on_sampling: As for `AsyncClient`, but not async; it runs in the calling thread.
         roots: As for `AsyncClient`.
@@ -64,13 +65,14 @@ class Client(Calls):
 
     _inner: AsyncClient
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the names and handlers of a client
         self,
         address: str | None = None,
         *,
         agent: str | None = None,
         tenant: str | None = None,
         key: str | None = None,
+        user: str | None = None,
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
@@ -81,7 +83,7 @@ class Client(Calls):
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=False)
         self._handlers = handlers or None
-        self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
+        self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key, user=user)
         self._inner._media.wait = LOOP_THREAD.run
         self._lock = ThreadLock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
@@ -97,10 +99,10 @@ class Client(Calls):
         self._inner._closed = True
         LOOP_THREAD.run_exit(self._inner.close)
 
-    def session(self, key: str, *, idle: float | None = None) -> Session:
+    def session(self, key: str, *, idle: float | None = None, user: str | None = None) -> Session:
         """Return the session with a key; see `AsyncClient.session`."""
         with self._lock.current:
-            inner = self._inner._session(key, idle)
+            inner = self._inner._session(key, idle, user)
             if inner._closed:
                 LOOP_THREAD.run(partial(_reopened, inner))
             session = self._sessions.get(key)

@@ -23,6 +23,7 @@ from leaseway.sdk.leases.book import Lease, SessionLeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.identity import ClientIdentity
+from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
@@ -44,6 +45,7 @@ class CallRunner:
         pool: Connections to the workers.
         leases: The client's leases.
         own_session: The session of calls that are made outside a session.
+        users: The users for whom sessions call.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class CallRunner:
         pool: WorkerPool,
         leases: LeaseManager,
         own_session: str,
+        users: SessionUsers,
     ) -> None:
         self.media: MediaReader | None = None  # set by the client that reads artifacts
         self._own_session = own_session
         make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
         self._heads = lru_cache(_MAX_CACHED)(make_head)
+        self._user_of = users.of
         self._resolver = resolver
         self._pool = pool
         self._leases = leases
@@ -72,6 +76,7 @@ class CallRunner:
             Fault: The call failed, and no other try is possible.
         """
         self._tracer.start(state)
+        state.user = self._user_of(state.session)
         timeout = state.timeout
         try:
             if timeout is None:
@@ -131,7 +136,9 @@ class CallRunner:
             tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
         if state.events is not None:
             state.events.deadline = state.deadline
-        head = target.head + self._heads(state.session) + _optional_fields(state, lease_id)
+        head = (
+            target.head + self._heads(state.session, state.user) + _optional_fields(state, lease_id)
+        )
         arguments = state.payload
         if state.request is not None:
             fields, arguments = state.request.complete(target)
@@ -244,9 +251,10 @@ def _has_lease(result: execution_pb2.Result) -> bool:
     return result.HasField("new_lease") or result.HasField("joined_lease")
 
 
-def _session_head(tenant: str, agent: str, session: str) -> bytes:
+def _session_head(tenant: str, agent: str, session: str, user: str) -> bytes:
     """Return the fields of every call in a session, as a serialized `Call`."""
-    return execution_pb2.Call(tenant=tenant, agent=agent, session=session).SerializeToString()
+    call = execution_pb2.Call(tenant=tenant, agent=agent, session=session, user=user)
+    return call.SerializeToString()
 
 
 def _optional_fields(state: CallState, lease_id: str) -> bytes:

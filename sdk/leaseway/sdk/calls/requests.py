@@ -144,6 +144,7 @@ class CallState:
     open_ended = False
     repeated = False
     acquirer = ""
+    user = ""
     expected_lease: str | None = None
     span: Span | None = None
     trace = NO_TRACE

@@ -62,6 +62,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         agent: The tenant's agent that calls; shown in leases and traces.
         tenant: The tenant whose tools to use; None means the default tenant.
         key: The shared key; None means LEASEWAY_KEY, or no key.
+        user: The tenant's user for whom it calls, for servers that act for users; None means the
+            user of the key, if it has one. Naming a user needs a key with the role delegate, or
+            none at all.
         on_elicitation: Asks a person for a server; used by all calls, prompts and resources
             unless a call has its own handler; see `CallOptions`.
         on_sampling: Asks a model for a server, in the same way.
@@ -75,13 +78,14 @@ class AsyncClient(AsyncListings, AsyncCalls):
         TypeError: A parameter has the wrong type.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the names and handlers of a client
         self,
         address: str | None = None,
         *,
         agent: str | None = None,
         tenant: str | None = None,
         key: str | None = None,
+        user: str | None = None,
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
@@ -89,7 +93,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
     ) -> None:
         check_callback("on_approval", on_approval, may_be_async=True)
         self._on_approval = on_approval
-        self._identity: ClientIdentity = identify(address, agent, tenant, key)
+        self._identity: ClientIdentity = identify(address, agent, tenant, key, user)
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=True)
         self._handlers = handlers or None
@@ -127,7 +131,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
             else:
                 runtime.abort()
 
-    def session(self, key: str, *, idle: float | None = None) -> AsyncSession:
+    def session(
+        self, key: str, *, idle: float | None = None, user: str | None = None
+    ) -> AsyncSession:
         """Return the session with a key: one conversation or job, named by the caller.
 
         The same key names the same session in all processes of the tenant.
@@ -138,16 +144,22 @@ class AsyncClient(AsyncListings, AsyncCalls):
                 after this client was closed; `math.inf` for not before that, and then 600. None
                 keeps the current value, which is first 600, or never inside a `with` block. Later
                 calls raise `LeaseReleased` until `acquire` or `release`.
+            user: The user for whom the session calls, as for the client. None keeps the current
+                one, which is first the client's.
 
         Raises:
             InvalidRequest: The key is empty, has more than 256 characters or control characters,
-                or `idle` is not positive.
-            TypeError: The key is not a str, or `idle` not a number.
+                `idle` is not positive, or the session calls for another user.
+            TypeError: The key or the user is not a str, or `idle` not a number.
         """
-        return self._session(key, idle)._reopen()
+        return self._session(key, idle, user)._reopen()
 
-    def _session(self, key: str, idle: float | None = None) -> AsyncSession:
+    def _session(
+        self, key: str, idle: float | None = None, user: str | None = None
+    ) -> AsyncSession:
         check_key("session", key)
+        if user is not None:
+            check_key("user", user)
         if idle is not None:
             check_seconds("idle", idle)
             if idle <= 0:
@@ -159,6 +171,13 @@ class AsyncClient(AsyncListings, AsyncCalls):
             session = self._sessions[key] = AsyncSession(self, key)
         if idle is not None:
             session._idle = idle
+        if user:
+            if session.user not in ("", user):
+                raise InvalidRequest(
+                    f"Session {key!r} calls for the user {session.user!r}; give each user sessions "
+                    "of their own."
+                )
+            session.user = user
         return session
 
     async def acquire(

@@ -34,6 +34,7 @@ class AsyncSession(AsyncCalls):
 
     Attributes:
         key: The session's name, unique in the tenant.
+        user: The user for whom it calls; empty means the client's.
     """
 
     def __init__(self, client: RuntimeOwner, key: str) -> None:
@@ -44,6 +45,7 @@ class AsyncSession(AsyncCalls):
         self._closed = False
         self._idle: float | None = None
         self.key = key
+        self.user = ""
 
     def _reopen(self) -> Self:
         runtime = self._client._open_runtime
@@ -62,6 +64,8 @@ class AsyncSession(AsyncCalls):
                 "released. Call client.session(key) to use it again, with new leases."
             )
         runtime, _ = self._client._scope()
+        if self.user:
+            runtime.users.bind(self.key, self.user)
         if self._idle is not None:
             runtime.leases.set_idle_limit(self.key, self._idle)
         elif self._entered:

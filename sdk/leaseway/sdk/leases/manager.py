@@ -22,6 +22,7 @@ from leaseway.sdk.leases.placement import SharedPlacements
 from leaseway.sdk.leases.releases import LEASE_ENDED, LeaseReleases, should_reconnect
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, decide, more_informative
 from leaseway.sdk.transport.control import ControlPlane
+from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, MAX_LEASE_TTL, STARTUP_TIMEOUT
@@ -49,13 +50,16 @@ class LeaseManager:
         control: Places leases on workers.
         pool: Connections to the workers.
         acquirer: The client's random name, which is sent with each acquisition.
+        users: The users for whom sessions call.
 
     Attributes:
         book: The state of all leases.
         losses: Detects that a lease was lost with its worker.
     """
 
-    def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
+    def __init__(
+        self, control: ControlPlane, pool: WorkerPool, acquirer: str, users: SessionUsers
+    ) -> None:
         self.book = LeaseBook()
         # A reference cycle would keep channels alive after their loop closed, and gRPC would report
         # errors in the next loop.
@@ -63,6 +67,7 @@ class LeaseManager:
         self.losses = LossDetector(control, self.book, lambda lost: me._release_lost(lost))
         self._control = control
         self._pool = pool
+        self._users = users
         self._loop = asyncio.get_running_loop()
         self._keep_alive = KeepAliveTasks(self.book, pool, lambda lease: me._release_idle(lease))
         self._idle_limits: dict[str, float] = {}
@@ -500,7 +505,7 @@ class LeaseManager:
         link = self._pool.link(worker)
         sent_at = self._loop.time()
         request = leases_pb2.AcquireLeaseRequest(
-            client=self._control.identity.client_info,
+            client=self._control.identity.client_info_for(self._users.of(key.session)),
             tenant=self._control.identity.tenant,
             session=key.session,
             server_id=key.server_id,

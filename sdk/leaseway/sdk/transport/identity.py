@@ -27,12 +27,14 @@ class ClientIdentity:
         agent: The agent of the tenant; empty means unnamed.
         tenant: The tenant; empty means the default one.
         key: The shared key, or None.
+        user: The tenant's user for whom it calls; empty means none, or that of the key.
     """
 
     address: str
     agent: str
     tenant: str
     key: str | None
+    user: str = ""
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
@@ -51,32 +53,47 @@ class ClientIdentity:
             protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=self.agent
         )
 
+    def client_info_for(self, user: str) -> catalog_pb2.ClientInfo:
+        """Return the same for a user, or for none if the name is empty."""
+        if not user:
+            return self.client_info
+        info = catalog_pb2.ClientInfo(user=user)
+        info.MergeFrom(self.client_info)
+        return info
+
     def __repr__(self) -> str:
         return f"ClientIdentity({self.address!r}, agent={self.agent!r}, tenant={self.tenant!r})"
 
 
 def identify(
-    address: str | None, agent: str | None, tenant: str | None, key: str | None
+    address: str | None,
+    agent: str | None,
+    tenant: str | None,
+    key: str | None,
+    user: str | None = None,
 ) -> ClientIdentity:
     """Return an identity; missing values are read from the environment.
 
     Raises:
         ValueError: The address is not HOST:PORT, or the key cannot be sent.
         TypeError: One of them is not a string.
-        InvalidRequest: The agent or tenant is too long or has control characters.
+        InvalidRequest: The agent, tenant or user is too long or has control characters.
     """
-    given = {"address": address, "agent": agent, "tenant": tenant, "key": key}
+    given = {"address": address, "agent": agent, "tenant": tenant, "key": key, "user": user}
     for parameter, value in given.items():
         if value is not None:
             check_text(parameter, value)
     check_key("agent", agent or "")
+    check_key("user", user or "")
     check_tenant(tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     endpoints = [parse_endpoint(part.strip()) for part in chosen.split(",")]
     if any(endpoint.port == 0 for endpoint in endpoints):
         raise ValueError(f"'{chosen}' names port 0, on which no server listens; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
-    return ClientIdentity(",".join(map(str, endpoints)), agent or "", tenant or "", shared)
+    return ClientIdentity(
+        ",".join(map(str, endpoints)), agent or "", tenant or "", shared, user or ""
+    )
 
 
 def channel_options(address: str) -> list[tuple[str, Any]]:

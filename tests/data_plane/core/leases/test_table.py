@@ -324,7 +324,7 @@ def test_a_lease_is_released_when_its_last_client_leaves() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0)
     for client in ("one", "two"):
-        table.add_user(lease, client)
+        table.add_client(lease, client)
     assert not table.leave(lease, "one", 1, keep=0, idle=0)
     assert not table.leave(lease, "stranger", 1, keep=0, idle=0)
     assert table.leave(lease, "two", 1, keep=0, idle=0)
@@ -334,7 +334,7 @@ def test_a_lease_with_unknown_users_is_never_released_by_a_client_that_leaves() 
     table = LeaseTable("inc")
     lease = take(table, 0)
     for number in range(65):
-        table.add_user(lease, f"client-{number}")
+        table.add_client(lease, f"client-{number}")
     assert not any(
         table.leave(lease, f"client-{number}", 1, keep=0, idle=0) for number in range(65)
     )
@@ -344,7 +344,7 @@ def test_a_left_lease_is_kept_without_renewals_until_it_is_idle() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0)
     table.set_started(lease)
-    table.add_user(lease, "one")
+    table.add_client(lease, "one")
     assert not table.leave(lease, "one", 10, keep=600, idle=10)
     table.start_call(lease, 500)
     table.end_call(lease, 510)

@@ -56,6 +56,7 @@ def key() -> None:
 )
 @click.option("--tenant", help="The tenant of the key's calls.")
 @click.option("--agent", help="The agent of the key's calls; default: any.")
+@click.option("--user", help="The user of the key's calls; default: none.")
 @click.option(
     "--role",
     "roles",
@@ -73,6 +74,7 @@ def key() -> None:
 def create(
     tenant: str | None,
     agent: str | None,
+    user: str | None,
     roles: tuple[str, ...],
     days: float | None,
     note: str,
@@ -89,6 +91,7 @@ def create(
                 roles=[Role(role) for role in roles] or [Role.CALLER],
                 tenant=tenant,
                 agent=agent,
+                user=user,
                 now=now,
                 expires_at=None if days is None else now + days * _DAY,
                 note=note,
@@ -119,6 +122,7 @@ def list_(as_json: bool, path: Path) -> None:
             record.id,
             record.tenant or "-",
             record.agent or "-",
+            record.user or "-",
             ",".join(sorted(record.roles)),
             record.state(now),
             record.created_at,
@@ -127,7 +131,7 @@ def list_(as_json: bool, path: Path) -> None:
         )
         for record in records.values()
     ]
-    names = ("ID", "TENANT", "AGENT", "ROLES", "STATE", "MADE", "ENDS", "NOTE")
+    names = ("ID", "TENANT", "AGENT", "USER", "ROLES", "STATE", "MADE", "ENDS", "NOTE")
     print_table(names, rows, f"{path} contains no keys.")
 
 
@@ -147,6 +151,7 @@ def _record_json(record: KeyRecord, now: float) -> dict[str, object]:
         "id": record.id,
         "tenant": record.tenant,
         "agent": record.agent,
+        "user": record.user,
         "roles": sorted(record.roles),
         "state": record.state(now),
         "created_at": record.created_at,

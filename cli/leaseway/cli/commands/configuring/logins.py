@@ -21,7 +21,7 @@ from leaseway.cli.output.tables import print_json, print_table, say
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, VaultPlace
 from leaseway.vault.logins import Login, LoginStore
-from leaseway.wire.names import DEFAULT_TENANT, is_valid_tenant, nearest
+from leaseway.wire.names import DEFAULT_TENANT, KEY_RULE, is_valid_key, is_valid_tenant, nearest
 
 if TYPE_CHECKING:
     from leaseway.data_plane.oauth.login import Told
@@ -32,6 +32,10 @@ _TENANT: Final = click.option(
     default=DEFAULT_TENANT,
     show_default=True,
     help="The tenant whose calls use the login.",
+)
+
+_USER: Final = click.option(
+    "--user", default="", help="The tenant's user whose calls use the login, with for: user."
 )
 
 
@@ -49,11 +53,13 @@ class _Secrets:
     epilog=examples(
         "leaseway login tracker",
         "leaseway login tracker --tenant acme",
+        "leaseway login mail --tenant acme --user anna",
         "leaseway login tracker --device",
     )
 )
 @click.argument("server")
 @_TENANT
+@_USER
 @click.option("--device", is_flag=True, help="Enter a code on another device instead.")
 @click.option("--no-browser", is_flag=True, help="Only print the address, and open nothing.")
 @config_option
@@ -61,20 +67,21 @@ class _Secrets:
 def login(
     server: str,
     tenant: str,
+    user: str,
     device: bool,
     no_browser: bool,
     config: tuple[str, ...],
     vault: VaultPlace,
 ) -> None:
-    """Log a tenant in to a remote server.
+    """Log a tenant or a user in to a remote server.
 
-    The entry of SERVER has auth: {authorization_code: {for: tenant}}. Run this as the workers' user
-    on their machine. They use the login at once, and renew it.
+    The entry of SERVER has auth: {authorization_code: {for: tenant}}, or for: user. Run this as the
+    workers' user on their machine. They use the login at once, and renew it.
     """
     from leaseway.data_plane.oauth.errors import AuthorizationError
     from leaseway.data_plane.oauth.login import LoginRequest, log_in
 
-    wanted = _wanted(server, tenant, config, vault)
+    wanted = _wanted(server, tenant, user, config, vault)
     request = LoginRequest(wanted, lambda told: _tell(told, not no_browser), by_device=device)
     with as_failure(VaultError):
         try:
@@ -90,7 +97,11 @@ def login(
     if not found.refresh_token:
         end = "when it expires" if found.expires_at is None else f"at {_time(found.expires_at)}"
         say(f"leaseway: The login cannot be renewed; it ends {end}.", err=True)
-    say(f"leaseway: The tenant {tenant} is logged in to the server {server}.", err=True)
+    say(f"leaseway: {_whom(tenant, user)} is logged in to the server {server}.", err=True)
+
+
+def _whom(tenant: str, user: str) -> str:
+    return f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
 
 
 def _tell(told: Told, opens: bool) -> None:
@@ -114,11 +125,12 @@ def logins(as_json: bool, vault: VaultPlace) -> int:
         print_json([_as_data(person) for person in people])
     else:
         print_table(
-            ("SERVER", "TENANT", "STATE", "SINCE", "ISSUER", "SCOPES"),
+            ("SERVER", "TENANT", "USER", "STATE", "SINCE", "ISSUER", "SCOPES"),
             [
                 (
                     person.key.server,
                     person.key.tenant,
+                    person.key.user or "-",
                     _state(person),
                     datetime.fromtimestamp(person.granted_at, UTC),
                     person.issuer,
@@ -137,6 +149,7 @@ def _as_data(found: Login) -> dict[str, object]:
     return {
         "server": found.key.server,
         "tenant": found.key.tenant,
+        "user": found.key.user,
         "state": _state(found),
         "since": datetime.fromtimestamp(found.granted_at, UTC),
         "issuer": found.issuer,
@@ -155,15 +168,20 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "minutes")
 
 
-@click.command(epilog=examples("leaseway logout tracker --tenant acme"))
+@click.command(
+    epilog=examples(
+        "leaseway logout tracker --tenant acme", "leaseway logout mail --tenant acme --user anna"
+    )
+)
 @click.argument("server")
 @_TENANT
+@_USER
 @config_option
 @vault_option
-def logout(server: str, tenant: str, config: tuple[str, ...], vault: VaultPlace) -> None:
-    """End a tenant's login to a remote server.
+def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: VaultPlace) -> None:
+    """End a tenant's or a user's login to a remote server.
 
-    The tokens are revoked where they were issued.
+    Workers close its connections, and the tokens are revoked where they were issued.
     """
     from leaseway.data_plane.oauth.login import revoke
     from leaseway.data_plane.oauth.requests import Client
@@ -171,21 +189,27 @@ def logout(server: str, tenant: str, config: tuple[str, ...], vault: VaultPlace)
     store = LoginStore(vault)
     with as_failure(VaultError):
         found, _ = store.all(server)
-        ended = [each for each in found if each.key.tenant == tenant and each.granted_at]
+        ended = [
+            each
+            for each in found
+            if (each.key.tenant, each.key.user) == (tenant, user) and each.granted_at
+        ]
         if not ended:
-            raise CliFailure(f"The tenant {tenant} is not logged in to the server {server}.")
+            raise CliFailure(f"{_whom(tenant, user)} is not logged in to the server {server}.")
         for each in ended:
             store.remove(each.key)  # first: no worker uses it from now on
             client = Client("")
             if not each.metadata.get("client"):
-                client = _wanted(server, tenant, config, vault).client
+                client = _wanted(server, tenant, user, config, vault).client
             cause = revoke(each, client)
             if cause is not None:
                 say(f"leaseway: Its tokens were not revoked: {cause}.", err=True)
-    say(f"leaseway: The tenant {tenant} is logged out of the server {server}.", err=True)
+    say(f"leaseway: {_whom(tenant, user)} is logged out of the server {server}.", err=True)
 
 
-def _wanted(server: str, tenant: str, config: Sequence[str], vault: VaultPlace) -> Wanted:
+def _wanted(
+    server: str, tenant: str, user: str, config: Sequence[str], vault: VaultPlace
+) -> Wanted:
     """Return the server of an entry with its client, resolved on this machine.
 
     Raises:
@@ -200,6 +224,8 @@ def _wanted(server: str, tenant: str, config: Sequence[str], vault: VaultPlace) 
 
     if not is_valid_tenant(tenant):
         raise click.UsageError(f"'{tenant[:100]}' is not a tenant's name.")
+    if not is_valid_key(user):
+        raise click.UsageError(f"A user's name has {KEY_RULE}.")
     servers = load_sources(existing_sources(config)).servers
     spec = servers.get(VariantKey(server, tenant)) or servers.get(VariantKey(server))
     if spec is None:
@@ -209,10 +235,17 @@ def _wanted(server: str, tenant: str, config: Sequence[str], vault: VaultPlace) 
     if spec.auth.subject == "service":
         raise CliFailure(
             f"Nobody logs in to the server {server}: its entry has no auth: {{authorization_code:"
-            " {for: tenant}}.",
+            " {for: tenant}}, or for: user.",
+            USAGE,
+        )
+    if bool(user) is not (spec.auth.subject == "user"):
+        raise CliFailure(
+            f"The server {server} has logins of tenants, not of users: omit --user."
+            if user
+            else f"The server {server} has logins of users: add --user.",
             USAGE,
         )
     with as_failure(VaultError), as_failure(Fault):
         resolved = resolve(spec, os.environ, _Secrets(vault))
     client = Client.of(spec.auth, resolved.auth)
-    return Wanted(server, resolved.url, spec.auth, client, tenant)
+    return Wanted(server, resolved.url, spec.auth, client, tenant, user)

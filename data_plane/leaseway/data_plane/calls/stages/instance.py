@@ -51,6 +51,7 @@ class InstanceStage:
         key = _lease_key(call)
         if call.lease_id:
             lease: WorkerLease | None = self._leases.get_held(call.lease_id, key)
+            self._leases.check_user(lease, call.user)
         elif not key.session:
             raise Fault(
                 Reason.SESSION_REQUIRED,
@@ -59,7 +60,8 @@ class InstanceStage:
         else:
             lease = self._leases.find(key)
             if lease is not None:
-                self._leases.add_user(lease, call.acquirer[:MAX_KEY_LENGTH])
+                self._leases.check_user(lease, call.user)
+                self._leases.add_client(lease, call.acquirer[:MAX_KEY_LENGTH])
         if lease is None:
             return None
         live = self._leases.live_instance(lease)
@@ -85,7 +87,7 @@ class InstanceStage:
                 live = await generation.wait_for_shared("" if call.method else call.tool)
             except Fault:
                 tenant = call.tenant or DEFAULT_TENANT
-                newest = self._pool.resolve(call.server_id, tenant, call.agent)
+                newest = self._pool.resolve(call.server_id, tenant, call.agent, call.user)
                 if newest is generation or not newest.is_shared:
                     raise
                 generation = newest
@@ -100,11 +102,13 @@ class InstanceStage:
         ttl = seconds(call.lease_ttl) if call.HasField("lease_ttl") else bounds.LEASE_TTL
         key = _lease_key(call)
         if call.lease_id:
-            key = self._leases.get_held(call.lease_id, key).key
+            held = self._leases.get_held(call.lease_id, key)
+            self._leases.check_user(held, call.user)
+            key = held.key
         elif call.report_end:
             self._leases.report_end(key, call.expected_lease)
         lease, created = await self._leases.acquire(
-            key, agent=call.agent, acquirer=call.acquirer, ttl=ttl
+            key, agent=call.agent, user=call.user, acquirer=call.acquirer, ttl=ttl
         )
         active.event("the lease is held")
         live = self._leases.live_instance(lease)

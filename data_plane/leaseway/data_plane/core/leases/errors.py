@@ -53,6 +53,16 @@ def wrong_holder(lease_id: str, server_id: str = "") -> Fault:
     )
 
 
+def other_user(server_id: str) -> Fault:
+    """Return the fault for a lease that was acquired for another user of the tenant."""
+    return Fault(
+        Reason.PERMISSION_DENIED,
+        f"The session's lease of server {server_id} is of another user. Give each user sessions of "
+        "their own.",
+        metadata={"server": server_id},
+    )
+
+
 def capacity_error(server_id: str, limit: LeaseLimitReached) -> Fault:
     metadata = limit_metadata("leases", "tenant") if limit.tenant_full else {}
     return Fault(

@@ -17,7 +17,7 @@ from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey
 
 _MAX_ENDED: Final = 10_000
-_MAX_USERS: Final = 64
+_MAX_CLIENTS: Final = 64
 """Clients of one lease whose names are kept; with more, no client's leaving ends the lease."""
 _STALL: Final = 1.0
 """Seconds; a tick that is later than this means that the whole process stood still."""
@@ -34,6 +34,7 @@ class WorkerLease:
     Attributes:
         id: The worker's incarnation and a counter.
         agent: The agent that acquired it.
+        user: The user whose login its instance uses; empty if the server acts for no users.
         acquirer: The name of the client that acquired it, or empty.
         variant: The variant that its instance was started from.
         launch_hash: The version of that variant.
@@ -43,8 +44,8 @@ class WorkerLease:
         ends_by: When it is revoked, or later once no call is in flight; None if not scheduled.
         end_cause: Why it is scheduled to end, in a sentence.
         renewed_by_session: Whether a renewal has named its session; then all renewals must.
-        users: The names of the clients that acquired or joined it and have not left; an empty name
-            is one or more unknown clients, which never leave.
+        clients: The names of the clients that acquired or joined it and have not left; an empty
+            name is one or more unknown clients, which never leave.
         idle_limit: Seconds without a call for which it is kept, also without renewals, because a
             client that used it has left; 0 if none has.
         kept_until: When that time ends.
@@ -64,10 +65,11 @@ class WorkerLease:
     ends_by: float | None = None
     end_cause: str = ""
     renewed_by_session: bool = False
-    users: set[str] = field(default_factory=set)
+    clients: set[str] = field(default_factory=set)
     idle_limit: float = 0.0
     kept_until: float = 0.0
     has_started: bool = False
+    user: str = ""
 
     @property
     def lapses_at(self) -> float:
@@ -158,6 +160,7 @@ class LeaseTable:
         launch_hash: str,
         ttl: float = bounds.LEASE_TTL,
         agent: str = "",
+        user: str = "",
         acquirer: str = "",
         server_limit: int = bounds.MAX_INSTANCES,
         tenant_limit: int = bounds.MAX_TENANT_LEASES,
@@ -172,6 +175,7 @@ class LeaseTable:
             ttl: The requested time to live in seconds, within its bounds (`check_lease_ttl`). A
                 held lease keeps the longest requested time.
             agent: The agent that acquires it.
+            user: The user whose login its instance uses, or empty.
             acquirer: The name of the client.
             server_limit: The limit of leases of this server.
             tenant_limit: The limit of leases of this tenant.
@@ -183,7 +187,7 @@ class LeaseTable:
         if lease is not None:
             lease.ttl = max(lease.ttl, ttl)
             lease.expires_at = now + lease.ttl
-            self.add_user(lease, acquirer)
+            self.add_client(lease, acquirer)
             return lease, False
         self._check_limits(key, server_limit, tenant_limit)
         self._counter += 1
@@ -197,8 +201,9 @@ class LeaseTable:
             ttl=ttl,
             granted_at=now,
             expires_at=now + ttl,
+            user=user,
         )
-        self.add_user(lease, acquirer)
+        self.add_client(lease, acquirer)
         self._leases[lease.id] = self._by_key[key] = lease
         self._per_server[key.server_id] += 1
         self._per_tenant[key.tenant] += 1
@@ -236,10 +241,10 @@ class LeaseTable:
             lease.renewed_by_session = lease.renewed_by_session or by_session
         return lease
 
-    def add_user(self, lease: WorkerLease, client: str) -> None:
+    def add_client(self, lease: WorkerLease, client: str) -> None:
         """Record that a client uses a lease; an empty name is an unknown client."""
-        if client and client not in lease.users:
-            lease.users.add(client if len(lease.users) < _MAX_USERS else "")
+        if client and client not in lease.clients:
+            lease.clients.add(client if len(lease.clients) < _MAX_CLIENTS else "")
 
     def leave(
         self, lease: WorkerLease, client: str, now: float, *, keep: float, idle: float
@@ -253,12 +258,12 @@ class LeaseTable:
             keep: Seconds without a call for which to keep the lease; 0 if the client needs none.
             idle: Seconds since the last call.
         """
-        is_known = bool(client) and client in lease.users
-        lease.users.discard(client)
+        is_known = bool(client) and client in lease.clients
+        lease.clients.discard(client)
         if keep:
             lease.idle_limit = max(lease.idle_limit, min(keep, bounds.MAX_LEASE_TTL))
             lease.kept_until = max(lease.kept_until, now - idle + lease.idle_limit)
-        return is_known and not lease.users and now >= lease.kept_until
+        return is_known and not lease.clients and now >= lease.kept_until
 
     def set_started(self, lease: WorkerLease) -> None:
         """Record that the lease's instance has started."""
