@@ -26,7 +26,6 @@ from tests.data_plane.conftest import Bench, Caller, worker_bench
 from tests.data_plane.test_prompts_resources import end_of, follow
 from tests.data_plane.test_prompts_resources import serve as serve_resources
 
-from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.data_plane.services import replies
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor
@@ -468,8 +467,7 @@ async def test_a_limit_of_a_control_plane_gives_its_error_and_is_counted(
     for name, most in small.items():
         monkeypatch.setattr(bounds, name, most)
     meter = Meter()
-    async with serving() as running:
-        running.plane.meters = PlaneMeters(meter, running.plane.state)
+    async with serving(meter=meter) as running:
         check(await drive(Plane(running, meter)), limit, scope, meter)
 
 
@@ -489,7 +487,7 @@ def test_the_size_limit_of_results_is_not_a_limit_of_callers() -> None:
 
 
 def test_released_quota_is_available_to_others() -> None:
-    in_use = UsageCounter("things", "things", lambda: 2, lambda: 3, "Wait.")
+    in_use = UsageCounter("things", "things", 2, 3, "Wait.")
     in_use.acquire("c1", "acme")
     in_use.acquire("c1", "acme")
     with pytest.raises(Fault, match="This connection has 2 things"):

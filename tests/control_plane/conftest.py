@@ -31,6 +31,7 @@ from leaseway.control_plane.services.requests import time_left
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.spec.model import ServerSpec
+from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
@@ -49,7 +50,8 @@ class Running:
     def load(self, *specs: ServerSpec, problems: tuple[Problem, ...] = ()) -> None:
         """Apply a configuration."""
         servers = {spec.key: spec for spec in specs}
-        self.plane.act(lambda s, now: s.apply_config(servers, frozenset(), problems, now))
+        with self.plane.transition() as (s, now):
+            s.apply_config(servers, frozenset(), problems, now)
 
     async def until(self, condition: Callable[[Coordinator], object]) -> None:
         """Wait until the coordinator's state satisfies a condition."""
@@ -85,9 +87,11 @@ async def running() -> AsyncIterator[Running]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*interceptors: grpc.aio.ServerInterceptor) -> AsyncIterator[Running]:
+async def serving(
+    *interceptors: grpc.aio.ServerInterceptor, meter: Meter | None = None
+) -> AsyncIterator[Running]:
     """Serve a plane that expects one worker, behind some interceptors."""
-    plane = Plane(epoch=7, expected_workers=1)
+    plane = Plane(epoch=7, expected_workers=1, meter=meter)
     server = make_server(interceptors=interceptors)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)

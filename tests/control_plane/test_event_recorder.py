@@ -39,7 +39,7 @@ def test_a_rejected_entry_is_not_recorded_as_removed() -> None:
     recorder = EventRecorder()
     recorder.record_reload({VariantKey("a"): spec("a"), VariantKey("b"): spec("b")}, "f", [], 1.0)
     recorder.record_reload(
-        {VariantKey("b"): spec("b")}, "f", [_WRONG], 2.0, lambda key: key.server_id == "a"
+        {VariantKey("b"): spec("b")}, "f", [_WRONG], 2.0, rejected=frozenset({"a"})
     )
     assert recorder.reload is not None
     assert recorder.reload.details == (_WRONG.message,)

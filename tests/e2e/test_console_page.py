@@ -75,14 +75,17 @@ def _join(plane: Plane, name: str) -> None:
         lease(f"{name}-{n}", name, f"session-{name}-{n}", f"server-{n:03}") for n in range(500)
     )
     report = WorkerReport(gained=held)
-    plane.act(lambda state, now: state.handle_worker_joined(joined, now))
-    plane.act(lambda state, now: state.handle_report(name, report, now))
+    with plane.transition() as (state, now):
+        state.handle_worker_joined(joined, now)
+    with plane.transition() as (state, now):
+        state.handle_report(name, report, now)
 
 
 def _fill(plane: Plane) -> None:
     """Add 500 servers, 5,000 leases, problems and events to a plane."""
     specs = {VariantKey(f"server-{n:03}"): spec(f"server-{n:03}") for n in range(500)}
-    plane.act(lambda state, now: state.apply_config(specs, frozenset(), [], now))
+    with plane.transition() as (state, now):
+        state.apply_config(specs, frozenset(), [], now)
     plane.events.record_reload(specs, "mcp.yaml", [], plane.clock().unix)
     for number in range(10):
         _join(plane, f"worker-{number}")

@@ -36,7 +36,8 @@ async def test_sigusr1_logs_diagnostics(caplog: pytest.LogCaptureFixture) -> Non
         asyncio.get_running_loop().call_soon(signalled.set)
         return {"calls": 7}
 
-    with caplog.at_level(logging.INFO), diagnostics_on_signal(facts):
+    with caplog.at_level(logging.INFO), diagnostics_on_signal() as parts:
+        parts.append(facts)
         os.kill(os.getpid(), signal.SIGUSR1)
         async with asyncio.timeout(BOUND):
             await signalled.wait()
@@ -46,7 +47,7 @@ async def test_sigusr1_logs_diagnostics(caplog: pytest.LogCaptureFixture) -> Non
 async def test_the_previous_handler_of_sigusr1_is_restored() -> None:
     previous = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        with diagnostics_on_signal(dict):
+        with diagnostics_on_signal():
             assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     finally:

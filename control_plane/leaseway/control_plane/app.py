@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
 from leaseway.control_plane.leadership import Elector, LeaderGate, candidate
-from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import ResourceStatus
@@ -28,7 +26,6 @@ from leaseway.control_plane.sync.service import SyncService
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
-from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.telemetry.setup import run_meter
 from leaseway.telemetry.tracing import configure_telemetry
@@ -91,7 +88,7 @@ class ControlPlaneOptions:
     expect_workers: int = 0
     metrics: MetricsListener | None = None
     console: ConsoleListener | None = None
-    seal: Seal = field(default_factory=lambda: Seal(secrets.token_bytes(32)), compare=False)
+    seal: Seal = field(default_factory=Seal.generate, compare=False)
     lease: LeaderLease | None = None
 
 
@@ -109,17 +106,19 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
     telemetry = configure_telemetry(_NAME)
-    process = _Process(options, authenticator)
-    with diagnostics_on_signal(
-        process.plane.counts
-    ):  # first: an unhandled SIGUSR1 would end the process
+    with diagnostics_on_signal() as facts:  # first: an unhandled SIGUSR1 would end the process
         try:
             stopping = _stop_on_signals()
-            async with (
-                run_meter(options.metrics, _NAME) as meter,
-                _console(options, process.plane),
-            ):
-                await process.run(meter, stopping, ready)
+            async with run_meter(options.metrics, _NAME) as meter:
+                plane = Plane(
+                    epoch=int(time.time() * 1e6),
+                    expected_workers=options.expect_workers,
+                    meter=meter,
+                )
+                facts.append(plane.counts)
+                authenticator.refusals.refused.connect(OperatorCommands(plane).record_refusals)
+                async with _console(options, plane):
+                    await _Process(options, authenticator, plane).run(stopping, ready)
         finally:
             telemetry.shutdown()
     return 0
@@ -137,19 +136,16 @@ def _console(options: ControlPlaneOptions, plane: Plane) -> AbstractAsyncContext
 class _Process:
     """Serves until a stop; with a leader election, in terms that end when another one leads."""
 
-    def __init__(self, options: ControlPlaneOptions, authenticator: Authenticator) -> None:
+    def __init__(
+        self, options: ControlPlaneOptions, authenticator: Authenticator, plane: Plane
+    ) -> None:
         self._options = options
         self._authenticator = authenticator
+        self._plane = plane
         self._listen = options.listen
-        self.plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
-        authenticator.refusals.refused.connect(OperatorCommands(self.plane).record_refusals)
 
-    async def run(
-        self, meter: Meter | None, stopping: asyncio.Event, ready: Callable[[str], None]
-    ) -> None:
+    async def run(self, stopping: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Serve until `stopping` is set."""
-        if meter is not None:
-            self.plane.meters = PlaneMeters(meter, self.plane.state)
         if self._options.lease is None:
             await self._term(None, stopping, ready)
             return
@@ -159,17 +155,21 @@ class _Process:
                 " again: set one with --listen."
             )
         me = candidate(str(self._options.lease.advertise or self._listen.reachable))
+        announce: Callable[[str], None] | None = ready
         while not stopping.is_set():
             async with _candidate(self._options.lease, me) as elector:
-                await self._term(elector, stopping, ready)
-            ready = lambda _address: None  # noqa: E731 - called in the first term only
-            self.plane.follow()
+                await self._term(elector, stopping, announce)
+            announce = None  # the address stays the same
+            self._plane.follow()
 
     async def _term(
-        self, elector: Elector | None, stopping: asyncio.Event, ready: Callable[[str], None]
+        self,
+        elector: Elector | None,
+        stopping: asyncio.Event,
+        ready: Callable[[str], None] | None,
     ) -> None:
         """Serve until `stopping` is set or this control plane loses the lead."""
-        plane = self.plane
+        plane = self._plane
         gates = () if elector is None else (LeaderGate(elector),)
         server = make_server(interceptors=(*identity_interceptors(self._authenticator), *gates))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
@@ -183,7 +183,8 @@ class _Process:
         await server.start()
         await health.set_serving("", LIVE, *_SERVICES)
         _logger.info("listening", extra={"address": str(self._listen)})
-        ready(str(self._listen))
+        if ready is not None:
+            ready(str(self._listen))
         try:
             await self._serve(plane, elector, stopping)
         finally:
@@ -198,7 +199,7 @@ class _Process:
     async def _serve(self, plane: Plane, elector: Elector | None, stopping: asyncio.Event) -> None:
         config = self._options.config
         namespace = _namespace(config)
-        status = ResourceStatus(plane, lambda: elector is None or elector.leading)
+        status = ResourceStatus(plane, elector)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(plane.run()),

@@ -21,6 +21,7 @@ from leaseway.control_plane.config.schema.issues import (
     problems_of,
 )
 from leaseway.control_plane.config.watch.all_files import watch_sources
+from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.plane import Plane
 from leaseway.telemetry.tracing import tracer
 from leaseway.wire.channels.trace_context import traceparent_of
@@ -200,7 +201,7 @@ async def load_config(
                 "the configuration is broken; nothing changes until it is fixed", extra=at
             )
             plane.configure(
-                lambda state, now: state.record_config_failure(problems, now), failed=True
+                partial(Coordinator.record_config_failure, problems=problems), failed=True
             )
             plane.events.record_rejected_reload(files, problems, plane.clock().unix)
             return parsed
@@ -216,13 +217,19 @@ async def load_config(
             files,
             problems,
             plane.clock().unix,
-            lambda key: key.server_id in parsed.rejected or key in parsed.refused,
+            rejected=parsed.rejected,
+            refused=parsed.refused,
         )
         trace = traceparent_of(span)
         with tracer(__name__).start_as_current_span("diff"):
             plane.configure(
-                lambda state, now: state.apply_config(
-                    parsed.servers, parsed.rejected, problems, now, trace, refused=parsed.refused
+                partial(
+                    Coordinator.apply_config,
+                    servers=parsed.servers,
+                    rejected=parsed.rejected,
+                    problems=problems,
+                    trace=trace,
+                    refused=parsed.refused,
                 )
             )
         return parsed

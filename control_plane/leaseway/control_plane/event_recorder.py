@@ -7,7 +7,7 @@ report.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
@@ -65,7 +65,9 @@ class EventRecorder:
         files: str,
         problems: Sequence[Problem],
         at: float,
-        kept: Callable[[VariantKey], bool] = lambda _key: False,
+        *,
+        rejected: frozenset[str] = frozenset(),
+        refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
         """Record a configuration that was applied, and its changes.
 
@@ -74,9 +76,14 @@ class EventRecorder:
             files: Its files.
             problems: Its problems.
             at: The time in Unix seconds.
-            kept: Returns whether a variant stays unchanged because its entry is rejected.
+            rejected: Ids of servers whose entry has an error; their variants stay unchanged.
+            refused: Further variants that stay unchanged.
         """
-        stay = {key: spec for key, spec in self._specs.items() if key not in specs and kept(key)}
+        stay = {
+            key: spec
+            for key, spec in self._specs.items()
+            if key not in specs and (key.server_id in rejected or key in refused)
+        }
         specs = {**specs, **stay}
         changes = tuple(spec_changes(self._specs, specs))
         self._specs = specs

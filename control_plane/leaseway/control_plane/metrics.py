@@ -79,7 +79,7 @@ class PlaneMeters:
             "leaseway.placements.waiting",
             "{request}",
             "Lease requests that wait for capacity.",
-            lambda: [((), float(len(self._state.wait_queue)))],
+            self._waiting,
         )
         meter.before_collecting(self._before)
         meter.observe(
@@ -106,7 +106,7 @@ class PlaneMeters:
             "leaseway.registry.version",
             "{version}",
             "The committed registry version.",
-            lambda: [((), float(self._state.committed.version))],
+            self._version,
         )
 
     def set_state(self, state: Coordinator) -> None:
@@ -154,6 +154,12 @@ class PlaneMeters:
         wanted = self._retention.retained(present, self._clock())
         self._durations.remove_unless(Attr.SERVER, wanted)
         self._pushed = {each: at for each, at in self._pushed.items() if each in state.workers}
+
+    def _waiting(self) -> Reading:
+        return [((), float(len(self._state.wait_queue)))]
+
+    def _version(self) -> Reading:
+        return [((), float(self._state.committed.version))]
 
     def _lags(self) -> Iterator[tuple[tuple[str], float]]:
         now = self._clock()

@@ -1,15 +1,17 @@
 """Runs the coordinator on the event loop: passes it events and sends its actions to workers.
 
-All services call the coordinator through `Plane.act`, synchronously on the event loop, so it has
-one writer. Its actions are queued on the workers' streams, which never block (design.md#sync).
+All services change the coordinator in a `Plane.transition`, synchronously on the event loop, so it
+has one writer. Its actions are queued on the workers' streams, which never block (design.md#sync).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, Protocol
 
 from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -28,11 +30,11 @@ from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
+from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.events import EventRecord
 
-T = TypeVar("T")
 _MAX_FOLDERS: Final = 10_000
 
 
@@ -50,6 +52,12 @@ class WorkerStream(Protocol):
         """End the stream; the worker reconnects and resyncs by hashes."""
 
 
+class ConfigEvent(Protocol):
+    """A change of the configuration, which is repeated when this control plane leads."""
+
+    def __call__(self, state: Coordinator, /, *, now: Moment) -> None: ...
+
+
 class Plane:
     """A coordinator with its clock, worker streams and waiting requests.
 
@@ -61,30 +69,36 @@ class Plane:
         approvals: Calls that need an approval.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
-        acts: Number of events that the coordinator has handled.
+        transitions: Number of transitions of the coordinator.
 
     Args:
         epoch: Fences earlier control planes.
         expected_workers: Number of workers that will join; 0 means unknown.
         clock: Returns the current time.
+        meter: Registers the metrics, or None if they are off.
     """
 
     def __init__(
-        self, *, epoch: int, expected_workers: int = 0, clock: Callable[[], Moment] = now
+        self,
+        *,
+        epoch: int,
+        expected_workers: int = 0,
+        clock: Callable[[], Moment] = now,
+        meter: Meter | None = None,
     ) -> None:
         self.clock = clock
         self._expected_workers = expected_workers
-        self._configuration: list[Callable[[Coordinator, Moment], None]] = []
+        self._configuration: list[ConfigEvent] = []
         self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
         self.streams: dict[str, WorkerStream] = {}
         self.traces = ReloadTraces()
-        self.meters: PlaneMeters | None = None
+        self.meters = PlaneMeters(meter, self.state) if meter is not None else None
         self.lease_ends = LeaseEnds()
         self.end_notices = EndNotices()
         self.ended_sessions = EndedSessions()
         self.events = EventRecorder(int(clock().unix * 1e6))
-        self.approvals = Approvals(self._record_approval)
-        self.acts = 0
+        self.approvals = self._new_approvals()
+        self.transitions = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_inspection = 0
         self._changed = asyncio.Event()
@@ -95,11 +109,12 @@ class Plane:
         self._folders_of: object = None
         self.server_folders = sync_pb2.ServerFolders()
 
-    def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
-        """Pass an event to the coordinator, send its actions and return its result."""
+    @contextmanager
+    def transition(self) -> Iterator[tuple[Coordinator, Moment]]:
+        """Give the coordinator and the time to one event; then send the coordinator's actions."""
         committed, visible_state = self.state.committed, self.state.visible_state
         try:
-            return event(self.state, self.clock())
+            yield self.state, self.clock()
         finally:
             if self.state.committed is not committed:
                 self.traces.committed(self.state.committed)
@@ -107,7 +122,7 @@ class Plane:
             if lost:
                 self.record_ends(map(lost_with_worker, lost))
             serve_queue(self.state, self.clock())
-            self.acts += 1
+            self.transitions += 1
             self.events.observe(self.state, self.clock())
             self._send()
             self._notify()
@@ -129,7 +144,7 @@ class Plane:
         self._last_inspection = number = self._last_inspection + 1
         answer: asyncio.Future[sync_pb2.Inspected] = asyncio.get_running_loop().create_future()
         self._inspections[number] = answer
-        answer.add_done_callback(lambda _: self._inspections.pop(number, None))
+        answer.add_done_callback(partial(self._forget_inspection, number))
         asked = sync_pb2.Inspect()
         asked.CopyFrom(question)
         asked.id = number
@@ -140,18 +155,19 @@ class Plane:
             stream.send(sync_pb2.SyncResponse(inspect=asked))
         return answer
 
+    def _forget_inspection(self, number: int, _answer: asyncio.Future[sync_pb2.Inspected]) -> None:
+        self._inspections.pop(number, None)
+
     def handle_inspected(self, answer: sync_pb2.Inspected) -> None:
         """Resolve the future of a worker's answer; ignore it if the future was cancelled."""
         future = self._inspections.get(answer.id)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def configure(
-        self, event: Callable[[Coordinator, Moment], None], *, failed: bool = False
-    ) -> None:
+    def configure(self, event: ConfigEvent, *, failed: bool = False) -> None:
         """Pass a configuration event; keep it to repeat it when this control plane leads."""
         self._configuration = [*(self._configuration[:1] if failed else ()), event]
-        self.act(event)
+        self._configure(event)
 
     def lead(self, epoch: int) -> None:
         """Become the leader: restart the coordinator and keep only the configuration.
@@ -160,8 +176,12 @@ class Plane:
         """
         self._restart(epoch, elected=True)
         for event in self._configuration:
-            self.act(event)
+            self._configure(event)
         self._notify()
+
+    def _configure(self, event: ConfigEvent) -> None:
+        with self.transition() as (state, now):
+            event(state, now=now)
 
     def follow(self) -> None:
         """Become a follower after losing the lead: restart the coordinator without any state."""
@@ -172,7 +192,7 @@ class Plane:
         self.state = Coordinator(
             self.clock(), epoch=epoch, expected_workers=self._expected_workers, elected=elected
         )
-        self.approvals = Approvals(self._record_approval)
+        self.approvals = self._new_approvals()
         if self.meters is not None:
             self.meters.set_state(self.state)
 
@@ -224,7 +244,8 @@ class Plane:
                     await self._woken.wait()
             except TimeoutError:
                 self.approvals.expire(self.clock())
-                self.act(lambda state, present: state.tick(present))
+                with self.transition() as (state, now):
+                    state.tick(now)
 
     def decide_approval(
         self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str = ""
@@ -265,6 +286,11 @@ class Plane:
         stream = stream or next(iter(self.streams.values()), None)
         if stream is not None:
             stream.send(sync_pb2.SyncResponse(approval_decision=decision))
+
+    def _new_approvals(self) -> Approvals:
+        approvals = Approvals()
+        approvals.changed.connect(self._record_approval)
+        return approvals
 
     def _record_approval(self, approval: ApprovalRecord, action: str) -> None:
         self.events.record_approval(approval, action, self.clock())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
@@ -25,6 +25,7 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.leadership import Elector
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
@@ -53,16 +54,20 @@ class ResourceStatus:
 
     Args:
         plane: The plane.
-        leads: Returns whether this control plane leads; only the leader writes.
+        elector: The candidate of this process; only the leader writes. None without an election.
     """
 
-    def __init__(self, plane: Plane, leads: Callable[[], bool]) -> None:
+    def __init__(self, plane: Plane, elector: Elector | None) -> None:
         self._plane = plane
-        self._leads = leads
+        self._elector = elector
         self._loaded: tuple[LoadedResource, ...] = ()
         self._written: dict[str, Mapping[str, Any]] = {}
         self._failing = False
         self._refused: set[str] = set()
+
+    @property
+    def _leads(self) -> bool:
+        return self._elector is None or self._elector.leading
 
     def loaded(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
         """Remember the resources of a parsed configuration and their issues."""
@@ -92,7 +97,7 @@ class ResourceStatus:
                         # Starts before the comparison, so that no later change is missed.
                         changed = asyncio.ensure_future(self._plane.wait_for_change(_MAX_INTERVAL))
                         try:
-                            all_written = not self._leads() or await self._write(api)
+                            all_written = not self._leads or await self._write(api)
                             await asyncio.sleep(_INTERVAL if all_written else _INTERVAL * 5)
                             if all_written:
                                 await changed

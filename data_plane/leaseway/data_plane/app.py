@@ -67,22 +67,13 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     server = make_server(interceptors=identity_interceptors(authenticator))
     bound = bind(server, options.listen)
     shutdown = Shutdown()
-    worker: Worker | None = None
     exported = otlp_audit(options.id) if options.audit is not None else None
     audit = _audit(options, exported)
 
-    def counts() -> dict[str, int]:
-        return worker.state.counts() if worker is not None else {}
-
-    def server_folders() -> Iterator[str]:
-        if worker is not None:
-            for variant in worker.pool.desired_state.variants.values():
-                yield from variant.spec.named_folders
-            yield from worker.sync.server_folders
-
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
     protect(_own_files(options))
-    with diagnostics_on_signal(counts):
+    with diagnostics_on_signal() as facts:
+        folders: list[Callable[[], Iterable[str]]] = []
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
         async with (
@@ -92,7 +83,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 options.id,
                 vault,
                 options.vault,
-                server_folders,
+                partial(_all_folders, folders),
                 partial(_own_paths, options, storage),
             ) as open_instance,
             asyncio.TaskGroup() as group,
@@ -105,6 +96,8 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         open_instance, background, shutdown, vault, meter, storage, audit
                     )
                     worker = Worker(options, bound, surroundings)
+                    facts.append(worker.state.counts)
+                    folders.append(worker.server_folders)
                     authenticator.refusals.refused.connect(worker.records.record_refused_rpc)
                     background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
                     await worker.serve(server, shutdown, partial(ready, str(bound)))
@@ -122,6 +115,11 @@ def _own_paths(options: WorkerOptions, storage: DirectoryStorage) -> Iterator[Pa
     """Yield the files and folders of Leaseway on this machine, whatever option named them."""
     yield from _own_files(options)
     yield from storage.all_folders()
+
+
+def _all_folders(folders: list[Callable[[], Iterable[str]]]) -> Iterator[str]:
+    for of_part in folders:
+        yield from of_part()
 
 
 def _own_files(options: WorkerOptions) -> Iterator[Path]:

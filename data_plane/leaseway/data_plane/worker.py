@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -299,6 +299,12 @@ class Worker:
         if meters is not None:
             StateMeters(meters, self.state)
             QuotaMeters(meters.meter, self.state)
+
+    def server_folders(self) -> Iterator[str]:
+        """Yield the folders that servers name as their own, which are hidden from others."""
+        for variant in self.pool.desired_state.variants.values():
+            yield from variant.spec.named_folders
+        yield from self.sync.server_folders
 
     async def serve(
         self, server: grpc.aio.Server, shutdown: Shutdown, on_ready: Callable[[], None]

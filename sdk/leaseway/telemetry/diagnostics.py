@@ -28,6 +28,9 @@ _logger = logging.getLogger(__name__)
 _MAX_KINDS: Final = 40
 
 
+Facts = Callable[[], Mapping[str, int]]
+
+
 def diagnostics(facts: Mapping[str, int]) -> str:
     """Return one line of counts, with the tasks of the running loop, the most frequent first.
 
@@ -43,17 +46,22 @@ def diagnostics(facts: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def diagnostics_on_signal(facts: Callable[[], Mapping[str, int]]) -> Iterator[None]:
+def diagnostics_on_signal() -> Iterator[list[Facts]]:
     """Log diagnostics at each SIGUSR1, in the running loop, until the context ends.
 
-    Args:
-        facts: Returns additional counts.
+    Yields what returns additional counts: empty, parts add themselves when they are built.
     """
+    facts: list[Facts] = []
+
+    def log() -> None:
+        counts = {name: count for of_part in facts for name, count in of_part().items()}
+        _logger.info("Now: %s", diagnostics(counts))
+
     loop = asyncio.get_running_loop()
     previous = signal.getsignal(signal.SIGUSR1)
-    loop.add_signal_handler(signal.SIGUSR1, lambda: _logger.info("Now: %s", diagnostics(facts())))
+    loop.add_signal_handler(signal.SIGUSR1, log)
     try:
-        yield
+        yield facts
     finally:
         loop.remove_signal_handler(signal.SIGUSR1)
         signal.signal(signal.SIGUSR1, previous)  # it may have been ignored

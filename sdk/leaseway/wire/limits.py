@@ -7,7 +7,7 @@ caller reads them there, and a plane counts them as `leaseway.limits.reached`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from leaseway.wire.errors import Fault, Reason, Started
@@ -61,8 +61,8 @@ class UsageCounter:
     Args:
         limit: The limit's name.
         items: The counted items in the plural, for messages.
-        of_connection: Returns the limit of a connection.
-        of_tenant: Returns the limit of a tenant, for all its connections.
+        of_connection: The limit of a connection.
+        of_tenant: The limit of a tenant, for all its connections.
         advice: What a caller at the limit can do, for messages.
     """
 
@@ -70,13 +70,13 @@ class UsageCounter:
         self,
         limit: str,
         items: str,
-        of_connection: Callable[[], int],
-        of_tenant: Callable[[], int],
+        of_connection: int,
+        of_tenant: int,
         advice: str,
     ) -> None:
         self._limit = limit
         self._items = items
-        self._limits: dict[LimitScope, Callable[[], int]] = {
+        self._limits: dict[LimitScope, int] = {
             "connection": of_connection,
             "tenant": of_tenant,
         }
@@ -95,7 +95,7 @@ class UsageCounter:
         """
         holders = _holders(connection, tenant)
         for scope, owner in holders:
-            limit = self._limits[scope]()
+            limit = self._limits[scope]
             if self._counts[scope, owner] >= limit:
                 raise over_limit(
                     self._limit,

@@ -140,7 +140,8 @@ async def test_guessing_the_key_does_not_block_other_addresses(console: Open) ->
 
 async def test_requests_of_other_sites_and_host_names_are_rejected(console: Open) -> None:
     plane, asker = await console(None)
-    plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
+    with plane.transition() as (state, now):
+        state.handle_worker_joined(hello("w1"), now)
     async with asker.session.post(asker.url + "api/drain", json={"worker": "w1"}) as answer:
         assert answer.status == 403
     crossed = {"Sec-Fetch-Site": "cross-site"}
@@ -272,7 +273,8 @@ async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> N
     key, record = make_key(roles=[Role.VIEWER], tenant=None, agent=None, now=0.0)
     add_key(path, record)
     plane = Plane(epoch=1)
-    plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
+    with plane.transition() as (state, now):
+        state.handle_worker_joined(hello("w1"), now)
     approval = waiting(plane)
     admit = authenticator_for(None, keys=path).for_role(*SEES_ALL)
     listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
@@ -302,7 +304,8 @@ async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> N
 
 async def test_a_drain_is_executed_and_recorded(console: Open) -> None:
     plane, asker = await console(None)
-    plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
+    with plane.transition() as (state, now):
+        state.handle_worker_joined(hello("w1"), now)
     status, _ = await asker.post("api/drain", {"worker": "w1"})
     assert status == 200
     assert plane.state.workers["w1"].draining
@@ -351,7 +354,8 @@ async def test_everything_is_empty_before_there_is_anything(console: Open) -> No
 async def test_failed_servers_come_first_and_a_search_finds_one_of_many(console: Open) -> None:
     plane, asker = await console(None)
     specs = {VariantKey(f"s{n:03}"): spec(f"s{n:03}") for n in range(500)}
-    plane.act(lambda state, now: state.apply_config(specs, frozenset({"s444"}), [], now))
+    with plane.transition() as (state, now):
+        state.apply_config(specs, frozenset({"s444"}), [], now)
     _, page = await asker.get("api/servers?limit=100")
     assert (page["total"], len(page["items"])) == (500, 100)
     assert page["items"][0]["id"] == "s444"
@@ -362,7 +366,8 @@ async def test_failed_servers_come_first_and_a_search_finds_one_of_many(console:
 async def test_values_of_the_configuration_are_not_shown(console: Open) -> None:
     plane, asker = await console(None)
     secret = replace(spec("a"), args=("--token", "s3cr3t-value"))
-    plane.act(lambda state, now: state.apply_config({secret.key: secret}, frozenset(), [], now))
+    with plane.transition() as (state, now):
+        state.apply_config({secret.key: secret}, frozenset(), [], now)
     plane.events.record_reload({secret.key: secret}, "mcp.yaml", [], 1.0)
     for path in ("servers", "server?id=a", "overview", "events"):
         _, answer = await asker.get(f"api/{path}")
@@ -374,7 +379,8 @@ async def test_a_page_gets_events_and_changes_live(console: Open) -> None:
     async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
         first = await _messages(stream, {"state", "events"})
         assert first["state"]["overview"]["workers"]["connected"] == 0
-        plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
+        with plane.transition() as (state, now):
+            state.handle_worker_joined(hello("w1"), now)
         plane.events.record(EventRecord("operator", "looked", "Somebody looked.", 1.0))
         while True:
             heard = await _messages(stream, {"events"})
@@ -415,13 +421,16 @@ async def test_equal_requests_of_many_pages_query_the_workers_once() -> None:
 async def test_unchanged_state_has_the_same_revisions(console: Open) -> None:
     plane, asker = await console(None)
     specs = {VariantKey("a"): spec("a")}
-    plane.act(lambda state, now: state.apply_config(specs, frozenset(), [], now))
+    with plane.transition() as (state, now):
+        state.apply_config(specs, frozenset(), [], now)
     rows = ServerRows(plane)
     first = rows.all()
-    plane.act(lambda state, now: None)
+    with plane.transition():
+        pass
     assert rows.all() is first
     revision = rows.revision
-    plane.act(lambda state, now: state.apply_config({}, frozenset(), [], now))
+    with plane.transition() as (state, now):
+        state.apply_config({}, frozenset(), [], now)
     assert rows.all() == []
     assert rows.revision == revision + 1
     assert (await asker.get("api/servers"))[1]["items"] == []

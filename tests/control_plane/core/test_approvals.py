@@ -36,7 +36,8 @@ def waiting(
 
 def test_an_approved_call_runs_once() -> None:
     told: list[str] = []
-    approvals = Approvals(lambda approval, action: told.append(action))
+    approvals = Approvals()
+    approvals.changed.connect(lambda approval, action: told.append(action))
     first = waiting(approvals)
     assert waiting(approvals).id == first.id
     approvals.decide(first.id, "acme", "key ann", at(1), approve=True)

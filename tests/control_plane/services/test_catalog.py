@@ -211,7 +211,8 @@ async def test_watchers_are_not_woken_by_other_events(
 
         monkeypatch.setattr(Coordinator, "visible", property(look))
         for _ in range(10):
-            running.plane.act(lambda state, _: state.record_contact("w1"))
+            with running.plane.transition() as (state, _):
+                state.record_contact("w1")
             await asyncio.sleep(0)
         watch.cancel()
     assert looked == 0

@@ -67,7 +67,8 @@ async def rejected(running: Running, fake: FakeWorker) -> None:
     await fake.apply_until("open", "else")
     problem = Problem("workspace", "BAD_VALUE", "mcp.yaml:1:1: no", HIDDEN)
     servers = {each.key: each for each in (spec("open"), replace(spec("else"), policy=POLICY))}
-    running.plane.act(lambda s, now: s.apply_config(servers, frozenset({HIDDEN}), (problem,), now))
+    with running.plane.transition() as (s, now):
+        s.apply_config(servers, frozenset({HIDDEN}), (problem,), now)
 
 
 Ask = Callable[[Running, str], Awaitable[Any]]

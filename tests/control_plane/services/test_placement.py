@@ -177,7 +177,8 @@ async def test_a_new_client_is_told_once_that_the_sessions_worker_is_lost(
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await hold(running, w1)
-    running.plane.act(lambda state, _now: state.placements.remove_worker("w1"))
+    with running.plane.transition() as (state, _now):
+        state.placements.remove_worker("w1")
     request = leases_pb2.PlaceRequest(session="s", server_id="desk", report_end=True)
     fault = await fault_of(running.placement.Place(request, timeout=BOUND))
     assert fault.reason is Reason.LEASE_LOST

@@ -222,7 +222,8 @@ def held_upsert() -> sync_pb2.Upsert:
 
 async def test_a_new_control_plane_restores_the_content_of_workers(running: Running) -> None:
     upsert = held_upsert()
-    running.plane.act(lambda state, now: state.record_config_failure((), now))
+    with running.plane.transition() as (state, now):
+        state.record_config_failure((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))
@@ -241,7 +242,8 @@ async def test_a_restored_variant_that_is_not_understood_costs_only_itself(
     newer.hashes.key.server_id = "b"
     newer.spec = newer.spec.replace(b'"launch":{', b'"launch":{"a_later_setting":true,')
     SEAL.sign(newer)
-    running.plane.act(lambda state, now: state.record_config_failure((), now))
+    with running.plane.transition() as (state, now):
+        state.record_config_failure((), now)
     async with worker(running.address, held=[upsert.hashes, newer.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[newer, upsert]))
@@ -257,7 +259,8 @@ async def test_content_without_a_valid_signature_is_not_restored(
 ) -> None:
     upsert = held_upsert()
     upsert.spec = encode_spec(spec("a", command="sh"))  # not what was signed
-    running.plane.act(lambda state, now: state.record_config_failure((), now))
+    with running.plane.transition() as (state, now):
+        state.record_config_failure((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))
@@ -272,7 +275,8 @@ async def test_a_list_waits_until_a_worker_acknowledges_restored_content(
 ) -> None:
     monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", BOUND)
     upsert = held_upsert()
-    running.plane.act(lambda state, now: state.record_config_failure((), now))
+    with running.plane.transition() as (state, now):
+        state.record_config_failure((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))
@@ -294,7 +298,8 @@ async def test_a_list_waits_a_limited_time_for_the_first_ack(
 ) -> None:
     monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", 0.05)
     upsert = held_upsert()
-    running.plane.act(lambda state, now: state.record_config_failure((), now))
+    with running.plane.transition() as (state, now):
+        state.record_config_failure((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))

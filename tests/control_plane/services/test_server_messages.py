@@ -47,7 +47,8 @@ async def test_problems_are_read_once_for_all_servers(
         looked.append(None)
         return everything(table)
 
-    running.plane.act(lambda state, now: state.apply_config({}, frozenset(ids), problems, now))
+    with running.plane.transition() as (state, now):
+        state.apply_config({}, frozenset(ids), problems, now)
     async with worker(running.address):
         await running.until(lambda state: state.settled)
         monkeypatch.setattr(ProblemTable, "open", counting)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
 from tests.conftest import BOUND
-from tests.data_plane.conftest import read_all, rpc_fault
+from tests.data_plane.conftest import read_all, rpc_fault, worker_bench
 
 from leaseway.data_plane.services import exchange, replies
 from leaseway.identity.principal import Principal, Role
@@ -230,12 +230,13 @@ async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
 
 
 async def test_the_streams_of_a_connection_are_limited(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another connection still gets its own."""
     monkeypatch.setattr(bounds, "MAX_STREAMS", 3)
     options = (("grpc.use_local_subchannel_pool", 1),)
     async with (
+        worker_bench() as bench,
         grpc.aio.insecure_channel(bench.address, options=options) as greedy,
         grpc.aio.insecure_channel(bench.address, options=options) as modest,
     ):

@@ -199,9 +199,8 @@ class Actions:
             if not able:
                 raise ActionRefused(f"No worker serves '{key.server_id}' now.")
             return able[0]
-        outcome = self._plane.act(
-            lambda state, now: place_or_wait(state, key, frozenset(), now, wait=False)
-        )
+        with self._plane.transition() as (state, now):
+            outcome = place_or_wait(state, key, frozenset(), now, wait=False)
         if isinstance(outcome, Placement):
             return state.workers[outcome.worker_id]
         raise ActionRefused(

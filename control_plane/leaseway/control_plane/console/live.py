@@ -127,9 +127,9 @@ class Live:
         seen = -1
         while True:
             await self._wait_for_page()
-            if self._plane.acts == seen:
+            if self._plane.transitions == seen:
                 await self._plane.wait_for_change(_STATE_INTERVAL * 5)
-            seen = self._plane.acts
+            seen = self._plane.transitions
             began = time.thread_time()
             message = self._state()
             took = time.thread_time() - began
@@ -156,14 +156,14 @@ class Live:
         plane = self._plane
         self.state_reads += 1
         overview = records.overview(plane, self._rows.all())
-        workers = records.workers(plane)["items"]
+        workers = records.workers(plane, {})["items"]
         if workers != self._workers:
             self._workers = workers
             self._workers_revision += 1
         revisions: Json = {
             "servers": self._rows.revision,
             "tools": plane.state.visible.version,
-            "leases": plane.acts,
+            "leases": plane.transitions,
             "workers": self._workers_revision,
             "problems": plane.state.problems.revision,
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, assert_never
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
@@ -52,7 +53,7 @@ class ServerRows:
     def all(self) -> Sequence[Json]:
         """Return a row for each server; do not modify them."""
         plane = self._plane
-        source = (plane.state, plane.acts, plane.state.problems.revision)
+        source = (plane.state, plane.transitions, plane.state.problems.revision)
         if source != self._built_from:
             self._built_from = source
             rows = _server_rows(plane)
@@ -189,7 +190,7 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
         "workers": list(status.workers),
         "next_try_at": status.next_try_at.ToSeconds() if status.HasField("next_try_at") else None,
         "instances": [
-            _instance(instance) for instance in sorted(instances, key=lambda i: (i.worker_id, i.id))
+            _instance(instance) for instance in sorted(instances, key=attrgetter("worker_id", "id"))
         ],
         "tools": [_tool_row(messages.tool(name, target)) for name, target in sorted(mine)],
         "problems": [_problem(p) for p in open_problems if p.problem.server_id == server_id],
@@ -268,9 +269,9 @@ def leases(plane: Plane, query: Json) -> Json:
 
 
 _LEASE_ORDERS: Final[dict[str, Callable[[HeldLease], Any]]] = {
-    "age": lambda lease: (lease.granted_at, lease.id),
-    "session": lambda lease: (lease.key.session, lease.id),
-    "server": lambda lease: (lease.key.server_id, lease.id),
+    "age": attrgetter("granted_at", "id"),
+    "session": attrgetter("key.session", "id"),
+    "server": attrgetter("key.server_id", "id"),
 }
 
 
@@ -293,7 +294,8 @@ def _lease(held: HeldLease, now: float) -> Json:
     }
 
 
-def workers(plane: Plane) -> Json:
+def workers(plane: Plane, _query: Json) -> Json:
+    """Return all workers."""
     state = plane.state
     records = state.roster.all_workers
     return {"items": [_worker(state, record) for record in records], "total": len(records)}

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
@@ -132,11 +133,11 @@ class _ConsoleSite:
         router.add_get("/api/overview", self._read(self._overview))
         router.add_get("/api/servers", self._read(self._servers))
         router.add_get("/api/server", self._read(self._server))
-        router.add_get("/api/tools", self._read(lambda q: records.tools(self._plane, q)))
+        router.add_get("/api/tools", self._read(partial(records.tools, self._plane)))
         router.add_get("/api/tool", self._read(self._tool))
         router.add_get("/api/leases", self._leases)
-        router.add_get("/api/workers", self._read(lambda q: records.workers(self._plane)))
-        router.add_get("/api/problems", self._read(lambda q: records.problems(self._plane, q)))
+        router.add_get("/api/workers", self._read(partial(records.workers, self._plane)))
+        router.add_get("/api/problems", self._read(partial(records.problems, self._plane)))
         router.add_get("/api/approvals", self._read(self._approvals))
         router.add_get("/api/approval", self._read(self._approval))
         router.add_post("/api/decide", self._decide)
@@ -261,7 +262,7 @@ class _ConsoleSite:
     async def _leases(self, request: web.Request) -> web.Response:
         query = _query(request)
         key = ("leases", self._live.state_reads, *sorted(query.items()))
-        return _json_text(await self._cache.get(key, lambda: self._lease_page(query)))
+        return _json_text(await self._cache.get(key, partial(self._lease_page, query)))
 
     async def _lease_page(self, query: Json) -> Json:
         page = records.leases(self._plane, query)
@@ -280,7 +281,7 @@ class _ConsoleSite:
         )
         limit = min(query["limit"], _MAX_CALLS)
         key = ("calls", wanted.SerializeToString(deterministic=True), limit)
-        return _json_text(await self._cache.get(key, lambda: self._call_page(wanted, limit)))
+        return _json_text(await self._cache.get(key, partial(self._call_page, wanted, limit)))
 
     async def _call_page(self, wanted: admin_pb2.ListCallsRequest, limit: int) -> Json:
         answer = await self._inspector.calls(wanted, limit)

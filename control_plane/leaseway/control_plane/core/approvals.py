@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -16,6 +15,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.bounds import MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import ApprovalState
+from leaseway.wire.signals import Signal
 
 Verdict = Literal["approved", "waiting", "denied", "full"]
 
@@ -90,14 +90,12 @@ class ApprovalRecord:
 class Approvals:
     """All approvals of a control plane.
 
-    Args:
-        on_change: Called when one is `asked`, `approved`, `denied`, `used` or `expired`.
+    Attributes:
+        changed: One was `asked`, `approved`, `denied`, `used` or `expired`.
     """
 
-    def __init__(
-        self, on_change: Callable[[ApprovalRecord, str], None] = lambda _approval, _action: None
-    ) -> None:
-        self._on_change = on_change
+    def __init__(self) -> None:
+        self.changed = Signal[ApprovalRecord, str]()
         self._all: OrderedDict[str, ApprovalRecord] = OrderedDict()
         self._live: dict[tuple[str, ...], str] = {}
         self._open: Counter[str] = Counter()
@@ -208,7 +206,7 @@ class Approvals:
         self._all[approval.id] = approval
         self._live[question.bound_to] = approval.id
         self._open[question.tenant] += 1
-        self._on_change(approval, "asked")
+        self.changed.emit(approval, "asked")
         return "waiting", approval
 
     def _set_state(self, approval: ApprovalRecord, state: ApprovalState) -> ApprovalRecord:
@@ -221,7 +219,7 @@ class Approvals:
             self._open[question.tenant] -= 1
             if not self._open[question.tenant]:
                 del self._open[question.tenant]
-        self._on_change(approval, state)
+        self.changed.emit(approval, state)
         return approval
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 from leaseway.wire.messages.states import ProblemScope, Severity
@@ -146,7 +147,7 @@ class ProblemTable:
     def open(self) -> list[OpenProblem]:
         """Return the open problems, last seen first."""
         found = [entry.open for entry in reversed(self._entries.values())]
-        return sorted(found, key=lambda problem: problem.last_seen, reverse=True)
+        return sorted(found, key=attrgetter("last_seen"), reverse=True)
 
     def _see(self, problem: Problem, owner: str, now: float, *, again: bool) -> None:
         if len(problem.message) > MAX_MESSAGE:

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from leaseway.control_plane.core.catalog.name_moves import Move, MoveKey, update_moves
-from leaseway.control_plane.core.catalog.snapshot import Snapshot, acknowledged, build_snapshot
-from leaseway.control_plane.core.catalog.variants import LastKnownGood
+from leaseway.control_plane.core.catalog.snapshot import (
+    Snapshot,
+    acknowledged,
+    build_snapshot,
+)
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.workers.records import WorkerRecord
@@ -131,6 +136,10 @@ class Registry:
         self.visible = acknowledged(
             self.committed,
             self.visible,
-            lambda served: any(subscription.has(served) for subscription in subscriptions),
+            partial(_is_held, subscriptions),
         )
         self._witnesses = subscriptions if self.visible.served == self.committed.served else ()
+
+
+def _is_held(subscriptions: Collection[Subscription], served: Served) -> bool:
+    return any(subscription.has(served) for subscription in subscriptions)

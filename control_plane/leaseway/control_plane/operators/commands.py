@@ -49,7 +49,8 @@ class OperatorCommands:
         self._plane.events.record(
             EventRecord("operator", "drained", message, at, worker_id=worker_id)
         )
-        self._plane.act(lambda state, now: state.drain_worker(worker_id, now))
+        with self._plane.transition() as (state, now):
+            state.drain_worker(worker_id, now)
 
     def revoke(self, lease_id: str, by: str, reason: str = "") -> None:
         """Revoke a lease.
@@ -93,7 +94,8 @@ class OperatorCommands:
                 session=key.session,
             )
         )
-        self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
+        with self._plane.transition() as (state, _):
+            state.revoke_lease(lease_id, reason)
 
     async def wait_for_end(self, lease_id: str, timeout: float) -> bool:
         """Wait until a lease has ended; return False after `timeout` seconds."""

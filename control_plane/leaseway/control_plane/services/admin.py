@@ -146,7 +146,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         tenant = caller().tenant
         if tenant is not None:
             problem = replace(problem, tenant=tenant)
-        self._plane.act(lambda state, now: state.report_client_problem(problem, now))
+        with self._plane.transition() as (state, now):
+            state.report_client_problem(problem, now)
         return admin_pb2.ReportProblemResponse()
 
     async def DrainWorker(  # noqa: N802

@@ -6,8 +6,9 @@ See design.md#bounds-and-defaults.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
@@ -81,7 +82,7 @@ def _instance_key(instance: ReportedInstance) -> SortKey:
 def workers(state: Coordinator, start: PageStart) -> tuple[list[admin_pb2.WorkerStatus], str]:
     """Return a page of workers including lost ones, ordered by id, and the next page's token."""
     records = (((record.id,), record) for record in state.roster.all_workers)
-    return one_page(start, records, lambda record: messages.worker(state, record))
+    return one_page(start, records, partial(messages.worker, state))
 
 
 def ends_and_leases(
@@ -117,7 +118,7 @@ def problems(found: Iterable[OpenProblem], start: PageStart) -> tuple[list[admin
         return messages.problem(listed[place])
 
     page, token = one_page(start, sources, message)
-    in_order = sorted(zip(places, page, strict=False), key=lambda pair: pair[0])
+    in_order = sorted(zip(places, page, strict=False), key=itemgetter(0))
     return [problem for _, problem in in_order], token
 
 

@@ -49,8 +49,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
         if 0 < len(request.lost_lease) <= MAX_KEY_LENGTH:
-            lost = request.lost_lease
-            self._plane.act(lambda state, _now: state.roster.fence(lost, key))
+            with self._plane.transition() as (state, _):
+                state.roster.fence(request.lost_lease, key)
         end = self._plane.end_notices.settle(key, self._plane.clock().mono)
         if (
             end is not None
@@ -169,6 +169,5 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     def _try_place(
         self, key: LeaseKey, excluded: frozenset[str], *, wait: bool
     ) -> Placement | PendingServers | Denial | Waiter:
-        return self._plane.act(
-            lambda state, now: place_or_wait(state, key, excluded, now, wait=wait)
-        )
+        with self._plane.transition() as (state, now):
+            return place_or_wait(state, key, excluded, now, wait=wait)

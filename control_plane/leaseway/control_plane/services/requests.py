@@ -79,8 +79,8 @@ def watchers() -> UsageCounter:
     return UsageCounter(
         "watchers",
         "watches of the control plane",
-        lambda: bounds.MAX_WATCHERS,
-        lambda: bounds.MAX_TENANT_WATCHERS,
+        bounds.MAX_WATCHERS,
+        bounds.MAX_TENANT_WATCHERS,
         "End some of them.",
     )
 
@@ -90,8 +90,8 @@ def placements() -> UsageCounter:
     return UsageCounter(
         "placements",
         "requests for leases or names without an answer",
-        lambda: bounds.MAX_PLACEMENTS,
-        lambda: bounds.MAX_TENANT_PLACEMENTS,
+        bounds.MAX_PLACEMENTS,
+        bounds.MAX_TENANT_PLACEMENTS,
         "Wait for some of them.",
     )
 

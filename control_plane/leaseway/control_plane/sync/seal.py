@@ -35,6 +35,11 @@ class Seal:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
+    @classmethod
+    def generate(cls) -> Seal:
+        """Return a seal of this process alone."""
+        return cls(secrets.token_bytes(32))
+
     def sign(self, upsert: sync_pb2.Upsert) -> sync_pb2.Upsert:
         """Sign a variant in place and return it."""
         upsert.seal = self._signature(upsert)

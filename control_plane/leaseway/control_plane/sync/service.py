@@ -167,7 +167,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             stream.send(sync_pb2.SyncResponse(server_folders=self._plane.server_folders))
         streams[worker_id] = stream  # first: joining queues actions for the new stream
         try:
-            self._plane.act(lambda state, now: state.handle_worker_joined(hello, now))
+            with self._plane.transition() as (state, now):
+                state.handle_worker_joined(hello, now)
         except WorkerRefused:
             if older is None:
                 del streams[worker_id]
@@ -183,7 +184,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if self._plane.streams.get(worker_id) is not stream:
             return
         del self._plane.streams[worker_id]
-        self._plane.act(lambda state, now: state.handle_worker_disconnected(worker_id, now))
+        with self._plane.transition() as (state, now):
+            state.handle_worker_disconnected(worker_id, now)
         _logger.info("worker left", extra={"worker": worker_id})
 
     async def _serve(
@@ -224,18 +226,21 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._handle(worker_id, message)
 
     def _handle(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
-        act = self._plane.act
+        transition = self._plane.transition
         self._plane.state.record_contact(worker_id)
         match message.WhichOneof("message"):
             case "ack":
-                act(lambda state, now: state.handle_ack(worker_id, message.ack.nonce, now))
+                with transition() as (state, now):
+                    state.handle_ack(worker_id, message.ack.nonce, now)
             case "nack":
                 nack = message.nack
                 refusals = [refusal_from_proto(refusal) for refusal in nack.refusals]
-                act(lambda state, now: state.handle_nack(worker_id, nack.nonce, refusals, now))
+                with transition() as (state, now):
+                    state.handle_nack(worker_id, nack.nonce, refusals, now)
             case "held":
                 variants = list(self._restored(worker_id, message.held))
-                act(lambda state, now: state.handle_content(worker_id, variants, now))
+                with transition() as (state, now):
+                    state.handle_content(worker_id, variants, now)
             case "probe_result":
                 self._handle_probe_result(worker_id, message.probe_result)
             case "inspected":
@@ -248,7 +253,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 ends = lease_ends_from_proto(message.report)
                 self._plane.lease_ends.record(ends, mono)
                 report = report_from_proto(message.report, worker_id, mono)
-                act(lambda state, now: state.handle_report(worker_id, report, now))
+                with transition() as (state, now):
+                    state.handle_report(worker_id, report, now)
                 self._plane.record_ends(ends)
             case _:
                 raise MalformedMessage("A worker sent a second hello, or an unknown message.")
@@ -333,14 +339,12 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             self._plane.traces.end_probe(result.id, outcome)
             if self._plane.meters is not None:
                 self._plane.meters.record_probe(result.id, outcome)
-            self._plane.act(lambda state, now: state.handle_probe_result(result.id, outcome, now))
+            with self._plane.transition() as (state, now):
+                state.handle_probe_result(result.id, outcome, now)
         else:
             key = key_from_proto(result.key)
-            self._plane.act(
-                lambda state, now: state.handle_relisting(
-                    worker_id, key, result.launch_hash, outcome, now
-                )
-            )
+            with self._plane.transition() as (state, now):
+                state.handle_relisting(worker_id, key, result.launch_hash, outcome, now)
 
 
 def _unusable_listing(result: sync_pb2.ProbeResult) -> Problem:

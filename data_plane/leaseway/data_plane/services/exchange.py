@@ -361,8 +361,8 @@ class Exchanges:
         self._in_use = UsageCounter(
             "streams",
             "exchange streams to this worker",
-            lambda: bounds.MAX_STREAMS,
-            lambda: bounds.MAX_TENANT_STREAMS,
+            bounds.MAX_STREAMS,
+            bounds.MAX_TENANT_STREAMS,
             "One stream carries any number of calls. End some of them.",
         )
         self._going_away: str | None = None

@@ -86,8 +86,8 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         self._acquiring = UsageCounter(
             "acquisitions",
             "requests for a lease without an answer",
-            lambda: bounds.MAX_PLACEMENTS,
-            lambda: bounds.MAX_TENANT_PLACEMENTS,
+            bounds.MAX_PLACEMENTS,
+            bounds.MAX_TENANT_PLACEMENTS,
             "Wait for some of them.",
         )
 

@@ -165,12 +165,15 @@ class Planes:
         specs = self._specs()
         if specs != self._configured:
             self._configured = specs
-            self.plane.configure(lambda state, now: state.apply_config(specs, frozenset(), (), now))
+            self.plane.configure(
+                partial(Coordinator.apply_config, servers=specs, rejected=frozenset(), problems=())
+            )
         last_known_good = self.plane.state.servers.last_known_good
         for key, (_, listing) in self._desired_state().items():
             good = last_known_good.get(key)
             if good is not None and good.listing.digest != listing.digest:
-                self.plane.act(partial(_relisted, key, good.launch_hash, listing))
+                with self.plane.transition() as (state, now):
+                    state.handle_relisting(_WORKER, key, good.launch_hash, listing, now)
 
     def _is_reconciled(self) -> bool:
         if self._shutdown.requested.is_set():  # a drained worker serves nothing
@@ -211,7 +214,8 @@ class Planes:
             self._lease_time += min(seconds, _MAX_CLOCK_STEP)
             seconds -= _MAX_CLOCK_STEP
             self.worker.leases.reconcile()
-        self.plane.act(lambda state, now: state.tick(now))
+        with self.plane.transition() as (state, now):
+            state.tick(now)
 
     def leases(self) -> list[leases_pb2.Lease]:
         """Return the held leases, the oldest first."""
@@ -258,12 +262,6 @@ def _listing(server: Offers) -> ServerListing:
             introduction=catalog_pb2.Introduction(instructions=server.instructions),
         )
     )
-
-
-def _relisted(
-    key: VariantKey, launch_hash: str, listing: ServerListing, state: Coordinator, now: Moment
-) -> None:
-    state.handle_relisting(_WORKER, key, launch_hash, listing, now)
 
 
 class _ReconcileFirst(grpc.aio.ServerInterceptor):

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -82,7 +83,7 @@ def resource_text(resource: CustomResource) -> str:
 
 def first_by_name(resources: Iterable[CustomResource]) -> tuple[list[CustomResource], int]:
     """Return the first `MAX_RESOURCES` resources of a kind, and the number of the others."""
-    ordered = sorted(resources, key=lambda each: each.name)
+    ordered = sorted(resources, key=attrgetter("name"))
     return ordered[:MAX_RESOURCES], max(0, len(ordered) - MAX_RESOURCES)
 
 

@@ -70,7 +70,10 @@ class _NamespaceWatch:
         self._dirty = asyncio.Event()
         self._tasks = [asyncio.create_task(self._follow(kind)) for kind in KINDS]
         for task in self._tasks:
-            task.add_done_callback(lambda _task: self._dirty.set())
+            task.add_done_callback(self._note_end)
+
+    def _note_end(self, _task: asyncio.Task[None]) -> None:
+        self._dirty.set()  # `changed` raises what the task raised
 
     async def changed(self) -> tuple[CustomResource, ...] | ResourcesUnknown:
         while True:

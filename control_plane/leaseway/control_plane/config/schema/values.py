@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
@@ -72,7 +73,7 @@ class Reader(Generic[_T]):
 
 def reader(schema: Schema) -> Callable[[Callable[[Tree, Where], _T]], Reader[_T]]:
     """Return a decorator that makes a reader of a function."""
-    return lambda read: Reader(read, schema)
+    return partial(Reader, schema=schema)
 
 
 def list_schema(item: Schema, limit: int) -> Schema:

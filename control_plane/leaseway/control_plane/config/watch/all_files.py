@@ -130,7 +130,10 @@ class _SourcesWatch:
             if source.namespace
         ]
         for task in self._tasks:
-            task.add_done_callback(lambda _task: self._changed.set())
+            task.add_done_callback(self._note_end)
+
+    def _note_end(self, _task: asyncio.Task[None]) -> None:
+        self._changed.set()  # who waits for contents raises what the task raised
 
     async def first_contents(self) -> dict[Source, FileContent]:
         """Return all contents, once every source was read."""

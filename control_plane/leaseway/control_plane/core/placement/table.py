@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, nextafter
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from leaseway.wire import bounds
@@ -298,7 +299,7 @@ class PlacementTable:
             return ()
         held = self._by_key.setdefault(lease.key, [])
         held.append(lease)
-        held.sort(key=lambda one: (one.granted_at, one.id))
+        held.sort(key=attrgetter("granted_at", "id"))
         return tuple(held) if len(held) > 1 else ()
 
     def _after_placed(self, lease: HeldLease) -> HeldLease:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
@@ -70,7 +71,7 @@ class PlacementQueue:
         until = now + AVOIDED_FOR
         waiter = Waiter(self._last, turn, key, dict.fromkeys(avoided, until))
         waiters = list(self._waiting.values())
-        insort(waiters, waiter, key=lambda queued: queued.turn)
+        insort(waiters, waiter, key=attrgetter("turn"))
         self._waiting = {queued.id: queued for queued in waiters}
         return waiter
 
@@ -95,7 +96,7 @@ class PlacementQueue:
         """
         full: set[tuple[str, str]] = set()
         answered: set[LeaseKey] = set()
-        for queued in fair_order(self._waiting.values(), lambda one: one.key.tenant, tenant_load):
+        for queued in fair_order(self._waiting.values(), attrgetter("key.tenant"), tenant_load):
             wanted = (queued.key.tenant, queued.key.server_id)
             # Also for skipped requests: a retry time in the past would be due forever.
             waiter = self._waiting[queued.id] = queued.at(now)
@@ -122,7 +123,7 @@ class PlacementQueue:
     def _make_room(self, tenant: str) -> bool:
         if len(self._waiting) < bounds.MAX_WAITING:
             return True
-        newest = find_evicted(self._waiting.values(), lambda one: one.key.tenant, tenant)
+        newest = find_evicted(self._waiting.values(), attrgetter("key.tenant"), tenant)
         if newest is None:
             return False
         del self._waiting[newest.id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from leaseway.control_plane.core.catalog.admin_toolset import ADMIN
 from leaseway.control_plane.core.catalog.exposure import shown
@@ -159,7 +160,7 @@ def serve_queue(state: Coordinator, now: Moment) -> None:
 
 def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
     """Return the reported lease for a key, or None; reserves nothing."""
-    lease = state.placements.find_active(key, lambda worker_id: _keeps_leases(state, worker_id))
+    lease = state.placements.find_active(key, partial(_keeps_leases, state))
     return Placement(lease.worker_id, lease.id) if lease is not None else None
 
 

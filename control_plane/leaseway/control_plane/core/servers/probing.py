@@ -130,7 +130,7 @@ class ProbeSchedule:
         workers: Mapping[str, WorkerScope],
         now: float,
         silent: Collection[str] = (),
-        holders: Callable[[ServerSpec], Collection[str]] = lambda _spec: (),
+        holders: Callable[[ServerSpec], Collection[str]] | None = None,
     ) -> list[tuple[ProbeJob, StartedProbe]]:
         """Start due probes on workers with capacity, spread evenly; return them.
 
@@ -157,7 +157,7 @@ class ProbeSchedule:
             if not able:
                 continue
             relisting = job.claim is not None and not job.needs_start
-            listing = set(holders(job.spec)) if relisting else set()
+            listing = set(holders(job.spec)) if relisting and holders is not None else set()
             last = job.last_worker
             *_, worker_id = min(
                 (w in silent, w == last, w not in listing, running[w], w) for w in able

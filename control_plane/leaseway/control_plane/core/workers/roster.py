@@ -57,7 +57,8 @@ class Roster:
     lost: dict[str, WorkerRecord] = field(default_factory=dict)
     changed_workers: dict[str, None] = field(default_factory=dict)
     generation: int = 0
-    _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
+    _ordered: list[WorkerRecord] = field(default_factory=list)
+    _ordered_at: int = 0  # the generation of `_ordered`
     _disconnected: dict[str, WorkerRecord] = field(default_factory=dict)
     _unsent: list[tuple[str, WorkerAction]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -282,11 +283,10 @@ class Roster:
     @property
     def sorted_workers(self) -> list[WorkerRecord]:
         """The workers that are not lost, ordered by id; do not modify."""
-        generation, records = self._ordered
-        if generation != self.generation:
-            records = [record for _, record in sorted(self.workers.items())]
-            self._ordered = (self.generation, records)
-        return records
+        if self._ordered_at != self.generation:
+            self._ordered = [record for _, record in sorted(self.workers.items())]
+            self._ordered_at = self.generation
+        return self._ordered
 
     def workers_serving(self, served: Served) -> list[WorkerRecord]:
         """Return the workers that serve a variant, ordered by id.
