@@ -12,7 +12,7 @@
 #   make k8s            run the tests that need a real Kubernetes API (the first run compiles Go for 4 minutes)
 #   make skew           test planes, workers and the SDK against those of an earlier commit (SKEW=REVISION)
 #   make fmt            format the code
-#   make generate       generate sdk/leaseway/v1 from protos/, and the custom resource definitions of deploy/
+#   make generate       generate sdk/leaseway/v1 from protos/, and custom resources and a page of docs from keys
 #   make record-faults  record the metrics that the tests of alerts and dashboards use (15 minutes)
 #   make runbook        write docs/runbook.md from its entries
 
@@ -94,6 +94,7 @@ protos: .venv/dev.stamp .build/protos/stamp
 generate: .build/protos/stamp .venv/dev.stamp
 	tools/generate.sh
 	$(BIN)/python tools/kubernetes/generate_crds.py
+	$(BIN)/python tools/write_keys.py
 
 runbook: .venv/runtime.stamp
 	$(BIN)/python tools/write_runbook.py

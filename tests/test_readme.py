@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from leaseway.cli.app import COMMANDS
-from leaseway.control_plane.config.schema.keys import native_schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [path.relative_to(REPOSITORY) for path in sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -122,9 +121,3 @@ def test_every_file_that_contributing_names_exists() -> None:
     assert named
     for name in named:
         assert any(file.endswith(f"/{name}") or file == name for file in files), name
-
-
-def test_the_configuration_page_has_every_key_of_a_server() -> None:
-    page = (REPOSITORY / "docs" / "configuration.md").read_text()
-    keys = native_schema()["$defs"]["server"]["properties"]
-    assert [key for key in keys if f"`{key}`" not in page] == []

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import yaml
 
-from leaseway.control_plane.config.schema.keys import NEVER_OPENED, SERVER_KEYS, native_schema
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS, ServerKey, native_schema
+from leaseway.spec.keys import Flag
 from leaseway.spec.model import TRANSPORTS
 
 Schema = dict[str, Any]
@@ -30,7 +31,6 @@ _KEPT: Final = (
     *("minimum", "maximum", "minItems", "maxItems", "enum"),
 )
 _MAX_TEXT: Final = 65_536
-_DEFAULTS: Final = {"enabled": True, "truely-stateless": False}
 _ANYTHING: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -99,9 +99,11 @@ def _text_rules(options: Iterable[Mapping[str, Any]]) -> Schema:
 def _server_schema() -> Schema:
     server = native_schema()["$defs"]["server"]
     fields = {name: structural(each) for name, each in server["properties"].items()}
-    fields["transport"] = {"type": "string", "minLength": 1, "maxLength": 64}
-    for name, default in _DEFAULTS.items():
-        fields[name] = fields[name] | {"default": default}
+    del fields["transport"]["enum"]  # workers may have registered others
+    fields["transport"] |= {"minLength": 1, "maxLength": 64}
+    for key in SERVER_KEYS.values():
+        if _has_default(key):
+            fields[key.name] = fields[key.name] | {"default": key.declared.value}
     return {
         "description": "An entry below `servers:` of the native configuration file.",
         "type": "object",
@@ -118,15 +120,20 @@ def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
         has = f"has(self.{_cel_name(key.name)})"
         for transport in sorted(key.required_by):
             rule, needs = f"self.transport != '{transport}' || {has}", f"'{key.name}'"
-            if key.instead:
-                rule += f" || has(self.{_cel_name(key.instead)})"
-                needs += f" or '{key.instead}'"
+            if instead := key.declared.instead:
+                rule += f" || has(self.{_cel_name(instead)})"
+                needs += f" or '{instead}'"
             yield {"rule": rule, "message": f"'{transport}' needs {needs}"}
         foreign = [name for name in sorted(TRANSPORTS) if not key.is_for(name)]
-        if foreign and key.name not in _DEFAULTS:
+        if foreign:
             listed = ", ".join(f"'{name}'" for name in foreign)
             rule = f"!(self.transport in [{listed}]) || !{has}"
             yield {"rule": rule, "message": f"'{key.name}' is not for {', '.join(foreign)}"}
+
+
+def _has_default(key: ServerKey) -> bool:
+    """Return whether resources show a key that nobody wrote: a flag that every server has."""
+    return isinstance(key.declared.shape, Flag) and key.transports is None
 
 
 def _has_cel_type(schema: Mapping[str, Any]) -> bool:
@@ -145,7 +152,7 @@ def _tenant_schema() -> Schema:
     fields = {
         name: structural(each)
         for name, each in server["properties"].items()
-        if name not in NEVER_OPENED
+        if SERVER_KEYS[name].declared.domain != "never_set"
     }
     return {
         "description": "A domain layer: a tenant's overrides of servers.",

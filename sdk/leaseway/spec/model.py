@@ -15,10 +15,26 @@ from typing import Any, Final, Literal
 
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
 from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.keys import (
+    DAY,
+    INSTANT,
+    YEAR,
+    Choice,
+    Duration,
+    Flag,
+    Key,
+    ListOf,
+    OwnReader,
+    Text,
+    Whole,
+    declared,
+    setting,
+)
 from leaseway.spec.lease_names import SESSION, TENANT, names_in, shared_part
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
 from leaseway.wire import bounds
+from leaseway.wire.messages.mcp import SESSION_RULES
 from leaseway.wire.timing.backoff import Backoff
 
 TRANSPORTS: Final = (
@@ -36,6 +52,8 @@ PROCESSES: Final = frozenset({"stdio", "python", "builtin"})
 """Transports whose servers are child processes of the worker, connected by pipes."""
 
 MAX_IMAGE: Final = 1_024
+MAX_SPARES: Final = 4_096
+"""The highest `warm` and `max_instances`."""
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 InheritEnv = Literal["safe", "all", "none"]
@@ -182,12 +200,38 @@ class Sandbox:
 class InstancePolicy:
     """Number and lifetime of instances. Times in seconds; None means never."""
 
-    start: Start | None = None
-    warm: int = 0
-    max_instances: int = bounds.MAX_INSTANCES
-    idle_timeout: float | None = None
-    max_age: float | None = None
-    restart: Backoff = field(default_factory=Backoff)
+    start: Start | None = setting(
+        None,
+        Key(
+            Choice(("eager", "lazy")),
+            "`eager` starts an instance before the first call, `lazy` with it.",
+            default="`eager` if shared",
+        ),
+    )
+    warm: int = setting(
+        0,
+        Key(Whole(0, MAX_SPARES), "Warm spares of a leased server on each worker."),
+    )
+    max_instances: int = setting(
+        bounds.MAX_INSTANCES,
+        Key(Whole(1, MAX_SPARES), "Clients of the server on one worker, including spares."),
+    )
+    idle_timeout: float | None = setting(
+        None,
+        Key(Duration(INSTANT, YEAR), "When an idle client is stopped.", default="never"),
+    )
+    max_age: float | None = setting(
+        None,
+        Key(Duration(INSTANT, YEAR), "When an old client is replaced.", default="never"),
+    )
+    restart: Backoff = setting(
+        Backoff(),
+        Key(
+            OwnReader(),
+            "`initial`, `max` and `multiplier` of the backoff between failed starts.",
+            default="0.2 s, 30 s, 2",
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -235,8 +279,25 @@ class Launch:
         hidden: Whether it hides a common server from one tenant; see `hidden_spec`.
     """
 
-    transport: str
-    truely_stateless: bool = False
+    transport: str = field(
+        metadata=declared(
+            Key(
+                OwnReader(),
+                "`stdio`, `streamable_http`, `sse` (HTTP+SSE of 2024-11-05), `websocket`,"
+                " `http_api`, `python`, `builtin`, or a registered one.",
+                required=True,
+                domain="never_set",
+            )
+        )
+    )
+    truely_stateless: bool = setting(
+        False,
+        Key(
+            Flag(),
+            "`true`: all calls share one client; `false`: each session leases its own.",
+            name="truely-stateless",
+        ),
+    )
     command: str = ""
     args: tuple[str, ...] = ()
     url: str = ""
@@ -270,26 +331,100 @@ class Launch:
 class Exposure:
     """The settings that workers change without a new process or connection."""
 
+    description: str = setting("", Key(Text(4_096), "A sentence that lists show."))
     instances: InstancePolicy = InstancePolicy()
-    startup_timeout: float = bounds.STARTUP_TIMEOUT
-    call_timeout: float = bounds.CALL_TIMEOUT
-    max_calls: int | None = None
-    lease_drain_timeout: float = bounds.LEASE_DRAIN_TIMEOUT
-    description: str = ""
+    startup_timeout: float = setting(
+        bounds.STARTUP_TIMEOUT, Key(Duration(INSTANT, DAY), "The limit for a start.")
+    )
+    call_timeout: float = setting(
+        bounds.CALL_TIMEOUT,
+        Key(Duration(INSTANT, DAY), "The limit for a call that sets no timeout."),
+    )
+    max_calls: int | None = setting(
+        None,
+        Key(
+            Whole(1, 4_096),
+            "Concurrent calls per client of the server; others wait, and tenants share by"
+            " `weight`.",
+            default="unlimited",
+        ),
+    )
+    lease_drain_timeout: float = setting(
+        bounds.LEASE_DRAIN_TIMEOUT,
+        Key(
+            Duration(0, 7 * DAY),
+            "How long a lease may keep an outdated client after a configuration change.",
+        ),
+    )
     policy: ServerPolicy = NO_POLICY
-    worker_labels: Mapping[str, str] = field(default_factory=dict)
-    sessions_from: tuple[str, ...] = ()
-    """Of `SESSION_RULES`, in the order in which MCP fronts try them; empty means the front's."""
+    worker_labels: Mapping[str, str] = setting(
+        {},
+        Key(
+            OwnReader(),
+            "Labels that a worker must have to run the server, such as `{pool: gpu}`: see"
+            " [pools](operating.md#worker-pools).",
+            # All variants of a server are on the same workers: a worker without a tenant's own
+            # variant would serve the common one to the tenant.
+            domain="never_set",
+        ),
+    )
+    sessions_from: tuple[str, ...] = setting(
+        (),
+        Key(
+            ListOf(Choice(SESSION_RULES), len(SESSION_RULES)),
+            "What tells [MCP fronts](mcp.md#sessions-and-leases) to which session a call belongs,"
+            " in order: `[principal]` gives each principal one session.",
+            default="the front's",
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class Naming:
     """The settings that the control plane applies; workers get the resulting names instead."""
 
-    tools: NameFilter = NO_FILTER
-    prompts: NameFilter = NO_FILTER
-    resources: NameFilter = NO_FILTER
-    transforms: tuple[Transform, ...] = ()
+    tools: NameFilter = setting(
+        NO_FILTER,
+        Key(
+            OwnReader(),
+            "The exposed tools: a `whitelist` and a `blacklist` of original names, in which `*`"
+            " matches any characters; of a `builtin` server [a list](kit.md).",
+            required_by=("builtin",),
+            domain="set",
+        ),
+    )
+    prompts: NameFilter = setting(
+        NO_FILTER, Key(OwnReader(), "The exposed prompts, like `tools`.", domain="set")
+    )
+    resources: NameFilter = setting(
+        NO_FILTER, Key(OwnReader(), "The exposed resources, by URI, like `tools`.", domain="set")
+    )
+    transforms: tuple[Transform, ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "`prefix`, `suffix` and `prefix: {remove, add}`, applied in order to the names of tools"
+            " and prompts.",
+            name="transform",
+            default="that of `defaults`",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The settings that are in no spec: the control plane applies them while it reads an entry."""
+
+    enabled: bool = setting(True, Key(Flag(), "`false` removes the server.", domain="set"))
+    domain_may: tuple[str, ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "Further keys that domain [layers](#layers) may set for this server, such as"
+            " `call_timeout`; `env.NAME` opens one variable.",
+            domain="never_set",
+        ),
+    )
 
 
 @dataclass(frozen=True)

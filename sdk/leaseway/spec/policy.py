@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from leaseway.spec.keys import Key, OwnReader, setting
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
@@ -133,10 +134,43 @@ class ServerPolicy:
 
     grants: Mapping[str, Grant] | None = None
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
-    risks: tuple[tuple[str, Risk], ...] = ()
-    rate: Rate | None = None
-    rules: tuple[ArgumentRule, ...] = ()
-    permissions: Permissions = EVERYTHING
+    risks: tuple[tuple[str, Risk], ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "The risk of tools, by patterns of original names: see"
+            " [identity](identity.md#rules-on-calls).",
+            name="risk",
+            default="by annotations",
+        ),
+    )
+    rate: Rate | None = setting(
+        None,
+        Key(
+            OwnReader(),
+            "Calls of external tools in a time, for each tenant, such as `60/m`: see"
+            " [identity](identity.md#rules-on-calls).",
+            name="rate_limit",
+            default="unlimited",
+        ),
+    )
+    rules: tuple[ArgumentRule, ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "Rules that deny calls because of their arguments: see"
+            " [identity](identity.md#rules-on-calls).",
+        ),
+    )
+    permissions: Permissions = setting(
+        EVERYTHING,
+        Key(
+            OwnReader(),
+            "Whether tools may `read` or `write`, and `allowed_paths`, `denied_paths`: see"
+            " [identity](identity.md#permissions-reading-writing-and-paths).",
+            default="everything",
+        ),
+    )
 
     def __bool__(self) -> bool:
         return self != NO_POLICY

@@ -1,6 +1,8 @@
 """The published JSON Schema says what the parser says, as far as a schema can."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import ROOT
 
 from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.keys import SERVER_KEYS, native_schema
+from leaseway.control_plane.config.schema.keys import READERS, SERVER_KEYS, native_schema
+from leaseway.spec.keys import OwnReader
 
-EXAMPLES = Path(__file__).resolve().parents[4] / "deploy" / "examples"
+EXAMPLES = ROOT / "deploy" / "examples"
 VALIDATOR = jsonschema_rs.validator_for(native_schema())
 STDIO = {"transport": "stdio", "command": "x"}
 HTTP = {"transport": "streamable_http", "url": "http://a/mcp"}
@@ -51,12 +55,19 @@ def test_it_knows_every_key_and_no_other() -> None:
     assert all(server["properties"].values()), "a key without a schema"
 
 
-def test_the_reference_describes_every_key() -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    rows = page.partition("## Keys of a server")[2].partition("\n\n`tenants:`")[0].splitlines()
-    names = (row.split("|")[1] for row in rows if row.startswith("| `"))
-    described = {key for cell in names for key in re.findall(r"`([^`]+)`", cell)}
-    assert described == set(SERVER_KEYS)
+def test_the_reference_is_written_from_the_keys(tmp_path: Path) -> None:
+    page = tmp_path / "configuration.md"
+    before = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    page.write_text(before, encoding="utf-8")
+    subprocess.run([sys.executable, ROOT / "tools/write_keys.py", page], check=True, timeout=60)
+    assert page.read_text(encoding="utf-8") == before, "run: make generate"
+
+
+def test_each_key_has_a_sentence_and_a_reader_of_its_own_or_a_shape() -> None:
+    for key in SERVER_KEYS.values():
+        assert re.fullmatch(r"[A-Z`].*\.", key.declared.about), key.name
+        assert isinstance(key.declared.shape, OwnReader) is (key.name in READERS), key.name
+    assert set(READERS) <= set(SERVER_KEYS)
 
 
 ACCEPTED = [

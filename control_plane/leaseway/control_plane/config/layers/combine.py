@@ -36,7 +36,7 @@ from leaseway.control_plane.config.schema.issues import (
     Where,
     quoted,
 )
-from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import FILTERS, SERVER_KEYS, is_by_name
 from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.tree.yaml_tree import (
     START,
@@ -50,18 +50,6 @@ from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
 
-_BY_NAME: Final = frozenset({"env", "headers", "config"})
-"""Keys whose mappings are merged name by name; the upper layer replaces all other values."""
-
-DOMAIN_KEYS: Final = frozenset(
-    {"enabled", "env", "headers", "config", "tools", "prompts", "resources"}
-)
-"""Keys that a domain may set for any server; the server's `domain_may` opens more.
-
-In `env` and `headers` it may set the names that the layer below has. Filters only narrow.
-"""
-
-_FILTERS: Final = ("tools", "prompts", "resources")
 _REFERENCE_NOUNS: Final = {"env": "variable", "secret": "secret", "file": "file"}
 
 
@@ -76,7 +64,7 @@ def merged(below: TableEntry, above: TableEntry) -> TableEntry:
     above = _for_class(above, is_class=_transport(below) == "python")
     upper = {entry.name: entry for entry in above.members}
     kept = [_merged_value(entry, upper.pop(entry.name, None)) for entry in _usable(below, above)]
-    by_name = {entry.name for entry in kept if entry.name in _BY_NAME}
+    by_name = {entry.name for entry in kept if is_by_name(entry.name)}
     names = {entry.name for entry in above.members}
     lower = [entry for entry in kept if entry.name not in names or entry.name in by_name]
     added = [entry for entry in above.members if entry.name not in by_name]
@@ -93,7 +81,7 @@ def _for_class(above: TableEntry, *, is_class: bool) -> TableEntry:
 
 
 def _merged_value(below: TableEntry, above: TableEntry | None) -> TableEntry:
-    if above is None or below.name not in _BY_NAME:
+    if above is None or not is_by_name(below.name):
         return below
     if not isinstance(below.value, Table) or not isinstance(above.value, Table):
         return above
@@ -409,7 +397,7 @@ def _narrowing_filters(
         if entry.name == declared.entry.name
         for name in _names(entry)
     }
-    return [name for name in _FILTERS if name not in opened and name not in in_sessions]
+    return [name for name in FILTERS if name not in opened and name not in in_sessions]
 
 
 def _closed_keys(
@@ -420,9 +408,10 @@ def _closed_keys(
         if member.name not in SERVER_KEYS or member.name in opened:
             continue
         path = f"{domain.document.root}.{entry.name}.{member.name}"
-        if member.name not in DOMAIN_KEYS:
+        may = SERVER_KEYS[member.name].declared.domain
+        if may in ("if_opened", "never_set"):
             yield _not_opened(domain, entry, member, path, member.name)
-        elif member.name in ("env", "headers"):
+        elif may == "set_known_names":
             below = declared.member(member.name)
             stated = {entry.name for entry in below.entries} if isinstance(below, Table) else set()
             for name in member.members:

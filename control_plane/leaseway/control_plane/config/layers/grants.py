@@ -10,9 +10,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from leaseway.control_plane.config.schema.fields import REFERENCE_KINDS
+from leaseway.control_plane.config.schema.keys import is_by_name
 from leaseway.control_plane.config.schema.policy import TenantConfig, Tenants
 from leaseway.control_plane.config.tree.yaml_tree import (
     Items,
@@ -27,8 +28,6 @@ from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 from leaseway.spec.policy import EVERYTHING, OTHER_TENANTS, Grant
 from leaseway.spec.references import references
-
-_BY_NAME: Final = frozenset({"env", "headers", "config"})
 
 
 def with_grants(spec: ServerSpec, tenants: Tenants | None) -> ServerSpec:
@@ -89,7 +88,7 @@ class Reference(NamedTuple):
 def references_in(entry: TableEntry) -> Iterator[Reference]:
     """Yield every reference in a server's entry."""
     for member in entry.members:
-        if member.name in _BY_NAME and isinstance(member.value, Table):
+        if is_by_name(member.name) and isinstance(member.value, Table):
             for value in member.members:  # a variable may have the name `env`
                 yield from _references_in(value.value)
         else:

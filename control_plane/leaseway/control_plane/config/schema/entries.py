@@ -15,14 +15,14 @@ from leaseway.control_plane.config.schema.auth import check_auth
 from leaseway.control_plane.config.schema.filters import for_server
 from leaseway.control_plane.config.schema.http_api.servers import add_http_tools
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS, ServerKey
 from leaseway.control_plane.config.schema.lease_names import check_lease_names
 from leaseway.control_plane.config.schema.process_servers import (
     check_builtin,
     check_image,
     with_enabled_tools,
 )
-from leaseway.control_plane.config.schema.tables import Key, entries_of, read_table
+from leaseway.control_plane.config.schema.tables import entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
 from leaseway.spec.model import (
@@ -175,8 +175,9 @@ def _check_keys(server: TableEntry, present: dict[str, TableEntry], where: Where
         return
     for key in SERVER_KEYS.values():
         entry = present.get(key.name)
-        if entry is None and transport in key.required_by and key.instead not in present:
-            either = f"{key.name!r} or {key.instead!r}" if key.instead else f"{key.name!r}"
+        instead = key.declared.instead
+        if entry is None and transport in key.required_by and instead not in present:
+            either = f"{key.name!r} or {instead!r}" if instead else f"{key.name!r}"
             text = f"The server {quoted(server.name)} needs {either} for '{transport}'."
             where.missing(server.at, key.name, text)
         elif entry is not None and _is_misplaced(key.name, transport):
@@ -216,6 +217,6 @@ def _is_misplaced(name: str, transport: str | None) -> bool:
     return not key.is_for(transport)
 
 
-def _misplaced(key: Key, transport: str) -> str:
+def _misplaced(key: ServerKey, transport: str) -> str:
     wanted = " or ".join(f"'{transport}'" for transport in sorted(key.transports or ()))
     return f"'{key.name}' is not for the transport '{transport}', only for {wanted}; remove it."

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema import credentials, fields, filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import entries_of
+from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, record
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
+    boolean,
     checked,
     choice,
+    integer,
     list_of,
+    number,
     plain_text,
     reader,
+    size,
     suggestion,
     text,
     worker_text,
@@ -30,9 +35,9 @@ from leaseway.spec.builtin import (
     command_words,
     host_fault,
 )
-from leaseway.spec.model import MAX_IMAGE, Builtin, image_fault
+from leaseway.spec.model import MAX_IMAGE, Builtin, Limits, Sandbox, image_fault
 from leaseway.spec.name_filters import NameFilter
-from leaseway.wire.bounds import KIB
+from leaseway.wire.bounds import KIB, MIB
 
 MAX_JSON_TEXT: Final = 64 * KIB
 """Characters of a `config` or `podTemplate` as JSON; a process accepts no variable over 128 KiB."""
@@ -41,11 +46,69 @@ MAX_ENTRIES: Final = 100
 _MAX_DEPTH: Final = 16
 _MAX_PATH: Final = 4_096
 _MAX_NUMBER: Final = 2**63
+_MAX_MEMORY: Final = 1024**5
+_BASIC, _STRICT = "basic", "strict"
 _IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _MODULE: Final = re.compile(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*")
 _TEMPLATE_KEYS: Final = ("metadata", "spec")
 _TEXT: Final = text()
 _WORKER_TEXT: Final = worker_text()
+
+
+def _writable_fault(path: str) -> str | None:
+    if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+        return f"must be an absolute path without '..', but is {quoted(path)}."
+    if not path.strip("/"):
+        return "is the root folder: a sandbox with write access everywhere protects nothing."
+    return None
+
+
+_WRITABLE: Final = checked(plain_text(longest=4_096, empty=False), _writable_fault)
+
+
+def _enabled_sandbox(
+    level: str = _BASIC, network: bool = False, writable_paths: tuple[str, ...] = ()
+) -> Sandbox:
+    return Sandbox(True, network, writable_paths, strict=level == _STRICT)
+
+
+limits: Final = record(
+    keyed(
+        Key("memory", size(MIB, _MAX_MEMORY), "memory_bytes"),
+        Key("cpu", number(0.01, 1_024), "cpu_cores"),
+        Key("open_files", integer(1, 1_048_576)),
+        Key("processes", integer(1, 1_048_576)),
+    ),
+    Limits,
+    "'limits'",
+)
+"""Reads the limits of one instance's processes."""
+
+_SANDBOX: Final = record(
+    keyed(
+        Key("level", choice(_BASIC, _STRICT)),
+        Key("network", boolean),
+        Key("writable", list_of(_WRITABLE, 100), "writable_paths"),
+    ),
+    _enabled_sandbox,
+    "'sandbox'",
+)
+
+
+@reader({"anyOf": [boolean.schema, {"enum": [_STRICT]}, _SANDBOX.schema]})
+def sandbox(node: Tree, where: Where) -> Sandbox:
+    """Read what holds a process: a level, or its parts."""
+    if isinstance(node, Leaf) and isinstance(node.value, bool):
+        return Sandbox(enabled=node.value)
+    if isinstance(node, Leaf) and node.value == _STRICT:
+        return Sandbox(enabled=True, strict=True)
+    if isinstance(node, Table):
+        return _SANDBOX.read(node, where)
+    raise BadValue(
+        f"{quoted(where.key)} must be true, false, strict or"
+        " {level: …, network: …, writable: […]}.",
+        IssueReason.WRONG_TYPE,
+    )
 
 
 def _image_fault(name: str) -> str | None:

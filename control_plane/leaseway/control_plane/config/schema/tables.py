@@ -16,7 +16,6 @@ from leaseway.control_plane.config.schema.values import (
     wrong_type,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Position, Table, TableEntry, Tree
-from leaseway.spec.transports import is_registered
 
 # Keys of other formats whose spelling is too different to suggest ours.
 _SYNONYMS: Final[Mapping[str, str]] = {
@@ -42,10 +41,6 @@ class Key:
         name: Its spelling in the file.
         read: Reads its value.
         field: The value's field in the typed model; by default the name.
-        transports: The built-in transports that accept the key, or None for every transport.
-        for_registered: Whether transports that other packages register accept it, too.
-        required_by: The transports that do not work without it.
-        instead: A key that makes this one optional, or empty.
         about: Its description for editors.
     """
 
@@ -53,10 +48,6 @@ class Key:
     read: Reader[Any]
     field: str = ""
     _: KW_ONLY
-    transports: frozenset[str] | None = None
-    for_registered: bool = False
-    required_by: frozenset[str] = frozenset()
-    instead: str = ""
     about: str = ""
 
     def __post_init__(self) -> None:
@@ -64,12 +55,9 @@ class Key:
 
     @property
     def schema(self) -> Schema:
-        return self.read.schema | ({"description": self.about} if self.about else {})
-
-    def is_for(self, transport: str) -> bool:
-        if self.transports is None or transport in self.transports:
-            return True
-        return self.for_registered and is_registered(transport)
+        schema = self.read.schema
+        about = " ".join(filter(None, (self.about, schema.get("description"))))
+        return schema | ({"description": about} if about else {})
 
 
 Keys = Mapping[str, Key]

@@ -1,0 +1,165 @@
+"""Keys of a server's entry, each declared once: at the field of the spec that has its value.
+
+A field made by `setting` has a key: its spelling, the values that it accepts, a sentence for
+people. The class with the field says what a change of it does (see `model.ServerSpec`). A key's
+reader, its JSON Schema, its part of custom resources, its place in a spec's bytes and hashes, and
+its row in docs/configuration.md are loops over these declarations. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import replace as replaced
+from typing import Any, Final, Literal, TypeVar
+
+INSTANT: Final = 0.001
+DAY: Final = 86_400.0
+YEAR: Final = 365 * DAY
+"""Bounds of durations, in seconds."""
+
+_KEYS: Final = "keys"
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number within bounds, both included."""
+
+    smallest: int
+    largest: int
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number within bounds, both included."""
+
+    smallest: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds, or a text such as `1h30m`; the bounds are in seconds, both included."""
+
+    smallest: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes, or a text such as `512MiB`; the bounds are in bytes, both included."""
+
+    smallest: int
+    largest: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text without references, of at most so many characters."""
+
+    longest: int
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list of at most so many values of one shape."""
+
+    item: Shape
+    limit: int
+
+
+@dataclass(frozen=True)
+class OwnReader:
+    """What a reader that is written for this key accepts (`READERS` in `config/schema/keys.py`)."""
+
+
+Shape = Flag | Whole | Number | Duration | Size | Choice | Text | ListOf | OwnReader
+"""The values that a key accepts."""
+
+DomainMay = Literal["if_opened", "set", "set_known_names", "never_set"]
+"""Whether domain layers may set a key: if `domain_may` opens it, always, always for the names that
+the layer below has, or never."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of an entry.
+
+    Attributes:
+        shape: The values that it accepts.
+        about: One sentence for people, in Markdown; links start from docs/configuration.md.
+        name: Its spelling in files, if it is not the field's name.
+        path: The field of the spec that has its value, such as `instances.warm`.
+        value: The field's default.
+        default: The default in words; empty means `value`.
+        required: Whether each server that accepts the key needs it.
+        required_by: The transports that need it, if not all do.
+        instead: A key that makes this one optional, or empty.
+        domain: Whether domain layers may set it.
+        by_name: Whether layers merge its mapping name by name.
+    """
+
+    shape: Shape
+    about: str
+    name: str = ""
+    path: str = ""
+    value: Any = None
+    default: str = ""
+    required: bool = False
+    required_by: tuple[str, ...] = ()
+    instead: str = ""
+    domain: DomainMay = "if_opened"
+    by_name: bool = False
+
+    @property
+    def description(self) -> str:
+        """Its sentence without links, for editors and custom resources."""
+        return _LINK.sub(r"\1", self.about)
+
+
+def setting(default: _T, *keys: Key) -> _T:
+    """Return a dataclass field with the value of a key, or of one of some for different servers."""
+    metadata = {_KEYS: keys}
+    if isinstance(default, dict):  # a dataclass refuses a default that can be changed
+        assert not default, "A mapping's default is empty."
+        empty: _T = field(default_factory=dict, metadata=metadata)  # type: ignore[assignment]
+        return empty
+    return field(default=default, metadata=metadata)
+
+
+def declared(*keys: Key) -> Mapping[str, tuple[Key, ...]]:
+    """Return the metadata of a field that has no default."""
+    return {_KEYS: keys}
+
+
+def keys_of(settings: type, prefix: str = "") -> Iterator[Key]:
+    """Yield the keys that a class of settings declares, in order, each with its path.
+
+    A field that is a group of settings itself, such as `instances`, has the keys of its class.
+    """
+    for each in fields(settings):
+        default = each.default
+        if default is MISSING and each.default_factory is not MISSING:
+            default = each.default_factory()
+        path = f"{prefix}{each.name}"
+        if _KEYS in each.metadata:
+            value = None if default is MISSING else default
+            for found in each.metadata[_KEYS]:
+                yield replaced(found, name=found.name or each.name, path=path, value=value)
+        elif is_dataclass(default):
+            yield from keys_of(type(default), f"{path}.")
