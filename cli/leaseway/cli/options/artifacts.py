@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 
 from leaseway.cli.options.common import ENDPOINT, SECONDS, grouped_options
-from leaseway.spec.sizes import parse_size
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.sizes import parse_size
 
 
 class _SizeType(click.ParamType[int]):

@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Tree
 from leaseway.spec.references import references
-from leaseway.spec.sizes import SIZE_PATTERN, parse_size
 from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
+from leaseway.wire.sizes import SIZE_PATTERN, parse_size
 
 MAX_TEXT: Final = 64 * KIB
 """Characters of one text; a process accepts no argument or variable over 128 KiB."""
