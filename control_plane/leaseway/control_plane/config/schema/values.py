@@ -10,10 +10,22 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, assert_never
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Tree
+from leaseway.spec.keys import (
+    Choice,
+    Duration,
+    Flag,
+    ListOf,
+    Number,
+    OwnReader,
+    Shape,
+    Size,
+    Text,
+    Whole,
+)
 from leaseway.spec.references import references
 from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
@@ -279,6 +291,37 @@ def choice(*names: str) -> Reader[str]:
         raise BadValue(f"{quoted(where.key)} can't be {quoted(name)}: {suggestion(name, names)}")
 
     return read
+
+
+def reader_of(shape: Shape, own: Reader[Any] | None = None) -> Reader[Any]:
+    """Return the reader of a shape.
+
+    Args:
+        shape: The values that a key accepts.
+        own: The reader that is written for the key, if it has one.
+    """
+    match shape:
+        case Flag():
+            return boolean
+        case Whole(smallest, largest):
+            return integer(smallest, largest)
+        case Number(least, most):
+            return number(least, most)
+        case Duration(least, most):
+            return duration(least, most)
+        case Size(smallest, largest):
+            return size(smallest, largest)
+        case Choice(words):
+            return choice(*words)
+        case Text(longest):
+            return plain_text(longest=longest)
+        case ListOf(item, limit):
+            return list_of(reader_of(item), limit)
+        case OwnReader():
+            assert own is not None, "A key with a reader of its own has none."
+            return own
+        case _:
+            assert_never(shape)
 
 
 def items_of(node: Tree, where: Where, limit: int, what: str = "items") -> tuple[Tree, ...]:
