@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from tests.front.http.test_callers import Keys, bearer
+from tests.front.harness import ACCEPT, MODERN, front, host, session_of
+from tests.front.http.test_callers import Keys
 
-from leaseway.front.app import McpListener
 from leaseway.front.calling.conversations import SessionOptions
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.session_limits import SessionLimits
-from leaseway.front.calling.sessions import SessionTable
-from leaseway.front.http.callers import Callers
-from leaseway.front.http.request_checks import AccessCheck
-from leaseway.front.http.server import HttpServer
-from leaseway.front.http.streamable import HttpFront
-from leaseway.front.methods import Methods
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 from leaseway.sdk.testing.registry import Offers
 from leaseway.spec.model import ServerSpec
-from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.messages.mcp import SESSION_RULES
-
-ACCEPT = {"Accept": "application/json, text/event-stream"}
-VERSION = "io.modelcontextprotocol/protocolVersion"
-MODERN = {VERSION: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-INFO = {"name": "host", "version": "1"}
 
 
 @pytest.fixture
@@ -61,111 +45,10 @@ def fake() -> Iterator[FakeLeaseway]:
         yield fake
 
 
-@asynccontextmanager
-async def front(
-    fake: FakeLeaseway,
-    options: SessionOptions | None = None,
-    authenticator: Authenticator | None = None,
-    limits: SessionLimits | None = None,
-    *,
-    key: str | None = None,
-    origins: Collection[str] = (),
-) -> AsyncIterator[str]:
-    """Serve a system to MCP clients; yield the URL."""
-    options = options or SessionOptions()
-    sealer = Sealer("key", "mcp session")
-    limits = limits or SessionLimits()
-
-    def build(tenant: str, _agent: str, _key: str | None, principal: str, _user: str) -> HttpFront:
-        client = fake.async_client(tenant=tenant)
-        table = SessionTable(client, sealer, Owner(tenant, principal), limits=limits)
-        return HttpFront(Methods(client, sessions=options), table, rules=options.rules)
-
-    listener = McpListener(Endpoint("127.0.0.1", 0), None)
-    callers = Callers(build, "default", "mcp", None, authenticator)
-    server = HttpServer(AccessCheck(listener.endpoint, key, origins), callers)
-    async with callers.running(), server.serving(listener.socket):
-        yield f"http://{listener.endpoint}/mcp"
-
-
-@dataclass
-class Host:
-    """A host with an HTTP client of its own, which says what a test lets it say."""
-
-    http: aiohttp.ClientSession
-    url: str
-    key: str | None = None
-    status = 0
-
-    async def send(
-        self, method: str, params: dict[str, Any], headers: dict[str, str] | None = None
-    ) -> Any:
-        """Send a request; return its result, or raise an error with its message."""
-        sent = {**ACCEPT, **(headers or {})}
-        if self.key is not None:
-            sent["Authorization"] = bearer(self.key)
-        if VERSION in params.get("_meta", {}):
-            sent |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
-            if "name" in params:
-                sent["Mcp-Name"] = params["name"]
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        async with self.http.post(self.url, json=message, headers=sent) as answer:
-            self.status = answer.status
-            self.session = answer.headers.get("Mcp-Session-Id", "")
-            response = await answer.json()
-        if "error" in response:
-            raise LookupError(response["error"]["message"])
-        return response["result"]
-
-    async def initialize(self, name: str = "host") -> dict[str, str]:
-        """Open a session; return the header that continues it."""
-        info = {**INFO, "name": name}
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
-        await self.send("initialize", params)
-        return {"Mcp-Session-Id": self.session}
-
-    async def call(
-        self,
-        headers: dict[str, str] | None = None,
-        meta: dict[str, Any] | None = None,
-        **arguments: Any,
-    ) -> Any:
-        """Call `count`; return the result."""
-        params = {"name": "count", "arguments": arguments, "_meta": meta or {}}
-        return await self.send("tools/call", params, headers)
-
-    async def count(
-        self,
-        headers: dict[str, str] | None = None,
-        meta: dict[str, Any] | None = None,
-        **arguments: Any,
-    ) -> tuple[str, int]:
-        """Call `count`; return the lease that counted, and its number."""
-        result = await self.call(headers, meta, **arguments)
-        assert not result.get("isError"), result
-        lease, number = result["content"][0]["text"].split()
-        return lease, int(number)
-
-
-@asynccontextmanager
-async def host(url: str, key: str | None = None, *, cookies: bool = False) -> AsyncIterator[Host]:
-    """Run a host, by default one that drops cookies."""
-    jar = aiohttp.CookieJar(unsafe=True) if cookies else aiohttp.DummyCookieJar()
-    async with aiohttp.ClientSession(cookie_jar=jar) as http:
-        yield Host(http, url, key)
-
-
 def text_of(result: Any) -> str:
     """Return the first text of a result of the official client."""
     text: str = result.content[0].text
     return text
-
-
-def session_of(result: Any) -> str:
-    """Return the session that the result of a first call says."""
-    session: str = result["_meta"]["leaseway/session"]
-    assert f"Session: {session}\n" in result["content"][-1]["text"]
-    return session
 
 
 @pytest.mark.parametrize("meta", [MODERN, {}])
@@ -343,7 +226,7 @@ async def test_a_call_that_fails_leaves_no_session_behind(fake: FakeLeaseway) ->
     async with front(fake) as url, host(url) as client:
         wrong = await client.call(meta=MODERN, by="much")
         assert wrong["isError"]
-        assert "_meta" not in wrong
+        assert "leaseway/session" not in wrong["_meta"]
         wrong = await client.call(meta=MODERN, session=7)
         assert "must be" in wrong["content"][0]["text"]
         assert not fake.leases

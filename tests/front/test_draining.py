@@ -18,6 +18,7 @@ from leaseway.front.app import McpListener
 from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.draining import Drain
+from leaseway.front.handshake import SERVER_META
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
@@ -196,7 +197,7 @@ async def test_streams_for_notifications_end_and_listen_gets_its_result(
             "id": 7,
             "result": {
                 "resultType": "complete",
-                "_meta": {"io.modelcontextprotocol/subscriptionId": 7},
+                "_meta": {"io.modelcontextprotocol/subscriptionId": 7, **SERVER_META},
             },
         }
         assert (await made.http.get(f"{made.url}/mcp", headers=session)).status >= 400

@@ -31,7 +31,12 @@ from leaseway.front.handshake import (
 )
 
 BOUND = 30.0
-INITIALIZE = {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18"},
+}
 
 
 class Client:
@@ -47,7 +52,8 @@ class Client:
 
     def send(self, *messages: Any) -> None:
         for message in messages:
-            line = message if isinstance(message, bytes) else json.dumps(message).encode()
+            whole = {"jsonrpc": "2.0", **message} if isinstance(message, dict) else message
+            line = whole if isinstance(whole, bytes) else json.dumps(whole).encode()
             os.write(self._output, line + b"\n")
 
     def receive(self) -> Any:
@@ -117,6 +123,7 @@ def test_discovery_is_answered_before_the_front_connects(client: Client) -> None
         {"id": 1, "method": "initialize", "params": []},
         {"id": {}, "method": "initialize", "params": {}},
         {"id": 1, "result": {}},
+        {**INITIALIZE, "jsonrpc": "1.0"},
         {"id": 1, "method": "server/discover", "params": {"_meta": {MODERN_MARK.decode(): "x"}}},
         discover("2099-01-01", {}),
         discover(MODERN_VERSIONS[0], None),

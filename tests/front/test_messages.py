@@ -46,11 +46,11 @@ def test_ids_and_arguments_are_relayed_unchanged(
     [
         (b"{", -32700),
         (b"[]", -32600),
-        (b'{"id":null,"method":"ping"}', -32600),
-        (b'{"id":{},"method":"ping"}', -32600),
-        (b'{"id":1,"method":7}', -32600),
-        (b'{"id":1,"method":' + b"[" * 100_000, -32600),
-        (b'{"id":1,"method":"\xff"}', -32700),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":' + b"[" * 100_000, -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"\xff"}', -32700),
     ],
 )
 def test_an_invalid_message_is_rejected(line: bytes, code: int) -> None:
@@ -59,37 +59,54 @@ def test_an_invalid_message_is_rejected(line: bytes, code: int) -> None:
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize("version", [b"", b'"jsonrpc":"1.0",', b'"jsonrpc":2.0,'])
+def test_a_message_of_another_version_of_json_rpc_is_refused_with_its_id(version: bytes) -> None:
+    with pytest.raises(JsonRpcError, match="jsonrpc") as refused:
+        parse_message(b'{%b"id":"a","method":"ping"}' % version)
+    assert (refused.value.code, refused.value.request_id) == (-32600, b'"a"')
+
+
 @pytest.mark.parametrize("arguments", ["7", '"text"', "[]"])
 def test_arguments_that_are_no_object_are_rejected(arguments: str) -> None:
     message = parse_message(
-        '{"id":1,"method":"tools/call","params":{"name":"x","arguments":' + arguments + "}}"
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":'
+        + arguments
+        + "}}"
     )
     with pytest.raises(JsonRpcError, match="one JSON object"):
         parse_params(message, CallParams).arguments_json()
 
 
 def test_params_of_the_wrong_shape_are_rejected() -> None:
-    message = parse_message('{"id":1,"method":"tools/call","params":{"name":7}}')
+    message = parse_message('{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}')
     with pytest.raises(JsonRpcError, match=r"tools/call are wrong.*name"):
         parse_params(message, CallParams)
 
 
-def test_an_error_without_an_id_has_a_null_id() -> None:
+def test_an_error_without_an_id_has_a_null_id_and_for_modern_clients_none() -> None:
+    assert "id" not in json.loads(error_message(b"", JsonRpcError(-32700, "x"), modern=True))
     error = json.loads(error_message(b"", JsonRpcError(-32700, "no JSON", {"a": 1})))
     assert error["id"] is None
     assert error["error"] == {"code": -32700, "message": "no JSON", "data": {"a": 1}}
 
 
 def test_the_cancelled_request_id_stays_json() -> None:
-    message = parse_message('{"method":"notifications/cancelled","params":{"requestId":"a-1"}}')
+    message = parse_message(
+        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a-1"}}'
+    )
     assert cancelled_request_id(message) == b'"a-1"'
-    assert cancelled_request_id(parse_message('{"method":"notifications/cancelled"}')) == b""
+    assert (
+        cancelled_request_id(parse_message('{"jsonrpc":"2.0","method":"notifications/cancelled"}'))
+        == b""
+    )
 
 
 @pytest.mark.parametrize("read", [lambda m: parse_params(m, CallParams), modern_capabilities])
 def test_params_of_too_many_values_are_refused_before_they_are_decoded(read: Any) -> None:
     many = {"_meta": {"a": [{}] * 60_000}, "name": "x"}
-    message = parse_message(json.dumps({"id": 1, "method": "tools/call", "params": many}))
+    message = parse_message(
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": many})
+    )
     with pytest.raises(JsonRpcError, match="100000 values"):
         read(message)
     assert object_params(message) is None

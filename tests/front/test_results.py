@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.front.handshake import SERVER_META
 from leaseway.front.results import adapt_result
 
 MEMBERS = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("resultType", "_meta")),
     st.none() | st.integers(-(2**53), 2**53) | st.text() | st.lists(st.text()),
 )
+EMPTY = {"resultType": "complete", "_meta": SERVER_META}
 META = st.none() | st.dictionaries(
     st.sampled_from(["io.modelcontextprotocol/serverInfo", "com.example/x", "traceparent"]),
     st.text(),
@@ -35,17 +37,25 @@ def test_only_members_of_the_connection_are_changed(
     for modern in (True, False):
         fitted = json.loads(adapt_result(payload, modern=modern))
         assert fitted.pop("resultType", None) == ((kind or "complete") if modern else None)
-        assert {**fitted.pop("_meta", {})} == kept
+        meta_of_front = SERVER_META if modern else {}
+        assert fitted.pop("_meta", {}) == kept | meta_of_front
         assert fitted == members
 
 
 def test_a_legacy_client_gets_a_plain_result_in_its_original_bytes() -> None:
     payload = b'{ "content" : [ ] , "n": 1.0e2}'
     assert adapt_result(payload, modern=False) is payload
-    assert adapt_result(payload, modern=True) == (
-        b'{"resultType":"complete","content" : [ ] , "n": 1.0e2}'
-    )
-    assert adapt_result(b"", modern=True) == b'{"resultType":"complete"}'
+    modern = adapt_result(payload, modern=True)
+    assert modern.endswith(b'},"content" : [ ] , "n": 1.0e2}')
+    assert json.loads(modern) == {**EMPTY, "content": [], "n": 100.0}
+    assert json.loads(adapt_result(b"", modern=True)) == EMPTY
+
+
+def test_cache_hints_are_for_complete_results_of_modern_clients_only() -> None:
+    hinted = b'{"contents":[],"ttlMs":9,"cacheScope":"public"}'
+    assert json.loads(adapt_result(hinted, modern=False, cached=True)) == {"contents": []}
+    asking = b'{"resultType":"input_required","inputRequests":{}}'
+    assert "ttlMs" not in json.loads(adapt_result(asking, modern=True, cached=True))
 
 
 def test_resource_contents_get_cache_hints_with_the_time_that_the_server_sets() -> None:

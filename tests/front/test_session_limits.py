@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import BOUND
-from tests.front.test_conversations import MODERN, front, host, session_of
+from tests.front.harness import MODERN, front, host, session_of
 
 from leaseway.front.calling import session_limits
 from leaseway.front.calling import sessions as sessions_module

@@ -40,7 +40,7 @@ async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> 
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(front.serve())
         await handshake.connected.wait()
-        for line in (b'{"id":1,"method":"initialize"%b}' % params, None):
+        for line in (b'{"jsonrpc":"2.0","id":1,"method":"initialize"%b}' % params, None):
             await asyncio.to_thread(handshake.on_line, line)
     os.close(target)
     with os.fdopen(source) as responses:

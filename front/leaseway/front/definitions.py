@@ -14,7 +14,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.handshake import CACHE_HINTS
+from leaseway.front.handshake import CACHE_HINTS, SERVER_META
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.results import strip_meta
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
@@ -22,6 +22,10 @@ from leaseway.wire.bounds import MIB
 
 PAGE: Final = MIB
 """Bytes of definitions in a page. Large, because many clients read only the first page."""
+_MODERN_MEMBERS: Final = (
+    b"," + encode({"resultType": "complete", **CACHE_HINTS, "_meta": SERVER_META})[1:-1]
+)
+"""The members that a page has for modern clients only."""
 _TASKS: Final = "execution"
 """The member about tasks, which the front does not support."""
 
@@ -71,7 +75,7 @@ class PagedListing(Generic[ItemT]):
         if end < len(encoded):
             parts.append(b',"nextCursor":%b' % encode(_encode_cursor(self.keys[end - 1])))
         if modern:
-            parts.append(b',"resultType":"complete",%b' % encode(CACHE_HINTS)[1:-1])
+            parts.append(_MODERN_MEMBERS)
         return b"".join(parts) + b"}"
 
 

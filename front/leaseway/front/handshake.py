@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -35,6 +35,8 @@ CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
 """Cache hints of modern lists and resource contents: do not cache."""
 MAX_LINE: Final = MAX_ARGUMENTS + MIB
 SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
+SERVER_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
+"""The `_meta` of every modern result: who answers."""
 CAPABILITIES: Final = {
     "tools": {"listChanged": True},
     "prompts": {"listChanged": True},
@@ -51,6 +53,7 @@ STARTING: Final = (
 
 
 class _FirstMessage(msgspec.Struct):
+    jsonrpc: Literal["2.0"]
     method: str
     id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
@@ -86,7 +89,7 @@ def discover_result(instructions: str = "", control_plane: str = "") -> bytes:
         "capabilities": CAPABILITIES,
         "resultType": "complete",
         **CACHE_HINTS,
-        "_meta": {SERVER_INFO_KEY: SERVER_INFO, **own},
+        "_meta": {**SERVER_META, **own},
     }
     return msgspec.json.encode(_instructed(result, instructions))
 

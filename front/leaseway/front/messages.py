@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
@@ -24,18 +24,29 @@ ArgumentsT = TypeVar("ArgumentsT", bound=msgspec.Struct)
 
 
 class JsonRpcError(Exception):
-    """The error object of a JSON-RPC response."""
+    """The error object of a JSON-RPC response.
 
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
+    Args:
+        code: Its code.
+        message: What failed, where, why, and what to do.
+        data: More about it, or None.
+        request_id: The id of the failed request as JSON, if the message could not be read further.
+    """
+
+    def __init__(
+        self, code: int, message: str, data: Any = None, *, request_id: bytes = b""
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.data = data
+        self.request_id = request_id
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message with unparsed members; `id` is JSON, so that the response repeats it exactly."""
 
+    jsonrpc: Literal["2.0"]
     id: msgspec.Raw = ABSENT
     method: str | None = None
     params: msgspec.Raw = ABSENT
@@ -134,7 +145,12 @@ class ListenParams(ListParams, kw_only=True):
     notifications: ListenFilter
 
 
+class _Identified(msgspec.Struct):
+    id: msgspec.Raw = ABSENT
+
+
 _decode_message: Final = msgspec.json.Decoder(Message).decode
+_decode_id: Final = msgspec.json.Decoder(_Identified).decode
 
 
 @functools.cache
@@ -146,14 +162,28 @@ def parse_message(line: bytes | str) -> Message:
     """Decode one JSON-RPC message; raises `JsonRpcError` for anything else."""
     try:
         message = _decode_message(line)
-    except msgspec.ValidationError:
-        raise JsonRpcError(INVALID_REQUEST, "This is not a single JSON-RPC message.") from None
+    except msgspec.ValidationError as error:
+        text = f"This is not a single JSON-RPC 2.0 message: {error}."
+        raise JsonRpcError(INVALID_REQUEST, text, request_id=_id_in(line)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
-    first = bytes(message.id)[:1]
-    if first and first not in b'"-0123456789':
+    if not _is_id(message.request_id):
         raise JsonRpcError(INVALID_REQUEST, "The id of a request must be a string or a number.")
     return message
+
+
+def _is_id(request_id: bytes) -> bool:
+    """Return whether JSON is missing, or a value that identifies a request."""
+    return not request_id or request_id[:1] in b'"-0123456789'
+
+
+def _id_in(line: bytes | str) -> bytes:
+    """Return the id in a message that is invalid otherwise; empty if it has none."""
+    try:
+        request_id = bytes(_decode_id(line).id)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b""
+    return request_id if _is_id(request_id) else b""
 
 
 def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
@@ -215,11 +245,13 @@ def result_message(request_id: bytes, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 
 
-def error_message(request_id: bytes, error: JsonRpcError) -> bytes:
-    """Return an error response; an empty id becomes null."""
+def error_message(request_id: bytes, error: JsonRpcError, *, modern: bool = False) -> bytes:
+    """Return an error response; without an id it is null, and for modern clients left out."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
+    if modern and not request_id:
+        return b'{"jsonrpc":"2.0","error":%b}' % encode(body)
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id or b"null", encode(body))
 
 

@@ -46,6 +46,7 @@ from leaseway.front.calling.media import (
 )
 from leaseway.front.calling.requests import (
     Request,
+    log_level,
     pass_input_responses,
     payload_of,
     protocol_session,
@@ -61,7 +62,7 @@ from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.definitions import PagedListing
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.handshake import discover_result
+from leaseway.front.handshake import SERVER_META, discover_result
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -76,7 +77,13 @@ from leaseway.front.messages import (
     encode,
     notification,
 )
-from leaseway.front.results import adapt_result, error_result, rpc_error, tool_error
+from leaseway.front.results import (
+    adapt_result,
+    error_result,
+    resource_error,
+    rpc_error,
+    tool_error,
+)
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import (
     AsyncClient,
@@ -96,7 +103,6 @@ from leaseway.sdk.relay import (
     template_completion,
 )
 from leaseway.wire.channels.trace_context import TRACEPARENT
-from leaseway.wire.messages.mcp import LOG_LEVELS
 
 _EMPTY: Final = b"{}"
 _CHANGED: Final = {
@@ -211,7 +217,8 @@ class Methods:
             tool = listing.qualified.get(name)
         return tool
 
-    async def _ping(self, _request: Request) -> bytes:
+    async def _ping(self, request: Request) -> bytes:
+        read_params(request, ListParams)
         return _EMPTY
 
     async def _discover(self, request: Request) -> bytes:
@@ -447,7 +454,7 @@ class Methods:
             call = self._send(request, mcp_request, cached=True)
             return await self._suspendable(request, params, call)
         except LeasewayError as error:
-            raise rpc_error(error, uri=params.uri) from None
+            raise resource_error(error, params.uri, modern=request.modern) from None
 
     async def _complete(self, request: Request) -> bytes:
         params = read_params(request, CompleteParams)
@@ -478,10 +485,7 @@ class Methods:
         return adapt_result(payload_of(result, request), modern=request.modern, cached=cached)
 
     async def _set_level(self, request: Request) -> bytes:
-        level = read_params(request, SetLevelParams).level
-        if level not in LOG_LEVELS:
-            text = f"The log level must be one of {', '.join(LOG_LEVELS)}."
-            raise JsonRpcError(INVALID_PARAMS, text)
+        level = log_level(read_params(request, SetLevelParams).level)
         protocol_session(request).log_level = level
         return _EMPTY
 
@@ -489,7 +493,10 @@ class Methods:
         uri = read_params(request, ResourceParams).uri
         protocol = protocol_session(request)
         live = self._session(request) or protocol
-        await protocol.subscribe(uri, live.sdk)
+        try:
+            await protocol.subscribe(uri, live.sdk)
+        except LeasewayError as error:
+            raise resource_error(error, uri, modern=False) from None
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
@@ -535,7 +542,7 @@ class Methods:
             params = encode({"notifications": filters, "_meta": meta})
             send(notification("notifications/subscriptions/acknowledged", params))
             await self._ending.wait()
-        return encode({"resultType": "complete", "_meta": meta})
+        return encode({"resultType": "complete", "_meta": meta | SERVER_META})
 
     @contextlib.asynccontextmanager
     async def _in_session(self, tool: Tool | None) -> AsyncIterator[AsyncSession | AsyncClient]:

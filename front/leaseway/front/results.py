@@ -6,6 +6,7 @@ may contain members that belong to the connection between worker and server.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from mcp_types.jsonrpc import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
 )
 
-from leaseway.front.handshake import CACHE_HINTS
+from leaseway.front.handshake import CACHE_HINTS, SERVER_META
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.sdk import (
     ConfirmationRequired,
@@ -31,14 +32,22 @@ from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 _RESERVED: Final = "io.modelcontextprotocol/"
 _REWRITE_MARKS: Final = (b"resultType", b"io.modelcontextprotocol", b"\\u")
 """A result that contains one of these is decoded; an escape may hide the others."""
-_TYPED: Final = b'{"resultType":"complete"'
+_META_MARK: Final = b'"_meta"'
+_CACHE_MARKS: Final = tuple(f'"{name}"'.encode() for name in CACHE_HINTS)
+_MODERN: Final = encode({"resultType": "complete", "_meta": SERVER_META})[:-1]
+"""How modern results begin that are not decoded."""
 
+RESOURCE_NOT_FOUND: Final = -32002
+"""No server has a resource, before 2026-07-28 (2025-11-25, server/resources); since then it is
+-32602."""
 _UNAVAILABLE: Final = -32000
 """JSON-RPC leaves -32000 to -32019 to implementations; `data.reason` tells them apart."""
+_says_missing: Final = re.compile(r"\b(not found|unknown resource|no such)\b", re.IGNORECASE).search
 _INTERNAL: Final = frozenset({Reason.INTERNAL, Reason.INCOMPATIBLE_VERSION})
 _INVALID: Final = frozenset({Reason.INVALID_REQUEST, Reason.INVALID_ARGUMENTS})
 _CAPABILITIES: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 
+_COMPLETE: Final = msgspec.Raw(b'"complete"')
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -52,14 +61,15 @@ def adapt_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes
     """
     payload = payload or b"{}"
     for mark in _REWRITE_MARKS:
-        if mark in payload:
+        if payload.find(mark) >= 0:
             return _rewritten(payload, modern, cached)
-    if modern and cached:
-        return _rewritten(payload, modern, cached)
     if not modern:
-        return payload
+        has_hints = cached and any(mark in payload for mark in _CACHE_MARKS)
+        return _rewritten(payload, modern, cached) if has_hints else payload
+    if cached or payload.find(_META_MARK) >= 0:
+        return _rewritten(payload, modern, cached)
     rest = payload.lstrip()[1:].lstrip()
-    return _TYPED + (b"}" if rest == b"}" else b"," + rest)
+    return _MODERN + (b"}" if rest == b"}" else b"," + rest)
 
 
 def strip_meta(meta: dict[str, Any]) -> dict[str, Any]:
@@ -70,19 +80,19 @@ def strip_meta(meta: dict[str, Any]) -> dict[str, Any]:
 def _rewritten(payload: bytes, modern: bool, cached: bool) -> bytes:
     members: dict[str, Any] = dict(_members(payload))
     result_type = members.pop("resultType", None)
-    if "_meta" in members:
-        meta = msgspec.json.decode(members["_meta"])
-        stripped = strip_meta(meta) if isinstance(meta, dict) else {}
-        if stripped:
-            members["_meta"] = stripped
-        else:
-            del members["_meta"]
+    own = msgspec.json.decode(members.pop("_meta", b"{}"))
+    meta = strip_meta(own) if isinstance(own, dict) else {}
     if modern:
+        meta |= SERVER_META
         members["resultType"] = result_type if result_type is not None else "complete"
-        if cached:
-            # Grants and the session decide what is read, so no shared cache may keep it, whatever
-            # the server says about its own callers.
-            ttl = members.pop("ttlMs", None)
+    if meta:
+        members["_meta"] = meta
+    if cached:
+        # Hints are members of complete results of this era. Grants and the session decide what is
+        # read, so no shared cache may keep it, whatever the server says about its own callers.
+        hints = {name: members.pop(name, None) for name in CACHE_HINTS}
+        if modern and result_type in (None, _COMPLETE):
+            ttl = hints["ttlMs"]
             known = {"ttlMs": ttl} if ttl is not None and _is_duration(ttl) else {}
             members = {**members, **CACHE_HINTS, **known}
     return encode(members)
@@ -117,6 +127,33 @@ def rpc_error(error: LeasewayError, uri: str = "") -> JsonRpcError:
     if server := error.metadata.get("server"):
         data["server"] = server
     return JsonRpcError(_code(error), str(error), data)
+
+
+def resource_error(error: LeasewayError, uri: str, *, modern: bool) -> JsonRpcError:
+    """Return the JSON-RPC error for a request about one resource.
+
+    That no server has it is said by another code in each era, whatever the era of the server.
+    """
+    converted = rpc_error(error, uri)
+    if not _is_missing_resource(error, converted, uri):
+        return converted
+    converted.code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+    if converted.data is None:
+        converted.data = {"uri": uri}
+    return converted
+
+
+def _is_missing_resource(error: LeasewayError, converted: JsonRpcError, uri: str) -> bool:
+    if not isinstance(error, ServerError):
+        return isinstance(error, ToolNotFound)
+    if converted.code == RESOURCE_NOT_FOUND:
+        return True
+    # Since 2026-07-28 the code also means other invalid params; the data name the resource.
+    data = converted.data
+    names_it = isinstance(data, dict) and data.get("uri") == uri
+    return converted.code == INVALID_PARAMS and (
+        names_it or _says_missing(converted.message) is not None
+    )
 
 
 def error_result(error: LeasewayError) -> bytes | None:

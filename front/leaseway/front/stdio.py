@@ -101,6 +101,7 @@ class StdioFront:
             limit=_MAX_HANDLES,
         )
         self._initialized = False
+        self._is_modern = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
 
@@ -158,7 +159,8 @@ class StdioFront:
                 raise JsonRpcError(INVALID_REQUEST, f"A message has at most {MAX_LINE} bytes.")
             message = parse_message(line)
         except JsonRpcError as error:
-            self._writer.write(error_message(b"", error))
+            modern = MODERN_MARK in line or self._is_modern
+            self._writer.write(error_message(error.request_id, error, modern=modern))
             return
         if message.method is None:
             if not self._live.answer(message):
@@ -188,7 +190,7 @@ class StdioFront:
             return
         await self._live.stop()
         self._live = self._session(params.get("capabilities"))
-        self._initialized = True
+        self._initialized, self._is_modern = True, False
         if not is_answered:
             await asyncio.to_thread(self._handshake.wait_instructed)
             version = negotiate_version(params.get("protocolVersion"))
@@ -218,6 +220,7 @@ class StdioFront:
     def _request(self, message: Message, modern: bool, live: LiveSession) -> Request:
         listener = Listener(self._writer.offer)
         if modern:
+            self._is_modern = True
             listener.answers = answered_methods(modern_capabilities(message))
             listener.passes_input = True
             handle = self._session_from_handle(message)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.console.browser import browser
-from tests.front.test_conversations import front
+from tests.front.harness import front
 
 from leaseway.sdk.testing import FakeLeaseway
 

@@ -13,6 +13,7 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.messages import JsonRpcError, decode, encode
+from leaseway.front.results import RESOURCE_NOT_FOUND
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.messages.artifact_refs import is_reference
@@ -25,9 +26,6 @@ MEDIA_KEY: Final = "leaseway/media"
 
 _SCHEME: Final = "leaseway://"
 _MARK: Final = b'"artifact"'
-_NOT_FOUND: Final = -32002
-"""Resource not found, before version 2026-07-28 (2025-11-25, server/resources)."""
-
 _Members = dict[str, msgspec.Raw]
 _members: Final = msgspec.json.Decoder(_Members).decode
 _items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -117,7 +115,7 @@ async def read_artifact(
                 )
             parts.append(part)
     except ArtifactLost as error:
-        code = INVALID_PARAMS if modern else _NOT_FOUND
+        code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
         data = {"uri": uri, "reason": str(error.reason), "started": error.started}
         raise JsonRpcError(code, str(error), data) from None
     finally:

@@ -79,17 +79,27 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
         if MEDIA_KEY in meta:
             request.media = parse_media_mode(meta[MEDIA_KEY])
         if "progressToken" in meta:
-            listener.token = encode(meta["progressToken"])
+            token = meta["progressToken"]
+            if isinstance(token, bool) or not isinstance(token, str | int):
+                raise JsonRpcError(INVALID_PARAMS, "A progressToken is a string or an integer.")
+            listener.token = encode(token)
             listener.wants_progress = True
-        if request.modern:
-            level = meta.get(LOG_LEVEL_META_KEY)
-            listener.log_level = level if level in LOG_LEVELS else ""
+        if request.modern and LOG_LEVEL_META_KEY in meta:
+            listener.log_level = log_level(meta[LOG_LEVEL_META_KEY])
         relayed = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
         if relayed:
             listener.meta = encode(relayed)
             if len(listener.meta) > MAX_META:
                 raise JsonRpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
     return params
+
+
+def log_level(value: object) -> str:
+    """Return a client's lowest level of log messages; raises `JsonRpcError` for anything else."""
+    if isinstance(value, str) and value in LOG_LEVELS:
+        return value
+    text = f"The log level must be one of {', '.join(LOG_LEVELS)}."
+    raise JsonRpcError(INVALID_PARAMS, text)
 
 
 def payload_of(result: ToolResult, request: Request) -> bytes:

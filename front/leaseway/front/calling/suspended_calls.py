@@ -16,6 +16,7 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.listener import Listener
+from leaseway.front.handshake import SERVER_META
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.sdk.relay import ServerRequest
 
@@ -93,6 +94,7 @@ class SuspendedCalls:
                 "resultType": "input_required",
                 "inputRequests": call.input_requests(),
                 "requestState": state,
+                "_meta": SERVER_META,
             }
         )
 

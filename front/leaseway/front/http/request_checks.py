@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from aiohttp import web
 from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message
@@ -23,6 +25,10 @@ from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
+VERSION_HEADER: Final = "MCP-Protocol-Version"
+EVENT_STREAM: Final = "text/event-stream"
+_JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
+_is_refused: Final = re.compile(r"q\s*=\s*0(\.0*)?").fullmatch
 _BODY_TIMEOUT: Final = 30.0
 _CLOSING: Final = {"Connection": "close"}
 
@@ -30,9 +36,10 @@ _CLOSING: Final = {"Connection": "close"}
 class HttpError(HttpRefusal):
     """An HTTP error response that answers no JSON-RPC request."""
 
-    def response(self) -> web.Response:
+    def response(self, *, modern: bool) -> web.Response:
+        """Return the response; `modern` is whether the client speaks a version without sessions."""
         error = JsonRpcError(INVALID_REQUEST, str(self))
-        response = json_response(error_message(b"", error), self.status)
+        response = json_response(error_message(b"", error, modern=modern), self.status)
         response.headers.update(self.headers)
         return response
 
@@ -125,10 +132,29 @@ def _too_large() -> HttpError:
 
 def accepts_stream(http: web.BaseRequest) -> bool:
     """Return whether a client accepts event streams; raises `HttpError` if it accepts no JSON."""
-    accept = http.headers.get("Accept", "*/*")
-    if "application/json" not in accept and "*/*" not in accept and "application/*" not in accept:
+    accepted = accepted_types(http)
+    if accepted.isdisjoint(_JSON_TYPES):
         raise HttpError(406, "Accept application/json and text/event-stream.")
-    return "text/event-stream" in accept
+    return EVENT_STREAM in accepted
+
+
+def accepted_types(http: web.BaseRequest) -> frozenset[str]:
+    """Return the media types, in lower case, that the `Accept` headers of a request name."""
+    header = ",".join(http.headers.getall("Accept", ("*/*",)))
+    return frozenset(_media_types(header))
+
+
+def _media_types(header: str) -> Iterator[str]:
+    for part in header.lower().split(","):
+        media_type, *parameters = (piece.strip() for piece in part.split(";"))
+        if not any(_is_refused(parameter) for parameter in parameters):
+            yield media_type
+
+
+def speaks_modern(http: web.BaseRequest) -> bool:
+    """Return whether a request's header names a version without sessions."""
+    version = http.headers.get(VERSION_HEADER)
+    return version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _authority_of_origin(origin: str) -> str | None:

@@ -15,7 +15,12 @@ from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.pages import ORIGIN, is_preflight, let_page_read, preflight_response
-from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
+from leaseway.front.http.request_checks import (
+    MAX_BODY,
+    AccessCheck,
+    HttpError,
+    speaks_modern,
+)
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
 from leaseway.wire.channels.fair_shares import Holder
@@ -129,7 +134,7 @@ class HttpServer:
             if holder is not None and connection is not None:
                 self._connections.set_holder(connection, holder)
         except HttpError as error:
-            return error.response()
+            return error.response(modern=speaks_modern(http))
         return await front.respond(http)
 
     async def _authenticate(self, http: web.BaseRequest) -> tuple[HttpFront, Holder | None]:

@@ -18,10 +18,8 @@ import msgspec
 from aiohttp import web
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
-    InboundLadderRejection,
     find_duplicated_routing_header,
     unsupported_protocol_version_rejection,
-    validate_mcp_param_headers,
 )
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
@@ -39,19 +37,26 @@ from leaseway.front.calling.live_session import LiveSession, answered_methods
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sessions import SessionTable, TooManySessions
-from leaseway.front.definitions import has_header_params
 from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
-from leaseway.front.http.request_checks import HttpError, accepts_stream, read_body
+from leaseway.front.http.param_headers import ParamHeaders
+from leaseway.front.http.request_checks import (
+    EVENT_STREAM,
+    VERSION_HEADER,
+    HttpError,
+    accepted_types,
+    accepts_stream,
+    read_body,
+    speaks_modern,
+)
 from leaseway.front.http.streams import AiohttpSender, EventStream, HttpReply, json_response
 from leaseway.front.messages import (
     ABSENT,
     JsonRpcError,
     Message,
     cancelled_request_id,
-    decode,
     error_message,
     modern_capabilities,
     object_params,
@@ -67,7 +72,6 @@ HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
 
 _SESSION: Final = "Mcp-Session-Id"
-_VERSION: Final = "MCP-Protocol-Version"
 _MAX_STREAMS: Final = 16
 """GET streams of one session."""
 _SCOPE_TTL: Final = 10.0
@@ -121,7 +125,7 @@ class HttpFront:
         self._told_cookies = EndedSessions()
         self._draining = (drain or Drain()).started
         self._scopes: dict[str, float] = {}
-        self._header_tools: dict[int, bool] = {}
+        self._param_headers = ParamHeaders(methods)
         self._streams: dict[LiveSession, list[EventStream]] = {}
         self._requests: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -175,14 +179,16 @@ class HttpFront:
             with self._counted():
                 return await self._respond(http)
         except HttpError as error:
-            return error.response()
+            return error.response(modern=speaks_modern(http))
         except JsonRpcError as error:  # the body is no request
-            return json_response(error_message(b"", error), _status(error))
+            message = error_message(error.request_id, error, modern=speaks_modern(http))
+            return json_response(message, _status(error))
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("A request of an MCP client failed.")
-            return json_response(error_message(b"", _internal_error()), 500)
+            message = error_message(b"", _internal_error(), modern=speaks_modern(http))
+            return json_response(message, 500)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -223,7 +229,7 @@ class HttpFront:
         message = parse_message(body)
         if self._draining.is_set() and not _continues_request(message):
             raise _draining()
-        version = http.headers.get(_VERSION)
+        version = http.headers.get(VERSION_HEADER)
         if version is None:
             modern = MODERN_MARK in body
         else:
@@ -369,7 +375,7 @@ class HttpFront:
     async def _post_modern(
         self, http: web.BaseRequest, scope: str, message: Message, streams: bool
     ) -> web.StreamResponse:
-        version = http.headers.get(_VERSION, "")
+        version = http.headers.get(VERSION_HEADER, "")
         if message.method is None:
             raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC request.")
         if not message.request_id:
@@ -430,7 +436,8 @@ class HttpFront:
         request = Request(message, listener, True, scope, carried, True, media=media)
         try:
             if message.method == "tools/call":
-                rejection = await self._check_header_params(headers, scope, message)
+                name, _ = _name_and_meta(message)
+                rejection = await self._param_headers.check(headers, scope, name, message)
                 if rejection is not None:
                     error = rejection_error(rejection)
                     reply.finish(error_message(message.request_id, error), _status(error))
@@ -440,32 +447,6 @@ class HttpFront:
             reply.abandon()
             raise
         reply.finish(response, status)
-
-    async def _check_header_params(
-        self, headers: Mapping[str, str], scope: str, message: Message
-    ) -> InboundLadderRejection | None:
-        """Return an error if headers do not match the arguments that a tool maps to them."""
-        name, _ = _name_and_meta(message)
-        if name is None:
-            return None
-        try:
-            tool = await self._methods.tool(name, scope)
-        except LeasewayError:
-            return None  # the call reports the error
-        if tool is None or not self._has_header_params(tool):
-            return None
-        arguments = decode(message.params).get("arguments")
-        if not isinstance(arguments or {}, dict):
-            return None
-        return validate_mcp_param_headers(tool.input_schema, arguments or {}, headers)
-
-    def _has_header_params(self, tool: Any) -> bool:
-        cached = self._header_tools.get(id(tool))
-        if cached is None:
-            if len(self._header_tools) > _MAX_CACHED:
-                self._header_tools.clear()
-            cached = self._header_tools[id(tool)] = has_header_params(tool)
-        return cached
 
     async def _handle(self, request: Request) -> tuple[bytes, int]:
         """Return the JSON-RPC response to a request, with its HTTP status."""
@@ -480,7 +461,7 @@ class HttpFront:
 
     async def _get(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
         """Open a stream for notifications outside of requests."""
-        if "text/event-stream" not in http.headers.get("Accept", ""):
+        if EVENT_STREAM not in accepted_types(http):
             raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
         if self._draining.is_set():
             raise _draining()
@@ -525,9 +506,9 @@ class HttpFront:
         Raises:
             HttpError: It has ended, or the protocol version has no sessions.
         """
-        version = http.headers.get(_VERSION)
+        version = http.headers.get(VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            raise HttpError(400, f"{_VERSION} {version[:40]!r} has no sessions.")
+            raise HttpError(400, f"{VERSION_HEADER} {version[:40]!r} has no sessions.")
         session_id = http.headers.get(_SESSION)
         if session_id is None:
             return cookie.live

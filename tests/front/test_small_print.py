@@ -1,0 +1,187 @@
+"""Clauses of the specification that differ between eras, or that few clients rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
+
+from leaseway.front.handshake import SERVER_INFO, SERVER_INFO_KEY
+from leaseway.sdk import ServerError
+from leaseway.sdk.testing import FakeLeaseway
+
+MODERN_HEADERS = {**ACCEPT, "MCP-Protocol-Version": "2026-07-28"}
+ERAS = pytest.mark.parametrize("meta", [{}, MODERN], ids=["legacy", "modern"])
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeLeaseway]:
+    with FakeLeaseway() as fake:
+        notes = fake.server("notes")
+        notes.resource("note://today", "Rain.")
+
+        @notes.tool
+        def greet() -> str:
+            """Greet."""
+            return "Hello."
+
+        @notes.prompt()
+        def ask() -> str:
+            """Ask."""
+            return "Why?"
+
+        yield fake
+
+
+async def exchange(client: Host, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+    """Send a body as it is; return the status and the JSON of the response."""
+    sent = {"Content-Type": "application/json", **headers}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with client.http.post(client.url, data=data, headers=sent) as answer:
+        return answer.status, await answer.json()
+
+
+async def error_of(
+    client: Host, method: str, params: dict[str, Any], headers: dict[str, str]
+) -> dict[str, Any]:
+    """Send a request that fails; return its error."""
+    if VERSION in params.get("_meta", {}):
+        headers = {**MODERN_HEADERS, **headers, "Mcp-Method": method}
+        if named := params.get("name", params.get("uri")):
+            headers["Mcp-Name"] = named
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    _, response = await exchange(client, message, {**ACCEPT, **headers})
+    error: dict[str, Any] = response["error"]
+    return error
+
+
+@ERAS
+async def test_a_resource_that_no_server_has_is_the_error_of_the_clients_era(
+    fake: FakeLeaseway, meta: dict[str, Any]
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        error = await error_of(client, "resources/read", {"uri": "x://y", "_meta": meta}, {})
+        assert error["code"] == (-32602 if meta else -32002)
+        assert error["data"]["uri"] == "x://y"
+        if not meta:
+            session = await client.initialize()
+            error = await error_of(client, "resources/subscribe", {"uri": "x://y"}, session)
+            assert error["code"] == -32002
+
+
+@ERAS
+@pytest.mark.parametrize(
+    ("code", "data", "text"),
+    [
+        (-32002, None, "Resource not found"),
+        (-32002, {"uri": "note://gone"}, "gone"),
+        (-32602, {"uri": "note://gone"}, "gone"),
+        (-32602, None, "Resource note://today not found"),
+        (-32602, None, "Unknown resource: note://today"),
+    ],
+)
+async def test_a_server_that_misses_a_resource_is_quoted_with_the_code_of_the_clients_era(
+    fake: FakeLeaseway, meta: dict[str, Any], code: int, data: Any, text: str
+) -> None:
+    def gone() -> str:
+        quoted = {"code": str(code), "message": text}
+        raise ServerError(text, metadata=quoted | ({"data": json.dumps(data)} if data else {}))
+
+    fake.server("gone").resource("note://gone", gone)
+    async with front(fake) as url, host(url) as client:
+        error = await error_of(client, "resources/read", {"uri": "note://gone", "_meta": meta}, {})
+        assert error["code"] == (-32602 if meta else -32002)
+
+
+@ERAS
+@pytest.mark.parametrize("token", [None, True, 1.5, [], {}])
+async def test_a_progress_token_of_another_type_is_refused(
+    fake: FakeLeaseway, meta: dict[str, Any], token: Any
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        params = {"name": "greet", "_meta": {**meta, "progressToken": token}}
+        error = await error_of(client, "tools/call", params, {})
+        assert error["code"] == -32602
+        assert "progressToken" in error["message"]
+
+
+@pytest.mark.parametrize("level", [7, None, "loud", ["info"], {}])
+async def test_an_unknown_log_level_is_refused(fake: FakeLeaseway, level: Any) -> None:
+    async with front(fake) as url, host(url) as client:
+        meta = {**MODERN, "io.modelcontextprotocol/logLevel": level}
+        error = await error_of(client, "tools/call", {"name": "greet", "_meta": meta}, {})
+        assert error["code"] == -32602
+        session = await client.initialize()
+        error = await error_of(client, "logging/setLevel", {"level": level}, session)
+        assert error["code"] == -32602
+
+
+async def test_every_modern_result_names_the_server_and_no_older_one_does(
+    fake: FakeLeaseway,
+) -> None:
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("tools/list", {}),
+        ("tools/call", {"name": "greet"}),
+        ("prompts/list", {}),
+        ("prompts/get", {"name": "ask"}),
+        ("resources/list", {}),
+        ("resources/templates/list", {}),
+        ("resources/read", {"uri": "note://today"}),
+    ]
+    async with front(fake) as url, host(url) as client:
+        for method, params in [*requests, ("server/discover", {})]:
+            headers = {"Mcp-Name": params["uri"]} if "uri" in params else {}
+            result = await client.send(method, {**params, "_meta": MODERN}, headers)
+            assert result["_meta"][SERVER_INFO_KEY] == SERVER_INFO, method
+            assert result["resultType"] == "complete"
+        for method, params in requests:
+            result = await client.send(method, params)
+            assert not result.keys() & {"resultType", "ttlMs", "cacheScope", "_meta"}, method
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "Application/JSON, Text/Event-Stream",
+        "TEXT/EVENT-STREAM;q=0.5 , APPLICATION/*",
+        "*/*",
+    ],
+)
+async def test_media_types_are_compared_without_case(fake: FakeLeaseway, accept: str) -> None:
+    async with front(fake) as url, host(url) as client:
+        headers = {"Accept": accept, "Content-Type": "Application/JSON; Charset=UTF-8"}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert (await exchange(client, message, headers))[0] == 200
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json;q=0, text/event-stream", ""])
+async def test_a_client_that_accepts_no_json_is_refused(fake: FakeLeaseway, accept: str) -> None:
+    async with front(fake) as url, host(url) as client:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert (await exchange(client, message, {"Accept": accept}))[0] == 406
+
+
+@pytest.mark.parametrize("body", [b"{", b"7", b'{"jsonrpc":"2.0","id":{},"method":"x"}'])
+async def test_an_error_without_an_id_has_none_in_the_modern_era(
+    fake: FakeLeaseway, body: bytes
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        _, older = await exchange(client, body, ACCEPT)
+        assert older["id"] is None
+        status, modern = await exchange(client, body, MODERN_HEADERS)
+        assert status == 400
+        assert "id" not in modern
+        assert modern["error"]["code"] == older["error"]["code"]
+        _, refused = await exchange(client, body, {**MODERN_HEADERS, "Accept": "text/html"})
+        assert "id" not in refused
+
+
+async def test_a_message_without_a_version_of_json_rpc_is_refused_with_its_id(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        _, refused = await exchange(client, {"id": 7, "method": "ping"}, ACCEPT)
+        assert (refused["id"], refused["error"]["code"]) == (7, -32600)
