@@ -259,12 +259,13 @@ class Transform:
     """One step from an original to an exposed name (design.md#configuration).
 
     Attributes:
-        kind: `prefix` or `suffix`.
-        add: The prefix or suffix.
-        remove: A leading text that is removed first, if present; prefix only.
+        kind: `prefix`, `suffix` or `replace`.
+        add: The prefix, the suffix, or what stands in place of the removed text.
+        remove: What is removed first: with `prefix` a leading text, if present; with `replace`
+            each occurrence of a text, never empty.
     """
 
-    kind: Literal["prefix", "suffix"]
+    kind: Literal["prefix", "suffix", "replace"]
     add: str
     remove: str = ""
 
@@ -403,7 +404,8 @@ class Naming:
         (),
         Key(
             OwnReader(),
-            "`prefix`, `suffix` and `prefix: {remove, add}`, applied in order to the names of tools"
+            "`prefix`, `suffix`, `prefix: {remove, add}` and `replace: {remove, add}`, applied in order"
+            " to the names of tools"
             " and prompts.",
             name="transform",
             default="that of `defaults`",

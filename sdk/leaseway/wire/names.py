@@ -41,6 +41,7 @@ SECRET_NAME_RULE = "1 to 128 letters, digits, '_', '.' or '-'"  # noqa: S105 - a
 """The rule for them, for messages."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ORIGINAL_NAME = re.compile(r"[a-zA-Z0-9_./-]{1,128}")
 
 
 class LeaseKey(NamedTuple):
@@ -57,6 +58,14 @@ def is_valid_name(name: str) -> bool:
     See design.md#configuration.
     """
     return _NAME.fullmatch(name) is not None
+
+
+def is_valid_original_name(name: str) -> bool:
+    """Return whether a server may list a tool or prompt by this name (2025-11-25, server/tools).
+
+    If it is no exposed name, a transform gives it one.
+    """
+    return _ORIGINAL_NAME.fullmatch(name) is not None
 
 
 def is_valid_key(key: str) -> bool:

@@ -16,13 +16,17 @@ def marked(text: str) -> tuple[str, int]:
 
 
 _NO_TOOL = (
-    "can match no tool: names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special."
+    "can match no tool: names consist of a-z, A-Z, 0-9, '_', '-', '.' and '/', and only '*' is"
+    " special."
 )
 _NO_PART = (
     "can't be part of a tool name: names consist of a-z, A-Z, 0-9, '_' and '-', and only {server}"
     " is replaced."
 )
-_STEP = "must be one of {prefix: TEXT}, {prefix: {remove: TEXT, add: TEXT}} and {suffix: TEXT}, but"
+_STEP = (
+    "must be one of {prefix: TEXT}, {prefix: {remove: TEXT, add: TEXT}}, {replace: {remove: TEXT,"
+    " add: TEXT}} and {suffix: TEXT}, but"
+)
 _NO_REFERENCE = (
     "can't contain ${NAME}: references are resolved on workers, and the control plane reads this"
     " key itself. Write the value instead."

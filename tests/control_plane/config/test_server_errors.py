@@ -277,7 +277,7 @@ def test_an_issue_of_the_file_is_a_workspace_problem() -> None:
     assert only_issue(parse("version: 2\nservers: {}")).problem.scope == "workspace"
 
 
-_NAMES = "names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
+_NAMES = "names consist of a-z, A-Z, 0-9, '_', '-', '.' and '/', and only '*' is special"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ _NAMES = "names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
     [
         ("", "is empty; write '*' to match every tool"),
         ("a[bc]", f"can match no tool: {_NAMES}"),
-        ("x" * 65, "can match no tool: names have at most 64 characters"),
+        ("x" * 129, "can match no tool: names have at most 128 characters"),
     ],
 )
 def test_a_pattern_that_can_match_nothing_is_a_warning_and_stays(pattern: str, why: str) -> None:

@@ -98,6 +98,6 @@ def _default_transforms(document: Document) -> list[dict[str, Any]]:
 
 
 def _transform(step: Transform) -> dict[str, Any]:
-    if step.kind == "prefix" and step.remove:
-        return {"prefix": {"remove": step.remove, "add": step.add}}
+    if step.remove:
+        return {step.kind: {"remove": step.remove, "add": step.add}}
     return {step.kind: step.add}

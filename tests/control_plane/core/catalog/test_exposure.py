@@ -18,7 +18,8 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.spec.name_filters import NameFilter
 
-NAME_RULE = "a tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
+NAME_RULE = "an exposed tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
+ORIGINAL_RULE = "a tool name has 1 to 128 characters of a-z, A-Z, 0-9, '_', '-', '.' and '/'"
 
 
 def server(
@@ -86,6 +87,8 @@ SUFFIX = Transform("suffix", "_pw")
         ((PREFIX, REPLACE), "stock_open", "my_playwright_stock_open"),
         ((SUFFIX, SUFFIX), "open", "open_pw_pw"),
         ((Transform("prefix", "", "stock_"),), "stock_open", "open"),
+        ((Transform("replace", "-", "_"), PREFIX), "a_b_c", "playwright_a-b-c"),
+        ((Transform("replace", "", "stock_"),), "stock_stock_open", "open"),
     ],
 )
 def test_transforms_apply_in_order(
@@ -100,7 +103,7 @@ def test_filters_see_original_names_not_transformed_ones() -> None:
     assert expose(spec, ["open", "playwright_open"]).exposed == (("open", "playwright_open"),)
 
 
-@pytest.mark.parametrize("original", ["get time", "a.b", "", "x" * 65, "naïve", "a\n", "日本"])
+@pytest.mark.parametrize("original", ["get time", "", "x" * 129, "naïve", "a\n", "日本"])
 def test_an_invalid_original_name_is_skipped_with_a_warning(original: str) -> None:
     exposure = expose(server(), [original, "ok"])
     assert names(exposure) == ["ok"]
@@ -111,7 +114,18 @@ def test_an_invalid_original_name_is_skipped_with_a_warning(original: str) -> No
         "server",
     )
     assert problem.server_id == "time"
-    assert problem.message.endswith(f"is skipped: {NAME_RULE}.")
+    assert problem.message.endswith(f"is skipped: {ORIGINAL_RULE}.")
+
+
+@pytest.mark.parametrize("original", ["a.b", "files/read", "x" * 65])
+def test_a_name_that_is_none_for_models_gets_one_by_a_replacement(original: str) -> None:
+    (problem,) = expose(server(), [original]).problems
+    assert f"is skipped: {NAME_RULE}. Give it another name" in problem.message
+    steps = tuple(Transform("replace", "_", text) for text in (".", "/", "x" * 32))
+    exposure = expose(server(transforms=steps), [original])
+    expected = {"a.b": "a_b", "files/read": "files_read"}.get(original, "__x")
+    assert exposure.exposed == ((original, expected),)
+    assert exposure.problems == ()
 
 
 def test_a_transform_does_not_make_an_invalid_original_name_valid() -> None:

@@ -37,12 +37,12 @@ def test_prompts_are_filtered_by_their_own_filter_and_transformed_as_tools_are()
 
 
 def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
-    exposure = expose_recorded(SPEC, recorded("no good", "x" * 65, "ok"), PROMPTS)
+    exposure = expose_recorded(SPEC, recorded("no good", "x" * 129, "ok"), PROMPTS)
     assert exposure.exposed == (("ok", "a_ok"),)
     assert {one.reason for one in exposure.problems} == {"INVALID_PROMPT_NAME"}
     assert exposure.problems[0].message == (
-        "Server 'a': prompt 'no good' is skipped: a prompt name has 1 to 64 characters of a-z,"
-        " A-Z, 0-9, '_' and '-'."
+        "Server 'a': prompt 'no good' is skipped: a prompt name has 1 to 128 characters of"
+        " a-z, A-Z, 0-9, '_', '-', '.' and '/'."
     )
 
 

@@ -38,9 +38,10 @@ MAX_PATTERNS: Final = 1_000
 MAX_PATTERN: Final = 1_024
 MAX_TRANSFORMS: Final = 100
 
-_PATTERN: Final = re.compile(r"[a-zA-Z0-9_*-]*")
+_PATTERN: Final = re.compile(r"[a-zA-Z0-9_./*-]*")
 _NAME_PART: Final = re.compile(r"[a-zA-Z0-9_-]*")
-_NAME_LENGTH: Final = 64
+_ORIGINAL_PART: Final = re.compile(r"[a-zA-Z0-9_./-]*")
+_NAME_LENGTH: Final = 128
 
 
 def _no_fault(text: str) -> str:
@@ -50,7 +51,7 @@ def _no_fault(text: str) -> str:
 def name_pattern_fault(text: str) -> str:
     """Return why a pattern can match no tool or prompt name, or an empty text."""
     if not _PATTERN.fullmatch(text):
-        return "names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
+        return "names consist of a-z, A-Z, 0-9, '_', '-', '.' and '/', and only '*' is special"
     if len(text.replace("*", "")) > _NAME_LENGTH:
         return f"names have at most {_NAME_LENGTH} characters"
     return ""
@@ -119,14 +120,45 @@ def _part(node: Tree, where: Where) -> str:
     )
 
 
+@reader({"type": "string", "pattern": r"^([a-zA-Z0-9_./-]|\{server\})*$"})
+def _removed_part(node: Tree, where: Where) -> str:
+    text = _PLAIN_PART.read(node, where)
+    if _ORIGINAL_PART.fullmatch(text.replace(SERVER_PLACEHOLDER, "")):
+        return text
+    raise BadValue(
+        f"{quoted(text)} can't be part of a server's tool name: those consist of a-z, A-Z, 0-9,"
+        f" '_', '-', '.' and '/', and only {SERVER_PLACEHOLDER} is replaced.",
+        IssueReason.BAD_TRANSFORM,
+    )
+
+
+@reader({**_removed_part.schema, "minLength": 1})
+def _replaced_part(node: Tree, where: Where) -> str:
+    text = _removed_part.read(node, where)
+    if text:
+        return text
+    message = "'remove' is empty: name the text that is replaced, such as '.'."
+    raise BadValue(message, IssueReason.BAD_TRANSFORM)
+
+
 def _replacement(remove: str, add: str = "") -> Transform:
     return Transform("prefix", add, remove)
 
 
+def _replace_all(remove: str, add: str = "") -> Transform:
+    return Transform("replace", add, remove)
+
+
 _REPLACEMENT: Final = record(
-    keyed(Key("remove", _part), Key("add", _part)),
+    keyed(Key("remove", _removed_part), Key("add", _part)),
     _replacement,
     "a prefix",
+    required=("remove",),
+)
+_replace: Final = record(
+    keyed(Key("remove", _replaced_part), Key("add", _part)),
+    _replace_all,
+    "a replacement",
     required=("remove",),
 )
 
@@ -143,7 +175,7 @@ def _suffix(node: Tree, where: Where) -> Transform:
     return Transform("suffix", _part.read(node, where))
 
 
-_STEPS: Final = keyed(Key("suffix", _suffix), Key("prefix", _prefix))
+_STEPS: Final = keyed(Key("suffix", _suffix), Key("prefix", _prefix), Key("replace", _replace))
 
 
 @reader({"anyOf": [schema_of(keyed(key), required=(key.name,)) for key in _STEPS.values()]})
@@ -168,7 +200,8 @@ def _only_entry(node: Tree, where: Where) -> TableEntry:
     found = f"has {len(entries)} keys" if isinstance(node, Table) else f"is {kind_of(node)}"
     raise BadValue(
         f"{quoted(where.key)} must be one of {{prefix: TEXT}}, {{prefix: {{remove: TEXT, add:"
-        f" TEXT}}}} and {{suffix: TEXT}}, but it {found}. Write steps as items of the list.",
+        f" TEXT}}}}, {{replace: {{remove: TEXT, add: TEXT}}}} and {{suffix: TEXT}}, but it {found}."
+        " Write steps as items of the list.",
         IssueReason.BAD_TRANSFORM,
     )
 

@@ -23,7 +23,7 @@ from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.messages.portable_json import NotPortable, parse
-from leaseway.wire.names import is_valid_name, nearest
+from leaseway.wire.names import is_valid_name, is_valid_original_name, nearest
 
 _LISTED: Final = 20
 """Limit of names in a message, and of separate warnings per reason and server."""
@@ -82,7 +82,9 @@ def _clip(name: str, longest: int = _SHOWN) -> str:
 
 
 _ADVICE: Final = "Ask the server's maintainer to fix it."
-_RULE: Final = "a {} name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
+_RULE: Final = "an exposed {} name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
+_ORIGINAL_RULE: Final = "a {} name has 1 to 128 characters of a-z, A-Z, 0-9, '_', '-', '.' and '/'"
+_EXAMPLE: Final = "{replace: {remove: '.', add: '_'}}"
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Exposure:
     """The exposed names of one server's tools or prompts.
 
     Attributes:
-        exposed: (original name, exposed name), sorted by original name; both are valid.
+        exposed: (original name, exposed name), sorted by original name; each is valid.
         problems: Warnings about skipped ones.
     """
 
@@ -118,6 +120,8 @@ def transformed(name: str, transforms: Sequence[Transform]) -> str:
     for step in transforms:
         if step.kind == "prefix":
             name = step.add + name.removeprefix(step.remove)
+        elif step.kind == "replace":
+            name = name.replace(step.remove, step.add)
         else:
             name += step.add
     return name
@@ -256,10 +260,13 @@ def _name_fault(
     original: str, name: str, taken: Mapping[str, str], kind: NamedKind
 ) -> tuple[str, str] | None:
     """Return the reason and message if a name cannot be exposed, else None."""
-    if not is_valid_name(original):
-        return kind.invalid_name, f"{_RULE.format(kind.noun)}."
+    if not is_valid_original_name(original):
+        return kind.invalid_name, f"{_ORIGINAL_RULE.format(kind.noun)}."
     if not is_valid_name(name):
         rule = _RULE.format(kind.noun)
+        if name == original:
+            advice = f"Give it another name with a transform, such as {_EXAMPLE}."
+            return kind.invalid_name, f"{rule}. {advice}"
         text = f"its transforms result in {shown(name)}, but {rule}. Change the transforms."
         return kind.invalid_name, text
     if name in taken:
