@@ -85,10 +85,10 @@ class Host:
             raise LookupError(response["error"]["message"])
         return response["result"]
 
-    async def initialize(self, name: str = "host") -> dict[str, str]:
+    async def initialize(self, name: str = "host", version: str = "2025-11-25") -> dict[str, str]:
         """Open a session; return the header that continues it."""
         info = {**INFO, "name": name}
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
         await self.send("initialize", params)
         return {"Mcp-Session-Id": self.session}
 

@@ -252,7 +252,7 @@ class Pipe:
     def wait_instructed(self) -> None:
         """The first starts of servers have ended."""
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: Any) -> None:
         await asyncio.to_thread(self.on_line, json.dumps(message).encode())
 
 

@@ -11,7 +11,8 @@ from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
 
 from leaseway.front.handshake import SERVER_INFO, SERVER_INFO_KEY
 from leaseway.sdk import ServerError
-from leaseway.sdk.testing import FakeLeaseway
+from leaseway.sdk.testing import CallContext, FakeLeaseway
+from leaseway.wire.bounds import MAX_JSON_RPC_BATCH
 
 MODERN_HEADERS = {**ACCEPT, "MCP-Protocol-Version": "2026-07-28"}
 ERAS = pytest.mark.parametrize("meta", [{}, MODERN], ids=["legacy", "modern"])
@@ -179,9 +180,105 @@ async def test_an_error_without_an_id_has_none_in_the_modern_era(
         assert "id" not in refused
 
 
+@pytest.mark.parametrize("headers", [ACCEPT, MODERN_HEADERS])
+async def test_a_refusal_after_the_body_was_read_has_the_id_of_its_request(
+    fake: FakeLeaseway, headers: dict[str, str]
+) -> None:
+    message = request("a", "tools/call", name="greet", _meta=MODERN)
+    routing = {"Mcp-Method": "tools/call", "Mcp-Name": "greet"}
+    unknown = {**headers, **routing, "Mcp-Session-Id": "x", "Leaseway-Session": "x"}
+    async with front(fake) as url, host(url) as client:
+        status, refused = await exchange(
+            client, message, {**headers, **unknown, "Mcp-Name": "greet"}
+        )
+        assert (status, refused["id"]) == (404, "a")
+
+
 async def test_a_message_without_a_version_of_json_rpc_is_refused_with_its_id(
     fake: FakeLeaseway,
 ) -> None:
     async with front(fake) as url, host(url) as client:
         _, refused = await exchange(client, {"id": 7, "method": "ping"}, ACCEPT)
         assert (refused["id"], refused["error"]["code"]) == (7, -32600)
+
+
+def request(request_id: Any, method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+
+
+async def test_a_batch_is_answered_as_one_in_the_version_that_has_batches(
+    fake: FakeLeaseway,
+) -> None:
+    batch = [
+        request(1, "ping"),
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"id": "no version", "method": "ping"},
+        7,
+        request("call", "tools/call", name="greet"),
+        request(2, "initialize", protocolVersion="2025-03-26"),
+        request(3, "unknown/method"),
+    ]
+    async with front(fake) as url, host(url) as client:
+        session = await client.initialize(version="2025-03-26")
+        for headers in (session, {}, {"MCP-Protocol-Version": "2025-03-26"}):
+            status, responses = await exchange(client, batch, {**ACCEPT, **headers})
+            assert status == 200
+            found = {response["id"]: response for response in responses}
+            assert found.keys() == {1, "no version", None, "call", 2, 3}
+            assert found["call"]["result"]["content"][0]["text"] == "Hello."
+            assert found[1]["result"] == {}
+            codes = [found[name]["error"]["code"] for name in ("no version", None, 2, 3)]
+            assert codes == [-32600, -32600, -32600, -32601]
+
+
+async def test_other_versions_have_no_batches(fake: FakeLeaseway) -> None:
+    batch = [request(1, "ping")]
+    async with front(fake) as url, host(url) as client:
+        later = await client.initialize(version="2025-06-18")
+        for headers in (later, {"MCP-Protocol-Version": "2025-11-25"}, MODERN_HEADERS):
+            _, refused = await exchange(client, batch, {**ACCEPT, **headers})
+            assert refused["error"]["code"] == -32600
+
+
+@pytest.mark.parametrize("length", [0, MAX_JSON_RPC_BATCH + 1])
+async def test_a_batch_has_a_bounded_number_of_messages(fake: FakeLeaseway, length: int) -> None:
+    async with front(fake) as url, host(url) as client:
+        _, refused = await exchange(client, [request(1, "ping")] * length, ACCEPT)
+        assert refused["error"]["code"] == -32600
+        assert f"1 to {MAX_JSON_RPC_BATCH}" in refused["error"]["message"]
+
+
+async def test_a_batch_without_requests_is_accepted(fake: FakeLeaseway) -> None:
+    note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    async with front(fake) as url, host(url) as client:
+        session = await client.initialize(version="2025-03-26")
+        sent = {**ACCEPT, **session}
+        async with client.http.post(url, json=[note, note], headers=sent) as answer:
+            assert (answer.status, await answer.read()) == (202, b"")
+
+
+async def test_a_batch_whose_call_reports_progress_is_a_stream_with_all_responses(
+    fake: FakeLeaseway,
+) -> None:
+    @fake.server("slow").tool
+    def work(ctx: CallContext) -> str:
+        ctx.progress(1, 2, "half")
+        return "done"
+
+    meta = {"progressToken": "p"}
+    batch = [request(1, "ping"), request(2, "tools/call", name="work", _meta=meta)]
+    async with (
+        front(fake) as url,
+        host(url) as client,
+        client.http.post(url, json=batch, headers=ACCEPT) as answer,
+    ):
+        assert answer.content_type == "text/event-stream"
+        lines = (await answer.text()).splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert events[0]["params"] == {
+        "progressToken": "p",
+        "progress": 1,
+        "total": 2,
+        "message": "half",
+    }
+    assert {event["id"] for event in events[1:]} == {1, 2}

@@ -103,3 +103,25 @@ async def test_sessions_of_a_connection_are_found_and_worth_nothing_to_others() 
             assert (await mine(session=handle))["result"]["isError"], "a replay after its release"
             assert number(await mine()) == 3
         assert not fake.leases
+
+
+async def test_a_batch_is_one_line_of_responses() -> None:
+    source, target = os.pipe()
+    responder: Any = (pipe := Pipe(target))
+    with FakeLeaseway() as fake, os.fdopen(source) as responses:
+        async with asyncio.timeout(BOUND), fake.async_client() as client:
+            methods = Methods(client)
+            serving = asyncio.create_task(StdioFront(methods, "default", "", responder).serve())
+            await pipe.connected.wait()
+            params = {"protocolVersion": "2025-03-26"}
+            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+            await pipe.send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+            await asyncio.to_thread(responses.readline)
+            await pipe.send([ping, {**ping, "id": 3}, {**ping, "id": 4, "jsonrpc": "1.0"}, []])
+            answers = json.loads(await asyncio.to_thread(responses.readline))
+            assert sorted(str(answer["id"]) for answer in answers) == ["2", "3", "4", "None"]
+            assert [answer["id"] for answer in answers if "result" in answer] == [2, 3]
+            await asyncio.to_thread(pipe.on_line, None)
+            await serving
+            await methods.catalog.close()
+    os.close(target)

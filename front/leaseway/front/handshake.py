@@ -26,6 +26,8 @@ HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-
 MODERN_VERSIONS: Final = ("2026-07-28",)
 """Versions without handshake, as in the official package: requests carry version and capabilities
 in `_meta`."""
+BATCH_VERSION: Final = "2025-03-26"
+"""The only version with batches of messages."""
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
+from leaseway.front.handshake import BATCH_VERSION
 from leaseway.wire import bounds
 from leaseway.wire.messages.portable_json import has_many_values
 
@@ -150,6 +151,10 @@ class _Identified(msgspec.Struct):
 
 
 _decode_message: Final = msgspec.json.Decoder(Message).decode
+_decode_batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_TOO_MANY_VALUES: Final = (
+    f"This has more than {bounds.MAX_VALUES} values and keys. Send fewer messages at once."
+)
 _decode_id: Final = msgspec.json.Decoder(_Identified).decode
 
 
@@ -169,6 +174,51 @@ def parse_message(line: bytes | str) -> Message:
         raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
     if not _is_id(message.request_id):
         raise JsonRpcError(INVALID_REQUEST, "The id of a request must be a string or a number.")
+    return message
+
+
+def check_has_batches(version: str) -> None:
+    """Raise `JsonRpcError` unless a protocol version has batches."""
+    if version != BATCH_VERSION:
+        raise JsonRpcError(
+            INVALID_REQUEST,
+            f"Protocol version {version} has no batches: send each message by itself.",
+        )
+
+
+def is_batch(line: bytes) -> bool:
+    """Return whether a client sent an array, which is a batch of messages in 2025-03-26."""
+    return line.lstrip()[:1] == b"["
+
+
+def parse_batch(line: bytes) -> list[Message | JsonRpcError]:
+    """Return the messages of a batch, with an error in the place of each that is none.
+
+    Raises:
+        JsonRpcError: The batch is empty, too long, or no JSON.
+    """
+    if len(line) > bounds.MAX_VALUES and has_many_values(line):
+        raise JsonRpcError(INVALID_REQUEST, _TOO_MANY_VALUES)
+    try:
+        parts = _decode_batch(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
+    if not 0 < len(parts) <= bounds.MAX_JSON_RPC_BATCH:
+        text = f"A batch has 1 to {bounds.MAX_JSON_RPC_BATCH} messages, this one has {len(parts)}."
+        raise JsonRpcError(INVALID_REQUEST, text)
+    return [_parse_part(bytes(part)) for part in parts]
+
+
+def _parse_part(line: bytes) -> Message | JsonRpcError:
+    try:
+        message = parse_message(line)
+    except JsonRpcError as error:
+        return error
+    if message.method == "initialize":
+        text = "`initialize` must not be part of a batch: send it alone, and first."
+        return JsonRpcError(INVALID_REQUEST, text, request_id=message.request_id)
+    if message.method is None and not message.request_id:
+        return JsonRpcError(INVALID_REQUEST, "A message has a method, or the id of a request.")
     return message
 
 
@@ -195,6 +245,23 @@ def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
         text = f"The params of {message.method} are wrong: {error}"
         raise JsonRpcError(INVALID_PARAMS, text) from None
     return params
+
+
+class _NameAndMeta(msgspec.Struct):
+    name: str | None = None
+    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
+
+
+_decode_name_and_meta: Final = msgspec.json.Decoder(_NameAndMeta).decode
+
+
+def read_name_and_meta(message: Message) -> tuple[str | None, bytes]:
+    """Return the `name` and `_meta` of a request's params."""
+    try:
+        params = _decode_name_and_meta(message.params)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, b""  # the method's handler reports the error
+    return params.name, bytes(params.meta)
 
 
 def _has_many_values(params: msgspec.Raw) -> bool:
@@ -253,6 +320,11 @@ def error_message(request_id: bytes, error: JsonRpcError, *, modern: bool = Fals
     if modern and not request_id:
         return b'{"jsonrpc":"2.0","error":%b}' % encode(body)
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id or b"null", encode(body))
+
+
+def batch_message(responses: Iterable[bytes]) -> bytes:
+    """Return the responses to the requests of a batch as one message."""
+    return b"[%b]" % b",".join(responses)
 
 
 def notification(method: str, params: bytes) -> bytes:

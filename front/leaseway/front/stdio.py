@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
@@ -36,12 +37,16 @@ from leaseway.front.handshake import (
 from leaseway.front.messages import (
     JsonRpcError,
     Message,
+    batch_message,
     cancelled_request_id,
+    check_has_batches,
     decode,
     encode,
     error_message,
+    is_batch,
     modern_capabilities,
     object_params,
+    parse_batch,
     parse_message,
     result_message,
 )
@@ -100,7 +105,7 @@ class StdioFront:
             idle=math.inf,
             limit=_MAX_HANDLES,
         )
-        self._initialized = False
+        self._version = ""  # of `initialize`
         self._is_modern = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
@@ -154,14 +159,44 @@ class StdioFront:
         return live
 
     async def _handle_line(self, line: bytes) -> None:
+        is_modern = MODERN_MARK in line
         try:
             if len(line) > MAX_LINE:
                 raise JsonRpcError(INVALID_REQUEST, f"A message has at most {MAX_LINE} bytes.")
+            if self._version and is_batch(line) and not is_modern:
+                check_has_batches(self._version)
+                await self._handle_batch(parse_batch(line))
+                return
             message = parse_message(line)
         except JsonRpcError as error:
-            modern = MODERN_MARK in line or self._is_modern
+            modern = is_modern or self._is_modern
             self._writer.write(error_message(error.request_id, error, modern=modern))
             return
+        await self._handle_message(message, is_modern, self._writer.write)
+
+    async def _handle_batch(self, messages: list[Message | JsonRpcError]) -> None:
+        """Handle the messages of a batch; its responses are one message, too."""
+        responses: list[bytes] = []
+        handling: list[asyncio.Task[None]] = []
+        for message in messages:
+            if isinstance(message, JsonRpcError):
+                responses.append(error_message(message.request_id, message))
+            elif task := await self._handle_message(message, False, responses.append):
+                handling.append(task)
+
+        async def respond() -> None:
+            if handling:
+                await asyncio.wait(handling)
+            if responses:
+                self._writer.write(batch_message(responses))
+
+        self._tasks.add(responding := asyncio.create_task(respond()))
+        responding.add_done_callback(self._tasks.discard)
+
+    async def _handle_message(
+        self, message: Message, is_modern: bool, write: Callable[[bytes], None]
+    ) -> asyncio.Task[None] | None:
+        """Handle a message; return the task of a request that is in flight."""
         if message.method is None:
             if not self._live.answer(message):
                 _log.debug("The client answered an unknown or closed server request.")
@@ -169,14 +204,16 @@ class StdioFront:
             if message.method == "notifications/cancelled":
                 self._live.cancel(cancelled_request_id(message))
         elif self._drain.started.is_set():
-            self._writer.write(error_message(message.request_id, _DRAINING))
-        elif message.method == "initialize" and MODERN_MARK not in line:
+            write(error_message(message.request_id, _DRAINING))
+        elif message.method == "initialize" and not is_modern:
             await self._initialize(message)
         else:
             await self._request_slots.acquire()
-            task = asyncio.create_task(self._handle_request(message, MODERN_MARK in line))
+            task = asyncio.create_task(self._handle_request(message, is_modern, write))
             self._tasks.add(task)
             task.add_done_callback(self._on_done)
+            return task
+        return None
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -190,15 +227,17 @@ class StdioFront:
             return
         await self._live.stop()
         self._live = self._session(params.get("capabilities"))
-        self._initialized, self._is_modern = True, False
+        version = negotiate_version(params.get("protocolVersion"))
+        self._version, self._is_modern = version, False
         if not is_answered:
             await asyncio.to_thread(self._handshake.wait_instructed)
-            version = negotiate_version(params.get("protocolVersion"))
             instructions = await self._methods.instructions.text(self._scope)
             result = initialize_result(version, instructions)
             self._writer.write(result_message(message.request_id, result))
 
-    async def _handle_request(self, message: Message, modern: bool) -> None:
+    async def _handle_request(
+        self, message: Message, modern: bool, write: Callable[[bytes], None]
+    ) -> None:
         live, request_id = self._live, message.request_id
         with live.running(request_id):
             try:
@@ -209,13 +248,13 @@ class StdioFront:
             except asyncio.CancelledError:
                 if live.was_cancelled():
                     return  # a cancelled request gets no response
-                self._writer.write(error_message(request_id, _UNFINISHED))
+                write(error_message(request_id, _UNFINISHED))
                 raise
             except Exception:  # noqa: BLE001 - one request's fault ends that request
                 _log.exception("A request of the MCP client failed: %s", message.method)
                 failure = JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
                 response = error_message(request_id, failure)
-        self._writer.write(response)
+        write(response)
 
     def _request(self, message: Message, modern: bool, live: LiveSession) -> Request:
         listener = Listener(self._writer.offer)
@@ -226,7 +265,7 @@ class StdioFront:
             handle = self._session_from_handle(message)
             carried = Carried(self._sessions, live, handle)
             return Request(message, listener, True, self._scope, carried, offers_sessions=True)
-        if not self._initialized and message.method != "ping":
+        if not self._version and message.method != "ping":
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         listener.log_level = live.log_level
         listener.answers = live.answers
@@ -253,7 +292,7 @@ class StdioFront:
 
     def _on_list_changed(self, kind: str, servers: frozenset[str]) -> None:
         # A modern client uses subscriptions/listen instead.
-        if self._initialized and (not self._scope or self._scope in servers):
+        if self._version and (not self._scope or self._scope in servers):
             self._writer.offer(changed_notification(kind))
 
 

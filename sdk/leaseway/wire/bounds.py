@@ -114,6 +114,8 @@ MAX_CONNECTION_PARKED: Final = 32
 """Of these, the calls of one connection."""
 MAX_TENANT_PARKED: Final = 32
 """Of these, the calls of one tenant."""
+MAX_JSON_RPC_BATCH: Final = 64
+"""Messages in one batch of an MCP client (2025-03-26)."""
 MAX_ASKS: Final = 16
 """Server requests of one call that wait for answers."""
 MAX_ASK: Final = BATCH_SIZE

@@ -11,7 +11,7 @@ from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.ended_sessions import EndedSessions
 from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.sessions import SessionTable
-from leaseway.front.http.streams import HttpReply
+from leaseway.front.http.streams import Reply
 
 _NAME: Final = "leaseway-session"
 
@@ -53,7 +53,7 @@ class SessionCookie:
     def carried(
         self,
         sessions: SessionTable,
-        reply: HttpReply,
+        reply: Reply,
         protocol: LiveSession | None,
         handle: LiveSession | None,
     ) -> Carried:
@@ -62,6 +62,6 @@ class SessionCookie:
         def set_cookie(session_id: str) -> None:
             if not session_id:
                 self.told.add(self.session_id)
-            reply.cookie = self.header(session_id)
+            reply.set_cookie(self.header(session_id))
 
         return Carried(sessions, protocol, handle, self.live, self.is_lost, set_cookie)

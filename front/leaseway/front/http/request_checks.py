@@ -34,12 +34,17 @@ _CLOSING: Final = {"Connection": "close"}
 
 
 class HttpError(HttpRefusal):
-    """An HTTP error response that answers no JSON-RPC request."""
+    """An HTTP error response, to a request that is not handled further."""
 
-    def response(self, *, modern: bool) -> web.Response:
-        """Return the response; `modern` is whether the client speaks a version without sessions."""
+    def response(self, request_id: bytes = b"", *, modern: bool) -> web.Response:
+        """Return the response.
+
+        Args:
+            request_id: The id of the JSON-RPC request, or empty if it is not known.
+            modern: Whether the client speaks a version without sessions.
+        """
         error = JsonRpcError(INVALID_REQUEST, str(self))
-        response = json_response(error_message(b"", error, modern=modern), self.status)
+        response = json_response(error_message(request_id, error, modern=modern), self.status)
         response.headers.update(self.headers)
         return response
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
@@ -38,9 +37,15 @@ from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mo
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sessions import SessionTable, TooManySessions
 from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
-from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
+from leaseway.front.handshake import (
+    MODERN_MARK,
+    initialize_result,
+    negotiate_version,
+)
+from leaseway.front.http.batches import BatchReply, check_may_batch
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
+from leaseway.front.http.notification_streams import NotificationStreams
 from leaseway.front.http.param_headers import ParamHeaders
 from leaseway.front.http.request_checks import (
     EVENT_STREAM,
@@ -51,51 +56,36 @@ from leaseway.front.http.request_checks import (
     read_body,
     speaks_modern,
 )
-from leaseway.front.http.streams import AiohttpSender, EventStream, HttpReply, json_response
+from leaseway.front.http.streams import AiohttpSender, HttpReply, Reply, json_response
 from leaseway.front.messages import (
-    ABSENT,
     JsonRpcError,
     Message,
     cancelled_request_id,
     error_message,
+    is_batch,
     modern_capabilities,
     object_params,
+    parse_batch,
     parse_message,
+    read_name_and_meta,
     rejection_error,
     result_message,
 )
-from leaseway.front.methods import Methods, changed_notification
+from leaseway.front.methods import Methods
 from leaseway.sdk import LeasewayError
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
 
+_REQUEST_ID: Final = web.RequestKey("request_id", bytes)
+"""The id of the request in the body, for errors that end it before it is handled."""
 _SESSION: Final = "Mcp-Session-Id"
-_MAX_STREAMS: Final = 16
-"""GET streams of one session."""
 _SCOPE_TTL: Final = 10.0
 """Seconds for which a server's existence is cached."""
 _MAX_CACHED: Final = 10_000
 
 _log = logging.getLogger("leaseway.front")
-
-
-class _NameAndMeta(msgspec.Struct):
-    name: str | None = None
-    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
-
-
-_decode_name_and_meta: Final = msgspec.json.Decoder(_NameAndMeta).decode
-
-
-def _name_and_meta(message: Message) -> tuple[str | None, bytes]:
-    """Return the `name` and `_meta` of a request's params."""
-    try:
-        params = _decode_name_and_meta(message.params)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None, b""  # the method's handler reports the error
-    return params.name, bytes(params.meta)
 
 
 class HttpFront:
@@ -126,7 +116,7 @@ class HttpFront:
         self._draining = (drain or Drain()).started
         self._scopes: dict[str, float] = {}
         self._param_headers = ParamHeaders(methods)
-        self._streams: dict[LiveSession, list[EventStream]] = {}
+        self._streams = NotificationStreams()
         self._requests: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -142,7 +132,7 @@ class HttpFront:
     @property
     def is_busy(self) -> bool:
         """Whether it has requests other than streams for notifications."""
-        return len(self._requests) > sum(map(len, self._streams.values()))
+        return len(self._requests) > len(self._streams)
 
     def forget_session(self) -> bool:
         """Forget a session that is not in use, if possible without streams; return whether."""
@@ -150,13 +140,11 @@ class HttpFront:
 
     def start(self) -> None:
         """Start to push list changes and to expire idle sessions."""
-        self._unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
+        self._unsubscribe = self._methods.catalog.subscribe(self._streams.on_list_changed)
         self._expiring = asyncio.create_task(self._sessions.expire_idle(), name="front reaper")
 
     def end_streams(self) -> None:
-        for streams in self._streams.values():
-            for stream in streams:
-                stream.end()
+        self._streams.end()
 
     async def close(self) -> None:
         """Stop all tasks; sessions keep their leases, so another front can continue them."""
@@ -179,15 +167,17 @@ class HttpFront:
             with self._counted():
                 return await self._respond(http)
         except HttpError as error:
-            return error.response(modern=speaks_modern(http))
+            return error.response(http.get(_REQUEST_ID, b""), modern=speaks_modern(http))
         except JsonRpcError as error:  # the body is no request
-            message = error_message(error.request_id, error, modern=speaks_modern(http))
+            request_id = error.request_id or http.get(_REQUEST_ID, b"")
+            message = error_message(request_id, error, modern=speaks_modern(http))
             return json_response(message, _status(error))
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("A request of an MCP client failed.")
-            message = error_message(b"", _internal_error(), modern=speaks_modern(http))
+            request_id, modern = http.get(_REQUEST_ID, b""), speaks_modern(http)
+            message = error_message(request_id, _internal_error(), modern=modern)
             return json_response(message, 500)
 
     @contextlib.contextmanager
@@ -226,7 +216,10 @@ class HttpFront:
     async def _post(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
         streams = accepts_stream(http)
         body = await read_body(http)
+        if is_batch(body) and not speaks_modern(http):
+            return await self._post_batch(http, scope, body, streams)
         message = parse_message(body)
+        http[_REQUEST_ID] = message.request_id
         if self._draining.is_set() and not _continues_request(message):
             raise _draining()
         version = http.headers.get(VERSION_HEADER)
@@ -267,6 +260,37 @@ class HttpFront:
             self._handle_legacy(reply, message, scope, lives, cookie, media, offers)
         )
         await asyncio.shield(task)
+        return await sender.response()
+
+    async def _post_batch(
+        self, http: web.BaseRequest, scope: str, body: bytes, streams: bool
+    ) -> web.StreamResponse:
+        """Handle several messages of a client of the one version that has batches."""
+        cookie = await self._cookie(http, scope)
+        live = await self._protocol_session(http, scope, cookie)
+        check_may_batch(http.headers.get(VERSION_HEADER), live)
+        messages = parse_batch(body)
+        if self._draining.is_set() and not all(map(_continues_request, messages)):
+            raise _draining()
+        lives = (live, await self._handle_in_header(http, scope), cookie.live)
+        media = parse_media_mode(http.headers.get(MEDIA_HEADER))
+        offers = _SESSION not in http.headers
+        sender = AiohttpSender(http)
+        reply = HttpReply(sender, accepts_stream=streams)
+        batch = BatchReply(reply)
+        tasks = []
+        for message in messages:
+            if isinstance(message, JsonRpcError):
+                batch.add(error_message(message.request_id, message))
+            elif message.request_id and message.method is not None:
+                part = batch.part()
+                handling = self._handle_legacy(part, message, scope, lives, cookie, media, offers)
+                tasks.append(asyncio.create_task(handling))
+            elif live is not None:
+                _handle_notification(live, message)
+        # Shielded, because a client that disconnects has not cancelled its requests.
+        await asyncio.shield(asyncio.gather(*tasks))
+        batch.finish()
         return await sender.response()
 
     def _head_handler(
@@ -326,7 +350,7 @@ class HttpFront:
             live = self._sessions.create(scope, version, params.get("capabilities"), client)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
-        live.push = partial(self._push, live)
+        live.push = partial(self._streams.push, live)
         instructions = await self._methods.instructions.text(scope)
         result = initialize_result(version, instructions, self._control_plane)
         response = json_response(result_message(message.request_id, result))
@@ -337,7 +361,7 @@ class HttpFront:
 
     async def _handle_legacy(
         self,
-        reply: HttpReply,
+        reply: Reply,
         message: Message,
         scope: str,
         lives: tuple[LiveSession | None, LiveSession | None, LiveSession | None],
@@ -383,7 +407,7 @@ class HttpFront:
             if rejection is not None:
                 raise rejection_error(rejection)
             return web.Response(status=202)
-        name_and_meta = _name_and_meta(message)
+        name_and_meta = read_name_and_meta(message)
         try:
             duplicated = find_duplicated_routing_header(http.headers.items())
             if duplicated is not None:
@@ -405,7 +429,7 @@ class HttpFront:
                 (live, cookie.live),
                 streams,
                 lambda _, message: (
-                    message.method == "tools/call" and _name_and_meta(message) == name_and_meta
+                    message.method == "tools/call" and read_name_and_meta(message) == name_and_meta
                 ),
                 lambda reply, message: self._handle_modern(
                     reply, message, scope, headers, answers, live, cookie
@@ -436,7 +460,7 @@ class HttpFront:
         request = Request(message, listener, True, scope, carried, True, media=media)
         try:
             if message.method == "tools/call":
-                name, _ = _name_and_meta(message)
+                name, _ = read_name_and_meta(message)
                 rejection = await self._param_headers.check(headers, scope, name, message)
                 if rejection is not None:
                     error = rejection_error(rejection)
@@ -466,29 +490,8 @@ class HttpFront:
         if self._draining.is_set():
             raise _draining()
         live = await self._session_of(http, scope)
-        stream = EventStream(ends_when_full=True)
-        streams = self._streams.setdefault(live, [])
-        if len(streams) >= _MAX_STREAMS:
-            message = f"This session has {_MAX_STREAMS} streams open, the limit; close some."
-            raise HttpError(429, message, {"Retry-After": "1"})
-        streams.append(stream)
-        live.streams = len(streams)
-        try:
+        with self._streams.opened(live) as stream:
             return await stream.write(http)
-        finally:
-            streams.remove(stream)
-            live.streams = len(streams)
-            if not streams:
-                self._streams.pop(live, None)
-
-    def _push(self, live: LiveSession, message: bytes) -> bool:
-        """Send a notification on the first stream of a session that takes it."""
-        return any(stream.put(message) for stream in self._streams.get(live, ()))
-
-    def _on_list_changed(self, kind: str, servers: frozenset[str]) -> None:
-        for live in tuple(self._streams):
-            if not live.scope or live.scope in servers:
-                self._push(live, changed_notification(kind))
 
     async def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
         """Return the session of a request that needs one; raises `HttpError`."""
@@ -527,7 +530,7 @@ class HttpFront:
             return SessionCookie(http.secure)
         live = await self._sessions.open(session_id, scope)
         if live is not None:
-            live.push = partial(self._push, live)
+            live.push = partial(self._streams.push, live)
         return SessionCookie(http.secure, session_id, live, self._told_cookies)
 
     async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
@@ -537,7 +540,7 @@ class HttpFront:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         if live is None:
             raise HttpError(404, missing)
-        live.push = partial(self._push, live)
+        live.push = partial(self._streams.push, live)
         return live
 
     async def _check_scope(self, scope: str) -> None:
@@ -563,8 +566,10 @@ def _handle_notification(live: LiveSession, message: Message) -> None:
         live.cancel(cancelled_request_id(message))
 
 
-def _continues_request(message: Message) -> bool:
+def _continues_request(message: Message | JsonRpcError) -> bool:
     """Return whether a message belongs to a request that may be in flight."""
+    if isinstance(message, JsonRpcError):
+        return True
     is_request = bool(message.request_id) and message.method is not None
     return not is_request or b'"requestState"' in bytes(message.params)
 

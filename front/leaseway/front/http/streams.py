@@ -125,6 +125,31 @@ class Sender(Protocol):
         """Respond with an event stream."""
 
 
+class Reply(Protocol):
+    """The reply to one request of a client.
+
+    Attributes:
+        accepts_stream: Whether the client accepts messages before the response.
+    """
+
+    accepts_stream: bool
+
+    def send(self, message: bytes) -> None:
+        """Send a notification; it is lost if the client accepts only JSON."""
+
+    def ask(self, message: bytes) -> None:
+        """Send a request to the client; it is never dropped."""
+
+    def set_cookie(self, cookie: str) -> None:
+        """Set the value of the `Set-Cookie` header of the response."""
+
+    def finish(self, message: bytes, status: int = 200) -> None:
+        """Send the response."""
+
+    def abandon(self) -> None:
+        """End without a response, because the client cancelled the request."""
+
+
 class HttpReply:
     """The reply to one POST; it becomes a stream with its first message before the response.
 
@@ -135,16 +160,15 @@ class HttpReply:
 
     Attributes:
         accepts_stream: Whether the client accepts an event stream.
-        cookie: The value of the `Set-Cookie` header of the response, or empty.
     """
 
-    __slots__ = ("_sender", "_stream", "_timer", "accepts_stream", "cookie")
+    __slots__ = ("_cookie", "_sender", "_stream", "_timer", "accepts_stream")
 
     def __init__(
         self, sender: Sender, *, accepts_stream: bool = False, has_timer: bool = True
     ) -> None:
         self.accepts_stream = accepts_stream
-        self.cookie = ""
+        self._cookie = ""
         self._sender = sender
         self._stream: EventStream | None = None
         self._timer = (
@@ -152,6 +176,15 @@ class HttpReply:
             if has_timer and accepts_stream
             else None
         )
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the reply has become a stream."""
+        return self._stream is not None
+
+    def set_cookie(self, cookie: str) -> None:
+        """Set the value of the `Set-Cookie` header of the response."""
+        self._cookie = cookie
 
     def send(self, message: bytes) -> None:
         """Send a notification; it is lost if the client accepts only JSON."""
@@ -167,7 +200,7 @@ class HttpReply:
         """Send the response."""
         if self._stream is None:
             self._stop_timer()
-            self._sender.send_message(message, status, self.cookie)
+            self._sender.send_message(message, status, self._cookie)
         else:
             self._stream.put(message, keep=True)
             self._stream.end()
@@ -188,7 +221,7 @@ class HttpReply:
     def _open(self) -> EventStream:
         if self._stream is None:
             self._stop_timer()
-            self._stream = EventStream(cookie=self.cookie)
+            self._stream = EventStream(cookie=self._cookie)
             self._sender.send_stream(self._stream)
         return self._stream
 
