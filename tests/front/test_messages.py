@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from leaseway.front.messages import (
     CallParams,
     JsonRpcError,
-    cancelled_request_id,
     error_message,
     modern_capabilities,
     object_params,
     parse_message,
     parse_params,
+    read_cancellation,
     result_message,
 )
 
@@ -90,15 +90,22 @@ def test_an_error_without_an_id_has_a_null_id_and_for_modern_clients_none() -> N
     assert error["error"] == {"code": -32700, "message": "no JSON", "data": {"a": 1}}
 
 
-def test_the_cancelled_request_id_stays_json() -> None:
-    message = parse_message(
-        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a-1"}}'
-    )
-    assert cancelled_request_id(message) == b'"a-1"'
-    assert (
-        cancelled_request_id(parse_message('{"jsonrpc":"2.0","method":"notifications/cancelled"}'))
-        == b""
-    )
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ('{"requestId":"a-1"}', (b'"a-1"', "")),
+        ('{"requestId":7,"reason":"bored"}', (b"7", "bored")),
+        ('{"requestId":7,"reason":"%s"}' % ("x" * 300), (b"7", "x" * 256)),
+        ('{"requestId":7,"reason":7}', (b"", "")),
+        ("{}", (b"", "")),
+        ("[]", (b"", "")),
+    ],
+)
+def test_a_cancellation_has_the_id_as_json_and_a_bounded_reason(
+    params: str, expected: tuple[bytes, str]
+) -> None:
+    line = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":' + params + "}"
+    assert read_cancellation(parse_message(line)) == expected
 
 
 @pytest.mark.parametrize("read", [lambda m: parse_params(m, CallParams), modern_capabilities])

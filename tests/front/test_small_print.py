@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
 
+from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.front.handshake import SERVER_INFO, SERVER_INFO_KEY
 from leaseway.sdk import ServerError
-from leaseway.sdk.testing import CallContext, FakeLeaseway
+from leaseway.sdk.testing import CallContext, FakeLeaseway, instance
 from leaseway.wire.bounds import MAX_JSON_RPC_BATCH
 
 MODERN_HEADERS = {**ACCEPT, "MCP-Protocol-Version": "2026-07-28"}
@@ -184,7 +187,8 @@ async def test_an_error_without_an_id_has_none_in_the_modern_era(
 async def test_a_refusal_after_the_body_was_read_has_the_id_of_its_request(
     fake: FakeLeaseway, headers: dict[str, str]
 ) -> None:
-    message = request("a", "tools/call", name="greet", _meta=MODERN)
+    meta = MODERN if headers is MODERN_HEADERS else {}
+    message = request("a", "tools/call", name="greet", _meta=meta)
     routing = {"Mcp-Method": "tools/call", "Mcp-Name": "greet"}
     unknown = {**headers, **routing, "Mcp-Session-Id": "x", "Leaseway-Session": "x"}
     async with front(fake) as url, host(url) as client:
@@ -282,3 +286,34 @@ async def test_a_batch_whose_call_reports_progress_is_a_stream_with_all_response
         "message": "half",
     }
     assert {event["id"] for event in events[1:]} == {1, 2}
+
+
+async def test_the_reason_of_a_cancellation_reaches_the_server(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+    def record(call: Any, reason: str) -> None:
+        loop.call_soon_threadsafe(reasons.put_nowait, reason)
+        call.end(Outcome(b""))
+
+    monkeypatch.setattr(instance._ActiveRequest, "cancel", record)
+
+    @fake.server("slow").tool
+    async def wait() -> str:
+        loop.call_soon_threadsafe(started.set)
+        await asyncio.Event().wait()
+        return "never"
+
+    async with asyncio.timeout(BOUND), front(fake) as url, host(url) as client:
+        headers = {**ACCEPT, **await client.initialize()}
+        call = client.http.post(url, json=request(7, "tools/call", name="wait"), headers=headers)
+        calling = asyncio.ensure_future(call)
+        await started.wait()
+        cancelled = {"requestId": 7, "reason": "The user changed her mind."}
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}
+        async with client.http.post(url, json=note, headers=headers) as answer:
+            assert answer.status == 202
+        assert await reasons.get() == "The user changed her mind."
+        (await calling).release()

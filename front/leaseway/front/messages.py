@@ -20,6 +20,9 @@ ABSENT: Final = msgspec.Raw()
 encode: Final = msgspec.json.encode
 decode: Final = msgspec.json.decode
 
+_MAX_REASON: Final = 256
+"""Characters of a client's reason for a cancellation that are passed on."""
+
 ParamsT = TypeVar("ParamsT", bound="ListParams")
 ArgumentsT = TypeVar("ArgumentsT", bound=msgspec.Struct)
 
@@ -338,17 +341,19 @@ def request_message(request_id: bytes, method: str, params: bytes) -> bytes:
 
 class _Cancelled(msgspec.Struct):
     id: msgspec.Raw = msgspec.field(default=ABSENT, name="requestId")
+    reason: str | None = None
 
 
 _cancelled: Final = msgspec.json.Decoder(_Cancelled).decode
 
 
-def cancelled_request_id(message: Message) -> bytes:
-    """Return the JSON id in a `notifications/cancelled`, or empty bytes if it is missing."""
+def read_cancellation(message: Message) -> tuple[bytes, str]:
+    """Return the JSON id and the reason in a `notifications/cancelled`; empty if missing."""
     try:
-        return bytes(_cancelled(message.params).id)
+        params = _cancelled(message.params)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return b""
+        return b"", ""
+    return bytes(params.id), (params.reason or "")[:_MAX_REASON]
 
 
 def parse_arguments(tool: str, arguments: bytes, kind: type[ArgumentsT]) -> ArgumentsT:

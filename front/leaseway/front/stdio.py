@@ -38,7 +38,6 @@ from leaseway.front.messages import (
     JsonRpcError,
     Message,
     batch_message,
-    cancelled_request_id,
     check_has_batches,
     decode,
     encode,
@@ -48,6 +47,7 @@ from leaseway.front.messages import (
     object_params,
     parse_batch,
     parse_message,
+    read_cancellation,
     result_message,
 )
 from leaseway.front.methods import Methods, changed_notification
@@ -202,7 +202,7 @@ class StdioFront:
                 _log.debug("The client answered an unknown or closed server request.")
         elif not message.request_id:
             if message.method == "notifications/cancelled":
-                self._live.cancel(cancelled_request_id(message))
+                self._live.cancel(*read_cancellation(message))
         elif self._drain.started.is_set():
             write(error_message(message.request_id, _DRAINING))
         elif message.method == "initialize" and not is_modern:
@@ -239,9 +239,10 @@ class StdioFront:
         self, message: Message, modern: bool, write: Callable[[bytes], None]
     ) -> None:
         live, request_id = self._live, message.request_id
-        with live.running(request_id):
+        listener = Listener(self._writer.offer)
+        with live.running(request_id, listener):
             try:
-                request = self._request(message, modern, live)
+                request = self._request(message, modern, live, listener)
                 response = result_message(request_id, await self._methods.handle(request))
             except JsonRpcError as error:
                 response = error_message(request_id, error)
@@ -256,8 +257,9 @@ class StdioFront:
                 response = error_message(request_id, failure)
         write(response)
 
-    def _request(self, message: Message, modern: bool, live: LiveSession) -> Request:
-        listener = Listener(self._writer.offer)
+    def _request(
+        self, message: Message, modern: bool, live: LiveSession, listener: Listener
+    ) -> Request:
         if modern:
             self._is_modern = True
             listener.answers = answered_methods(modern_capabilities(message))

@@ -76,6 +76,7 @@ class RelayEvents(CallEvents):
         meta: Members for the request's `_meta`, as a JSON object, or empty.
         lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
         deadline: When the call fails, in the event loop's time; set at each try.
+        cancel_reason: What the server is told if the call's task is cancelled.
     """
 
     # Class attributes, because most calls use the defaults.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.sealing import SealedSession, is_handle
 from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
@@ -92,22 +93,30 @@ class ResourceSubscription:
 class _Running:
     """Registers the current task as a request of a session; cheaper than a generator."""
 
-    __slots__ = ("_id", "_live", "_running", "_task")
+    __slots__ = ("_id", "_live", "_running", "listener", "task")
+
+    task: asyncio.Task[Any]
 
     def __init__(
-        self, live: LiveSession, running: dict[bytes, asyncio.Task[Any]], request_id: bytes
+        self,
+        live: LiveSession,
+        running: dict[bytes, _Running],
+        request_id: bytes,
+        listener: Listener,
     ) -> None:
         self._live = live
         self._running = running
         self._id = request_id
+        self.listener = listener
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._running[self._id] = self._task = task
+        self.task = task
+        self._running[self._id] = self
 
     def __exit__(self, *_: object) -> None:
-        if self._running.get(self._id) is self._task:
+        if self._running.get(self._id) is self:
             del self._running[self._id]
         self._live.last_used = time.monotonic()
 
@@ -177,7 +186,7 @@ class LiveSession:
         self.log_level = ""
         self.last_used = time.monotonic()
         self.push: Callable[[bytes], bool] = lambda _message: False
-        self._running: dict[bytes, asyncio.Task[Any]] = {}
+        self._running: dict[bytes, _Running] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
         self._subscriptions: dict[str, ResourceSubscription] = {}
@@ -195,16 +204,18 @@ class LiveSession:
         """Count a call that may use its leases, while the block runs."""
         return _Calling(self)
 
-    def running(self, request_id: bytes) -> _Running:
+    def running(self, request_id: bytes, listener: Listener) -> _Running:
         """Let the client cancel the current task by its request id while the block runs."""
-        return _Running(self, self._running, request_id)
+        return _Running(self, self._running, request_id, listener)
 
-    def cancel(self, request_id: bytes) -> None:
-        """Cancel a request for the client; ignore an unknown id."""
-        task = self._running.get(request_id)
-        if task is not None:
-            self._cancelled.add(task)
-            task.cancel()
+    def cancel(self, request_id: bytes, reason: str = "") -> None:
+        """Cancel a request for the client, whose reason its server is told; ignore unknown ids."""
+        running = self._running.get(request_id)
+        if running is not None:
+            if reason:
+                running.listener.cancel_reason = reason
+            self._cancelled.add(running.task)
+            running.task.cancel()
 
     def was_cancelled(self) -> bool:
         """Return, once, whether the client cancelled the current task (and not the shutdown)."""
@@ -276,7 +287,7 @@ class LiveSession:
 
     async def stop(self) -> None:
         """Cancel its requests, server requests and subscriptions."""
-        tasks = set(self._running.values()) - {asyncio.current_task()}
+        tasks = {running.task for running in self._running.values()} - {asyncio.current_task()}
         for task in tasks:
             self._cancelled.add(task)
             task.cancel()

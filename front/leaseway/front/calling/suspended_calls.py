@@ -78,6 +78,7 @@ class SuspendedCalls:
         try:
             await call.wait_until_done_or_asking()
         except asyncio.CancelledError:
+            call.pass_cancel_reason()
             call.task.cancel()
             await asyncio.wait([call.task])
             raise
@@ -109,6 +110,7 @@ class _SuspendableCall:
 
     def __init__(self, listener: Listener, call: Coroutine[Any, Any, bytes]) -> None:
         self._listener = listener
+        self._attached = listener
         listener.ask, listener.withdraw = self._ask, self._withdraw
         self._loop = asyncio.get_running_loop()
         self._server_requests: dict[str, ServerRequest] = {}
@@ -149,7 +151,12 @@ class _SuspendableCall:
         """Send further notifications to the client's new request."""
         if self._timer is not None:
             self._timer.cancel()
+        self._attached = listener
         self._listener.send, self._listener.token = listener.send, listener.token
+
+    def pass_cancel_reason(self) -> None:
+        """Let the server be told why the client cancelled its newest request."""
+        self._listener.cancel_reason = self._attached.cancel_reason
 
     def answer(self, answers: dict[str, msgspec.Raw]) -> None:
         """Pass the client's answers on; reject sent server requests that it did not answer."""

@@ -60,13 +60,13 @@ from leaseway.front.http.streams import AiohttpSender, HttpReply, Reply, json_re
 from leaseway.front.messages import (
     JsonRpcError,
     Message,
-    cancelled_request_id,
     error_message,
     is_batch,
     modern_capabilities,
     object_params,
     parse_batch,
     parse_message,
+    read_cancellation,
     read_name_and_meta,
     rejection_error,
     result_message,
@@ -386,7 +386,7 @@ class HttpFront:
             listener.ask = lambda request: live.ask(request, reply.ask)
             listener.withdraw = lambda request: live.withdraw(request, reply.ask)
         request = Request(message, listener, False, scope, carried, offers, media=media)
-        with live.running(message.request_id):
+        with live.running(message.request_id, listener):
             try:
                 response, _ = await self._handle(request)
             except asyncio.CancelledError:
@@ -563,7 +563,7 @@ def _handle_notification(live: LiveSession, message: Message) -> None:
         if not live.answer(message):
             _log.debug("A client answered an unknown or closed server request.")
     elif message.method == "notifications/cancelled":
-        live.cancel(cancelled_request_id(message))
+        live.cancel(*read_cancellation(message))
 
 
 def _continues_request(message: Message | JsonRpcError) -> bool:

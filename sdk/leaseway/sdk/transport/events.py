@@ -67,6 +67,7 @@ class CallEvents:
         input: Answers to such a result, as a JSON object, or empty.
         meta: Members for the request's `_meta`, as a JSON object, or empty.
         lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
+        cancel_reason: What the server is told if the call's task is cancelled.
     """
 
     wants_progress: bool = False
@@ -80,6 +81,7 @@ class CallEvents:
     meta = b""
     deadline = 0.0
     lease_ttl = 0.0
+    cancel_reason = "The caller was cancelled."
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Handle a progress report."""

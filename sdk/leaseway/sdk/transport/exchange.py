@@ -157,7 +157,7 @@ class Exchange:
         try:
             return await reply
         except asyncio.CancelledError:
-            self._abandon(call_id, "The caller was cancelled.")
+            self._abandon(call_id, (events or CallEvents).cancel_reason)
             if reply.done() and not reply.cancelled():
                 reply.exception()  # retrieved, so that the loop does not report it as unhandled
             raise

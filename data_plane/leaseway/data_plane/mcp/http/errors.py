@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -28,6 +29,12 @@ _REDACTED_BYTES: Final = 16 << 10
 """Bytes that are searched for secrets before a line is cut."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_WRONG_HOST: Final = (
+    "it does not accept requests for this host name or from this origin; check its url, and which "
+    "hosts and origins it allows"
+)
+_names_host: Final = re.compile(rb"\b(hosts?|origins?|rebinding)\b", re.IGNORECASE).search
+"""What servers say that refuse a host or an origin, which protects them from web pages."""
 _HINTS: Final[Mapping[int, str]] = {
     401: "it requires a credential, or another one; set it in its entry, such as "
     "headers: { Authorization: { env: NAME } }",
@@ -35,7 +42,7 @@ _HINTS: Final[Mapping[int, str]] = {
     404: "check its url",
     405: "check its url and transport",
     406: "check its url and transport",
-    421: "it does not accept requests for this host name",
+    421: _WRONG_HOST,
     407: "its proxy requires a credential, or another one; set username and password of its proxy",
     429: "it receives too many requests",
 }
@@ -139,7 +146,7 @@ def status_fault(
 
     Of the requested URL, only the origin is shown. The body may be empty.
     """
-    hint = _HINTS.get(status, "")
+    hint = _WRONG_HOST if _refuses_host(status, headers, body) else _HINTS.get(status, "")
     text = f"The server {server} answered with HTTP status {status}"
     if status in (401, 403) and url is not None:
         text += f" from {url.origin()}"
@@ -154,6 +161,16 @@ def status_fault(
     fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)
     fault.retry_delay = retry_delay
     return fault
+
+
+def _refuses_host(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Return whether a server refuses where a request goes or comes from, not who sends it."""
+    is_about_credential = any(name.lower() == "www-authenticate" for name in headers)
+    return (
+        status == HTTPStatus.FORBIDDEN
+        and not is_about_credential
+        and bool(_names_host(body[:_REDACTED_BYTES]))
+    )
 
 
 def _phrase(status: int) -> str:
