@@ -404,9 +404,8 @@ class Naming:
         (),
         Key(
             OwnReader(),
-            "`prefix`, `suffix`, `prefix: {remove, add}` and `replace: {remove, add}`, applied in order"
-            " to the names of tools"
-            " and prompts.",
+            "`prefix`, `suffix`, `prefix: {remove, add}` and `replace: {remove, add}`, applied in"
+            " order to the names of tools and prompts.",
             name="transform",
             default="that of `defaults`",
         ),
