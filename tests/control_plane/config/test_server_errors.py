@@ -292,6 +292,7 @@ def test_a_pattern_that_can_match_nothing_is_a_warning_and_stays(pattern: str, w
     parsed = parse(entry(f"tools: {{whitelist: ['{pattern}']}}"))
     issue = only_issue(parsed)
     assert (issue.severity, issue.reason) == ("warning", "BAD_PATTERN")
-    assert issue.message == f"The pattern '{pattern}' {why}."
+    assert issue.message.startswith(f"The pattern '{pattern[:70]}")
+    assert issue.message.endswith(f"' {why}.")
     rules = parsed.servers[VariantKey("s")].tools
     assert not rules.passes("anything"), "it is a whitelist all the same"
