@@ -13,12 +13,15 @@ import pytest
 
 from leaseway import sdk
 from leaseway.sdk import Completion, Lease, PromptResult, ResourceResult, Tool, ToolList, ToolResult
-from leaseway.sdk.leases.book import ClientLease
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.workers import WorkerRun
+from leaseway.wire.names import LeaseKey
 
 PAYLOAD = b'{"content":[{"type":"text","text":"a"}],"structuredContent":{"n":1}}'
 TOOL = Tool("add", "desk", "add", "", "Add.", {"type": "object"}, None, {}, {}, True)
-LEASE = Lease(ClientLease("s", "desk", "run-1", WorkerRun("w1", "run", "127.0.0.1:1"), True, ""))
+LEASE = Lease(
+    ClientLease(LeaseKey("", "s", "desk"), "run-1", WorkerRun("w1", "run", "127.0.0.1:1"), True)
+)
 LISTS: list[Any] = [
     ToolList([TOOL], 7, ["b"], None),
     sdk.ResourceList([], 7, []),

@@ -76,7 +76,7 @@ from leaseway.sdk.errors import (
     Violation,
     WorkerLost,
 )
-from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.views import (
     Approval,
     InstanceInfo,

@@ -23,7 +23,8 @@ from tests.sdk.fakes import (
 
 from leaseway.sdk import Client, ToolNotFound
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
-from leaseway.sdk.leases.book import ClientLease, LeaseBook
+from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import (
     AsyncClient,
@@ -40,6 +41,38 @@ async def test_acquiring_again_renews_the_lease_at_its_worker(
     second = await session.acquire("desk", ttl=10)
     assert first == second
     assert (second.ttl, first.ttl) == (10, 10)
+    assert len(plane.places) == 1
+
+
+async def test_acquisitions_of_one_key_share_a_request(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    leases = await asyncio.gather(*(session.acquire("desk") for _ in range(20)))
+    assert (len(set(leases)), len(plane.places), len(worker.acquires)) == (1, 1, 1)
+
+
+async def test_an_acquisition_with_another_time_to_live_follows_the_one_in_flight(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    leases = await asyncio.gather(session.acquire("desk"), session.acquire("desk", ttl=10))
+    assert [request.ttl.seconds for request in worker.acquires] == [60, 10]
+    assert (len(set(leases)), len(plane.places), leases[0].ttl) == (1, 1, 10)
+
+
+@pytest.mark.parametrize("given_up", [0, 1])
+async def test_a_cancelled_acquisition_does_not_cancel_another(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, given_up: int
+) -> None:
+    session = client.session("dialog")
+    hold = plane.hold_place = asyncio.Event()
+    tasks = [asyncio.create_task(session.acquire("desk")) for _ in range(2)]
+    await until(lambda: plane.places)
+    tasks[given_up].cancel()
+    await asyncio.wait([tasks[given_up]])
+    hold.set()
+    assert (await tasks[1 - given_up]).worker == "w1"
     assert len(plane.places) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sdk.fakes import FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, LeaseExpired, LeaseRevoked
-from leaseway.sdk.leases import book as lease_book
+from leaseway.sdk.leases import lease as client_lease
 from leaseway.sdk.transport.exchange import Exchange
 from leaseway.wire.errors import Fault, Reason
 
@@ -20,7 +20,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A lease of a day is not renewed within the bound of any test.
     """
-    monkeypatch.setattr(lease_book, "_RENEW_AT", 1 / 300)
+    monkeypatch.setattr(client_lease, "_RENEW_AT", 1 / 300)
 
 
 async def test_an_idle_lease_is_renewed_at_a_third_of_its_time(

@@ -209,7 +209,8 @@ async def test_a_call_is_not_repeated_if_its_lease_ended(
     assert lease is not None
 
     def die(worker: FakeWorker, call: object, arguments: bytes) -> bytes:
-        client._runtime().leases.book.end(lease.id, Fault(Reason.LEASE_LOST, "Its instance ended."))
+        fault = Fault(Reason.LEASE_LOST, "Its instance ended.")
+        client._runtime().leases.book.end(lease.id, fault, asyncio.get_running_loop().time())
         raise DIED
 
     worker.answer = die

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, text_result, until
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
 
 from leaseway.sdk import (
     AsyncClient,
@@ -85,6 +85,21 @@ async def test_a_call_after_a_release_acquires_a_new_lease(
     assert worker.released_for == [("", "dialog")]
     assert session.leases() == []
     assert (await session.call_tool("desk_open")).new_lease is not None
+
+
+async def test_a_released_lease_is_not_brought_back_by_a_slow_first_call(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    gate = worker.answer = Gate(b"slow")
+    slow = asyncio.create_task(session.call_tool("desk_open", {"pace": "slow"}))
+    await until(lambda: worker.calls)
+    await session.call_tool("desk_open", {})
+    assert await session.release("desk")
+    gate.open()
+    await slow
+    assert session.leases() == []
+    assert (await session.call_tool("desk_open", {})).new_lease is not None
 
 
 async def test_releasing_an_unknown_lease_returns_false(client: AsyncClient) -> None:

@@ -19,7 +19,7 @@ from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.client.watches import AsyncToolWatch
-from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.views import (
     Approval,
     InstanceLog,

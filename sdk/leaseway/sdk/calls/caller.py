@@ -19,7 +19,7 @@ from leaseway.sdk.calls.requests import CallState, Release, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.book import Lease, SessionLeaseKey
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.identity import ClientIdentity
@@ -130,8 +130,8 @@ class CallRunner:
                 lease_id = state.lease.lease_id
             else:
                 state.acquirer = self._own_session
-                key = SessionLeaseKey(state.session, target.server_id)
-                state.expected_lease = self._leases.book.expected_lease(key)
+                leases = self._leases.book.session(state.session)
+                state.expected_lease = leases.expected_lease(target.server_id)
         if state.span is not None:
             tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
         if state.events is not None:
@@ -148,7 +148,7 @@ class CallRunner:
         )
         new_lease = None
         if state.release is not None:
-            self._leases.book.forget_released(*state.release)
+            self._leases.book.forget_released(*state.release, self._now())
         elif not target.shared or state.lease is not None or _has_lease(result):
             new_lease = self._record_lease(state, target, link, result, at)
         # A result with a payload has no status, so the field is rarely read.
@@ -158,10 +158,10 @@ class CallRunner:
 
     async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or on which it is placed."""
-        key = SessionLeaseKey(state.session, target.server_id)
-        lease = state.lease = self._leases.book.find(key, at)
+        lease = state.lease = self._leases.book.find(state.session, target.server_id, at)
         if lease is not None:
             return self._pool.link(lease.worker)
+        key = self._leases.key(state.session, target.server_id)
         if state.span is not None:
             state.span.add_event("leaseway.place")
         # No user of the client's own session could know an earlier lease of it.
@@ -180,8 +180,8 @@ class CallRunner:
         server_id = release_target(state.payload)
         if server_id is None:
             return self._pool.pick(target.workers, state.avoid)
-        key = SessionLeaseKey(state.session, server_id)
-        lease = self._leases.book.find_held(key, at)
+        key = self._leases.key(state.session, server_id)
+        lease = self._leases.book.find_held(state.session, server_id, at)
         if lease is not None:
             state.release = Release(key, lease.lease_id)
             return self._pool.link(lease.worker)
@@ -228,8 +228,8 @@ class CallRunner:
         at: float,
     ) -> Lease | None:
         """Record the lease that a result reports; return it if this call acquired it."""
-        key = SessionLeaseKey(state.session, target.server_id)
         if result.HasField("new_lease"):
+            key = self._leases.key(state.session, target.server_id)
             lease = self._leases.record_grant(key, result.new_lease, link.worker, at, owned=True)
             if target.shared:
                 self._resolver.invalidate(target, at_once=True)  # the server is now leased
@@ -237,6 +237,7 @@ class CallRunner:
                 tracing.record_route(state.span, target.server_id, link.worker.id, lease.lease_id)
             return Lease(lease)
         if result.HasField("joined_lease"):
+            key = self._leases.key(state.session, target.server_id)
             lease = self._leases.record_grant(
                 key, result.joined_lease, link.worker, at, owned=False
             )

@@ -12,7 +12,6 @@ from typing import Final
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.requests import CallState
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_informative
@@ -55,7 +54,7 @@ class CallRecovery:
         target, link = state.target, state.link
         if target is not None and link is not None:
             if failed_try.placing:
-                key = SessionLeaseKey(state.session, target.server_id)
+                key = self._leases.key(state.session, target.server_id)
                 self._leases.record_failed_acquisition(key, link.worker, fault)
             elif link.suspect and target.shared and not failed_try.elsewhere:
                 self._resolver.invalidate(target, at_once=True)  # other workers may now serve it
@@ -63,7 +62,7 @@ class CallRecovery:
         if retry is None:
             if state.release is not None and fault.reason in _HOLDER_LOST:
                 # The lease ends with its worker, or expires.
-                self._leases.book.forget_released(*state.release)
+                self._leases.book.forget_released(*state.release, self._now())
             raise more_informative(state.known, fault)
         state.known = more_informative(state.known, fault)
         await self._prepare(state, retry, fault)
@@ -77,7 +76,7 @@ class CallRecovery:
             )
         if lease is not None and fault.reason in LEASE_ENDED:
             fault = replace(fault, metadata={"lease": lease.lease_id, **fault.metadata})
-            self._leases.book.end(lease.lease_id, fault)
+            self._leases.book.end(lease.lease_id, fault, self._now())
         return fault
 
     def _failed_try(self, state: CallState) -> FailedTry:
@@ -108,7 +107,7 @@ class CallRecovery:
         target, link = state.target, state.link
         if target is not None and link is not None and not target.shared and state.lease is None:
             self._leases.record_failed_acquisition(
-                SessionLeaseKey(state.session, target.server_id), link.worker, None
+                self._leases.key(state.session, target.server_id), link.worker, None
             )
 
     async def _prepare(self, state: CallState, retry: Retry, fault: Fault) -> None:

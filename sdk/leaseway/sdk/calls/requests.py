@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from opentelemetry.trace import Span
 
 from leaseway.sdk.catalog.targets import NameOrItem, PromptOrResource, Target
-from leaseway.sdk.leases.book import ClientLease, SessionLeaseKey
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.sdk.validation import check_call, check_seconds, check_text
@@ -18,6 +18,7 @@ from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_ARGUMENTS, MAX_URI
 from leaseway.wire.channels.trace_context import NO_TRACE
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import LeaseKey
 
 _plain: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -116,7 +117,7 @@ class McpRequest:
 class Release(NamedTuple):
     """What a call of `mcp_release` releases; `lease_id` is empty if another client holds it."""
 
-    key: SessionLeaseKey
+    key: LeaseKey
     lease_id: str
 
 

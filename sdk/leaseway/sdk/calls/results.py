@@ -8,7 +8,7 @@ from typing import Any, Final, Self, cast
 
 from leaseway.sdk.calls.media import Media, MediaReader, ModelContent, media_in, model_content
 from leaseway.sdk.errors import InternalError
-from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.plain_data import PlainData
 
 _decode: Final = json.JSONDecoder().decode

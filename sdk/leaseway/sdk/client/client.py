@@ -18,7 +18,7 @@ from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.errors import InvalidRequest
-from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators import operations
 from leaseway.sdk.operators.views import (
     Approval,

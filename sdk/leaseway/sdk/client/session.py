@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.leases.book import Lease, SessionLeaseKey
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.transport.forks import forked_after_use
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
@@ -143,7 +143,7 @@ async def acquire_lease(
     if wait is not None:
         check_seconds("wait", wait)
     try:
-        held = await runtime.leases.acquire(SessionLeaseKey(session, server), ttl, wait, 0)
+        held = await runtime.leases.acquire(runtime.leases.key(session, server), ttl, wait, 0)
     except Fault as fault:
         raise error_from_fault(fault) from None
     return Lease(held)
@@ -154,6 +154,6 @@ async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> 
     server_id = server.server_id if isinstance(server, Lease) else server
     check_text("server", server_id)
     try:
-        return await runtime.leases.release(SessionLeaseKey(session, server_id))
+        return await runtime.leases.release(runtime.leases.key(session, server_id))
     except Fault as fault:
         raise error_from_fault(fault) from None

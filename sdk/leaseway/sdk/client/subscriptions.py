@@ -12,7 +12,6 @@ from typing import Final, Self
 
 from leaseway.sdk.calls.requests import McpRequest, mcp_call
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.runtime import GetScope, Runtime, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.forks import forked_after_use
@@ -196,8 +195,8 @@ class AsyncResourceUpdates:
         target = runtime.resolver.cached(item, runtime.loop.time())
         if target is None:
             target = await runtime.resolver.resolve(item, deadline)
-        key = SessionLeaseKey(session, target.server_id)
-        if not target.shared and not runtime.leases.book.tracks(*key):
+        if not target.shared and not runtime.leases.book.tracks(session, target.server_id):
+            key = runtime.leases.key(session, target.server_id)
             await runtime.leases.acquire(key, LEASE_TTL, None, target.registry_version)
 
     def _timeout_fault(self) -> Fault:

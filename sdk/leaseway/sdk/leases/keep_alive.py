@@ -12,7 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from leaseway.sdk.leases.book import ClientLease, LeaseBook
+from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
@@ -126,13 +127,14 @@ class KeepAliveTasks:
             try:
                 async with asyncio.timeout_at(max(lease.expires_at for lease in batch.values())):
                     answer = await exchange.keep_alive(
-                        list(batch), [lease.session for lease in batch.values()]
+                        list(batch), [lease.key.session for lease in batch.values()]
                     )
             except TimeoutError:
                 return
             for renewal in answer.renewals:
                 if renewal.HasField("error"):
-                    self._book.end(renewal.lease_id, fault_from_status(renewal.error))
+                    fault = fault_from_status(renewal.error)
+                    self._book.end(renewal.lease_id, fault, self._loop.time())
                 elif renewal.lease_id in batch:
                     ttl = seconds(renewal.ttl) or LEASE_TTL
                     batch[renewal.lease_id].renew(ttl, sent_at, wall)

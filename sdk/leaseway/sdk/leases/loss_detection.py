@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from leaseway.sdk.leases.book import ClientLease, LeaseBook, SessionLeaseKey
+from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.v1 import admin_pb2
@@ -21,8 +22,6 @@ from leaseway.wire.bounds import WORKER_LOST_AFTER
 from leaseway.wire.errors import Fault, Reason
 
 _LOOKUP_TIMEOUT: Final = 2.0
-_MAX_LOST: Final = 16_384
-"""Lost leases that are remembered, to be reported when their sessions acquire new ones."""
 _ALIVE_FOR: Final = 0.2
 """Seconds for which the control plane's answer that a worker is alive is reused."""
 
@@ -44,7 +43,6 @@ class LossDetector:
     ) -> None:
         self._control = control
         self._on_lost = on_lost
-        self._lost: dict[SessionLeaseKey, str] = {}
         self._book = book
         self._loop = asyncio.get_running_loop()
         self._lookup = asyncio.Lock()
@@ -67,11 +65,11 @@ class LossDetector:
                 fault,
                 reason=Reason.LEASE_REVOKED,
                 message=f"Worker '{lease.worker.id}' is shutting down, which ended lease "
-                f"{lease.lease_id} of server '{lease.server_id}'. Acquire it again; the server's "
-                "state is lost.",
+                f"{lease.lease_id} of server '{lease.key.server_id}'. Acquire it again; the "
+                "server's state is lost.",
                 retry_delay=None,
             )
-            self._book.end(lease.lease_id, revoked)
+            self._book.end(lease.lease_id, revoked, self._loop.time())
             return revoked
         if fault.reason is Reason.WORKER_LOST:
             with contextlib.suppress(TimeoutError):
@@ -85,14 +83,6 @@ class LossDetector:
         for worker_id in [key for key, until in self._unreachable.items() if until <= now]:
             del self._unreachable[worker_id]
         return list(self._unreachable)
-
-    def lost_lease(self, key: SessionLeaseKey) -> str:
-        """Return the id of the lease of a key that was found lost, or an empty string."""
-        return self._lost.get(key, "")
-
-    def forget(self, key: SessionLeaseKey) -> None:
-        """Forget the lost lease of a key, after it was reported to the control plane."""
-        self._lost.pop(key, None)
 
     async def _is_lost(self, lease: ClientLease) -> bool:
         async with self._lookup:  # calls on many leases fail at once; one lookup serves all
@@ -108,10 +98,7 @@ class LossDetector:
                 return False
             self._unreachable[lease.worker.id] = self._loop.time() + WORKER_LOST_AFTER
             for lost in leases:
-                self._book.end(lost.lease_id, _lost(lost))
-                self._lost[lost.key] = lost.lease_id
-                if len(self._lost) > _MAX_LOST:
-                    del self._lost[next(iter(self._lost))]
+                self._book.end(lost.lease_id, _lost(lost), self._loop.time(), is_lost=True)
             self._on_lost(leases)
             return True
 
@@ -137,6 +124,10 @@ def _lost(lease: ClientLease) -> Fault:
     return Fault(
         Reason.LEASE_LOST,
         f"Worker '{lease.worker.id}' is lost, and lease {lease.lease_id} of server "
-        f"'{lease.server_id}' with it. Acquire it again; the server's state is lost.",
-        metadata={"lease": lease.lease_id, "server": lease.server_id, "worker": lease.worker.id},
+        f"'{lease.key.server_id}' with it. Acquire it again; the server's state is lost.",
+        metadata={
+            "lease": lease.lease_id,
+            "server": lease.key.server_id,
+            "worker": lease.worker.id,
+        },
     )

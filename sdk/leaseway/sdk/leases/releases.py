@@ -9,12 +9,14 @@ import asyncio
 import logging
 from typing import Final
 
-from leaseway.sdk.leases.book import ClientLease, PendingAcquisitions, SessionLeaseKey
+from leaseway.sdk.leases.attempts import should_reconnect
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.control import every_page
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import MAX_LEASE_TTL
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.backoff import RECONNECT, RETRY
 from leaseway.wire.timing.durations import duration
 
@@ -23,8 +25,6 @@ LEASE_ENDED: Final = frozenset(
 )
 _RELEASE_TIMEOUT: Final = 5.0
 _LOOKUP_TIMEOUT: Final = 2.0
-_MAX_RECONNECTS: Final = 4
-"""Times that a request is sent again to a worker whose connection broke."""
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -34,28 +34,20 @@ class LeaseReleases:
 
     Args:
         pool: Connections to the workers.
-        tenant: The client's tenant.
-        pending: The client's name, and the acquisitions whose leases it does not know yet.
+        acquirer: The client's random name.
     """
 
-    def __init__(self, pool: WorkerPool, tenant: str, pending: PendingAcquisitions) -> None:
+    def __init__(self, pool: WorkerPool, acquirer: str) -> None:
         self._pool = pool
-        self._tenant = tenant
-        self._pending = pending
+        self._acquirer = acquirer
 
     async def release(
-        self,
-        worker: WorkerRun,
-        lease_id: str,
-        session: str,
-        leave: leases_pb2.ReleaseLeaseRequest | None = None,
+        self, lease: ClientLease, leave: leases_pb2.ReleaseLeaseRequest | None = None
     ) -> bool:
         """Release a lease, or leave it; return whether this ended it.
 
         Args:
-            worker: The worker of the lease.
-            lease_id: The lease.
-            session: Its session.
+            lease: The lease.
             leave: The fields of a release for this client only.
 
         Raises:
@@ -64,7 +56,7 @@ class LeaseReleases:
         reconnects = 0
         while True:
             try:
-                answer = await self.request(worker, lease_id, session, leave=leave)
+                answer = await self.request(lease, leave=leave)
                 return answer.released
             except Fault as fault:
                 if should_reconnect(fault, reconnects):
@@ -87,7 +79,7 @@ class LeaseReleases:
             try:
                 for lease in lost:
                     try:
-                        await self.request(lease.worker, lease.lease_id, lease.session)
+                        await self.request(lease)
                     except Fault as fault:
                         if fault.reason not in LEASE_ENDED:
                             raise
@@ -95,28 +87,31 @@ class LeaseReleases:
             except Fault as fault:
                 _log.debug("Lost leases are not released yet: %s", fault)
 
-    async def leave(
-        self, worker: WorkerRun, lease_id: str, session: str, keep: float, *, owned: bool
-    ) -> None:
+    async def leave(self, lease: ClientLease, keep: float) -> None:
         """Tell a worker that this client no longer uses a lease.
 
         An older worker reads only `idle`: it releases leases that this client acquired, and of the
         others those that nobody has called for long.
+
+        Args:
+            lease: The lease.
+            keep: Seconds without a call after which the lease then ends; 0 ends it at once, unless
+                another client has joined it.
         """
-        idle = keep or (0.0 if owned else MAX_LEASE_TTL)
+        idle = keep or (0.0 if lease.owned else MAX_LEASE_TTL)
         leave = leases_pb2.ReleaseLeaseRequest(
-            leaving_client=self._pending.acquirer,
+            leaving_client=self._acquirer,
             keep=duration(keep) if keep else None,
             idle=duration(idle) if idle else None,
         )
-        await self.release(worker, lease_id, session, leave)
+        await self.release(lease, leave)
 
-    async def leave_unknown(self, key: SessionLeaseKey, worker: WorkerRun, keep: float) -> None:
+    async def leave_unknown(self, key: LeaseKey, worker: WorkerRun, keep: float) -> None:
         """Leave the lease that an abandoned first call acquired, if there is one."""
         link = self._pool.link(worker)
 
         async def page(token: str) -> leases_pb2.ListLeasesResponse:
-            request = leases_pb2.ListLeasesRequest(tenant=self._tenant, page_token=token)
+            request = leases_pb2.ListLeasesRequest(tenant=key.tenant, page_token=token)
             answer: leases_pb2.ListLeasesResponse = await link.request(
                 link.leases.ListLeases, request, _LOOKUP_TIMEOUT
             )
@@ -124,9 +119,9 @@ class LeaseReleases:
 
         try:
             async for response in every_page(page):
-                for lease in response.leases:
-                    if self._pending.is_own(lease, key):
-                        await self.leave(worker, lease.id, lease.session, keep, owned=True)
+                for found in response.leases:
+                    if is_acquired_by(self._acquirer, found, key):
+                        await self.leave(ClientLease(key, found.id, worker, owned=True), keep)
         except Fault as fault:
             _log.warning(
                 "A call of server %s was given up, and a lease that it may have acquired could "
@@ -137,26 +132,22 @@ class LeaseReleases:
 
     async def request(
         self,
-        worker: WorkerRun,
-        lease_id: str,
-        session: str,
+        lease: ClientLease,
         idle: float | None = None,
         leave: leases_pb2.ReleaseLeaseRequest | None = None,
     ) -> leases_pb2.ReleaseLeaseResponse:
         """Send one release.
 
         Args:
-            worker: The worker of the lease.
-            lease_id: The lease.
-            session: Its session.
+            lease: The lease.
             idle: Releases it only if no call has run on it for so many seconds.
             leave: The fields of a release for this client only.
         """
-        link = self._pool.link(worker)
+        link = self._pool.link(lease.worker)
         request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=lease_id,
-            tenant=self._tenant,
-            session=session,
+            lease_id=lease.lease_id,
+            tenant=lease.key.tenant,
+            session=lease.key.session,
             idle=None if idle is None else duration(idle),
         )
         if leave is not None:
@@ -167,13 +158,10 @@ class LeaseReleases:
         return answer
 
 
-def should_reconnect(fault: Fault, reconnects: int) -> bool:
-    """Return whether to send a request again to a worker whose connection broke.
+def is_acquired_by(acquirer: str, lease: leases_pb2.Lease, key: LeaseKey) -> bool:
+    """Return whether a client acquired the lease for a key.
 
-    Args:
-        fault: How the last try failed.
-        reconnects: How often the request has been sent again.
+    If another client of the session acquired it, that client releases it.
     """
-    if fault.reason is not Reason.WORKER_LOST or reconnects >= _MAX_RECONNECTS:
-        return False
-    return reconnects > 0 or fault.started != "no"
+    owner = (lease.acquirer, lease.session, lease.server_id)
+    return owner == (acquirer, key.session, key.server_id)

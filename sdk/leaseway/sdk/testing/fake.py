@@ -13,7 +13,7 @@ from leaseway.sdk.catalog.tools import Tool, tool_from_proto
 from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.errors import LeasewayError
-from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.views import (
     LeaseInfo,
     ProblemInfo,
