@@ -229,6 +229,8 @@ def ready_condition(
             return Condition(False, "Failed", message)
         case ServerState.FAILING:
             return Condition(False, "Failing", message)
+        case ServerState.NEEDS_LOGIN:
+            return Condition(False, "NeedsLogin", message)
         case ServerState.STARTING:
             return Condition(False, "Starting", message)
         case ServerState.UNKNOWN:

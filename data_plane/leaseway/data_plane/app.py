@@ -18,7 +18,12 @@ from typing import Final
 from leaseway.data_plane.artifacts.storage import DirectoryStorage
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.core.ports import InstanceListener, InstancePort, OpenInstance
+from leaseway.data_plane.core.ports import (
+    InstanceListener,
+    InstancePort,
+    OpenInstance,
+    PeoplesLogins,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.http_tools.rendering import Renderers
@@ -85,7 +90,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 options.vault,
                 partial(_all_folders, folders),
                 partial(_own_paths, options, storage),
-            ) as open_instance,
+            ) as (open_instance, logins),
             asyncio.TaskGroup() as group,
         ):
             background = Background(group)
@@ -93,7 +98,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 background.supervise(authenticator.run, "follow changes of credentials")
                 with _signals(shutdown):
                     surroundings = Surroundings(
-                        open_instance, background, shutdown, vault, meter, storage, audit
+                        open_instance, background, shutdown, logins, vault, meter, storage, audit
                     )
                     worker = Worker(options, bound, surroundings)
                     facts.append(worker.state.counts)
@@ -187,15 +192,19 @@ async def _connections(
     place: VaultPlace | None,
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
-) -> AsyncIterator[OpenInstance]:
-    """Yield a factory of instances; all of their processes have exited afterwards."""
+) -> AsyncIterator[tuple[OpenInstance, PeoplesLogins]]:
+    """Yield a factory of instances, and the logins that they use.
+
+    All processes of the instances have exited afterwards.
+    """
     numbers = itertools.count(1)
     reaper = Reaper()
     renderers = Renderers(os.environ)
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            tokens = Tokens(SealedTokens(LoginStore(place) if place is not None else None))
+            sealed = SealedTokens(LoginStore(place) if place is not None else None)
+            tokens = Tokens(sealed, ended=sealed.ended)
             host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths, tokens)
 
             def open_instance(
@@ -230,7 +239,7 @@ async def _connections(
                 )
 
             try:
-                yield open_instance
+                yield open_instance, tokens
             finally:
                 await tokens.aclose()
                 if pods is not None:

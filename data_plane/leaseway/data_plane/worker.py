@@ -31,7 +31,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
-from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.core.ports import OpenInstance, PeoplesLogins
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
@@ -160,6 +160,7 @@ class Surroundings:
         open_instance: Opens the instances of servers.
         background: Owns the worker's tasks.
         shutdown: Requests the end of the worker.
+        logins: People's logins to remote servers, or None if there are none.
         vault: Resolves secrets, or None for the vault of the options.
         meter: Measures the worker, or None if metrics are off.
         storage: Stores artifacts.
@@ -171,6 +172,7 @@ class Surroundings:
     open_instance: OpenInstance
     background: Background
     shutdown: Shutdown
+    logins: PeoplesLogins | None = None
     vault: WorkerVault | None = None
     meter: Meter | None = None
     storage: ArtifactStorage = field(default_factory=MemoryStorage)
@@ -234,7 +236,9 @@ class Worker:
             given.watch_timing,
         )
         self.logins = LoginWatcher(
-            self.pool, options.vault.logins if options.vault is not None else None
+            self.pool,
+            options.vault.logins if options.vault is not None else None,
+            given.logins,
         )
 
         # Calls.

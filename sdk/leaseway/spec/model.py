@@ -172,6 +172,11 @@ class Auth:
     def __bool__(self) -> bool:
         return bool(self.grant)
 
+    @property
+    def is_of_people(self) -> bool:
+        """Whether tenants or users log in, each to what is theirs."""
+        return self.subject != "service"
+
 
 NO_AUTH: Final = Auth()
 

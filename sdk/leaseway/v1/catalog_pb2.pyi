@@ -72,6 +72,8 @@ class _ServerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServerSta
     """Its tools are exposed, but it runs on no worker."""
     SERVER_STATE_STARTING: _ServerState.ValueType  # 6
     """Its tools are exposed, and its workers are starting it."""
+    SERVER_STATE_NEEDS_LOGIN: _ServerState.ValueType  # 7
+    """It runs on no worker, because it needs a person's login and there is none."""
 
 class ServerState(_ServerState, metaclass=_ServerStateEnumTypeWrapper):
     """The state of a server."""
@@ -92,6 +94,8 @@ SERVER_STATE_FAILING: ServerState.ValueType  # 5
 """Its tools are exposed, but it runs on no worker."""
 SERVER_STATE_STARTING: ServerState.ValueType  # 6
 """Its tools are exposed, and its workers are starting it."""
+SERVER_STATE_NEEDS_LOGIN: ServerState.ValueType  # 7
+"""It runs on no worker, because it needs a person's login and there is none."""
 Global___ServerState: _TypeAlias = ServerState  # noqa: Y015
 
 @_typing.final

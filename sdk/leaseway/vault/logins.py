@@ -129,6 +129,14 @@ class LoginStore:
         """
         return self._read(self._path(key))
 
+    def stamp(self, key: LoginKey) -> tuple[int, int] | None:
+        """Return what differs once a login has been written again; None if there is none."""
+        try:
+            found = self._path(key).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
     def write(self, login: Login) -> bool:
         """Replace a login; return whether this created the key file, for the first secret.
 

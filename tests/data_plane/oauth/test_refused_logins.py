@@ -126,3 +126,29 @@ async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
             await grant.refused(await grant.header(), 401, REFUSED)
     assert [attempt.is_new for attempt in attempts] == [False, True]
     await tokens.aclose()
+
+
+async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
+    store: LoginStore,
+) -> None:
+    now = 100.0
+    sealed = SealedTokens(store)
+    tokens = Tokens(sealed, lambda: now, sealed.ended)
+    wanted = Wanted("mail", "http://h/mcp", AUTH, Client(""), "acme")
+    key = VariantKey("mail", "acme")
+    spec = ServerSpec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems())
+    assert grant is not None
+    for _ in range(3):  # the store is read once, until it has changed
+        with pytest.raises(Fault, match="nobody is logged in"):
+            await grant.refused(None, 401, REFUSED)
+    store.write(Login(wanted.login, issuer="http://i", access_token="new", granted_at=1.0))
+    assert await tokens.follow_logins() == ()
+    assert await grant.refused(None, 401, REFUSED)
+    assert await grant.header() == "Bearer new"
+    assert await tokens.follow_logins() == set()
+    store.remove(wanted.login)
+    assert await tokens.follow_logins() == {key}
+    with pytest.raises(Fault, match="nobody is logged in"):
+        await grant.header()
+    await tokens.aclose()

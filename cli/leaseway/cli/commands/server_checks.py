@@ -34,7 +34,8 @@ async def check_servers(
             near = nearest(server_id, sorted(known))
             hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
             raise CliFailure(f"There is no server '{server_id}'. {hint}")
-    failed = sorted({each.id for each in listed if each.id in wanted and each.state == "failed"})
+    never_up = ("failed", "needs login")
+    failed = sorted({each.id for each in listed if each.id in wanted and each.state in never_up})
     if failed:
         say(f"leaseway: Failed to start: {', '.join(failed)}; see `leaseway problems`.", err=True)
 

@@ -50,7 +50,9 @@ def _role_or_state(instance: InstanceInfo) -> str:
 
 
 def _down(server: ServerInfo) -> str:
-    return "not up" if server.state is ServerState.FAILED else "newest configuration not up"
+    if server.state in (ServerState.FAILED, ServerState.NEEDS_LOGIN):
+        return "not up"
+    return "newest configuration not up"
 
 
 def _failures(count: int) -> str:

@@ -128,6 +128,8 @@ def tone(state: ServerState) -> str:
     match state:
         case ServerState.FAILED | ServerState.FAILING | ServerState.DEGRADED | ServerState.UNKNOWN:
             return "bad"
+        case ServerState.NEEDS_LOGIN:
+            return "bad"
         case ServerState.PENDING | ServerState.STARTING:
             return "warn"
         case ServerState.READY:

@@ -96,18 +96,18 @@ class ProblemTable:
         tenant: str | None = None,
         worker_id: str | None = None,
         reason: str | None = None,
+        subject: str | None = None,
     ) -> int:
         """Close the problems that match all given arguments, from any source.
 
         Returns:
             The number of closed problems.
         """
-        wanted = (scope, server_id, tenant, worker_id, reason)
+        wanted = (scope, server_id, tenant, worker_id, reason, subject)
         closed = [
             key
             for key in self._entries
-            # The last part of a key, its subject, cannot be selected.
-            if all(want in (None, have) for want, have in zip(wanted, key[:-1], strict=True))
+            if all(want in (None, have) for want, have in zip(wanted, key, strict=True))
         ]
         for key in closed:
             self._close(key)
@@ -143,6 +143,14 @@ class ProblemTable:
         for problem in wanted.values():
             self._see(problem, owner, now, again=seen_again)
         self._forget_drops()
+
+    def has(self, *, server_id: str, tenant: str, reason: str) -> bool:
+        """Return whether a server has an open problem, which is not only one of its parts'."""
+        return any(
+            (problem.server_id, problem.tenant, problem.reason, problem.subject)
+            == (server_id, tenant, reason, "")
+            for problem in (entry.open.problem for entry in self._entries.values())
+        )
 
     def open(self) -> list[OpenProblem]:
         """Return the open problems, last seen first."""

@@ -223,6 +223,8 @@ def _may_have_problem(state: ServerState) -> bool:
             return False
         case ServerState.FAILED | ServerState.FAILING | ServerState.DEGRADED | ServerState.STARTING:
             return True
+        case ServerState.NEEDS_LOGIN:
+            return True
     assert_never(state)
 
 

@@ -7,14 +7,14 @@ See design.md#one-mcp-connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.lease_names import LeaseNames
-from leaseway.spec.model import ServerSpec
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.mcp import Introduction
 
@@ -183,6 +183,17 @@ class InstanceListener(Protocol):
 
     def on_warning_cleared(self, instance: Any, reason: str) -> None:
         """Called when a warning no longer applies."""
+
+
+class PeoplesLogins(Protocol):
+    """The logins of tenants and users to remote servers."""
+
+    async def follow_logins(self) -> Collection[VariantKey]:
+        """Look at the logins again, which have changed; return whose connections end.
+
+        The tokens of logins that somebody has ended are forgotten. The key of a variant that stands
+        for all subjects has no tenant, or no user.
+        """
 
 
 class OpenInstance(Protocol):

@@ -332,6 +332,14 @@ class Generation(InstanceOwner):
         if predecessor is not None:
             predecessor.drain()
 
+    def end_all(self, cause: str) -> None:
+        """Close every instance now, with its calls; end the leases of leased ones with a cause."""
+        for live in self.instances:
+            if live.lease_id:
+                self._context.events.lease_due.emit(live, cause)
+            else:
+                self.instances.discard(live)
+
     async def close(self) -> None:
         """Close every instance."""
         self.instances.draining = True

@@ -1,7 +1,8 @@
-"""Starts servers again when somebody has logged in to them (design.md#tokens-for-remote-servers).
+"""Follows people's logins to servers (design.md#tokens-for-remote-servers).
 
-`leaseway login` leaves a sealed login in a folder of the worker's machine. When that folder
-changes, starts that failed for want of a login are repeated at once, without their backoff.
+`leaseway login` leaves a sealed login in a folder of the worker's machine, `logout` removes it.
+When that folder changes, connections whose login has ended are closed, and starts that failed for
+want of a login are repeated, both at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.background import DISK_TIMEOUT, DiskScanner
+from leaseway.data_plane.core.ports import PeoplesLogins
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.references.vault import FileStamp, file_stamp
@@ -23,16 +25,23 @@ _MAX_WAITING: Final = 1_024
 
 
 class LoginWatcher:
-    """Repeats the starts that need a login.
+    """Closes connections whose login has ended, and repeats the starts that need one.
 
     Args:
         pool: The served generations.
         folder: The sealed logins, or None if the worker has no vault.
+        logins: The logins of this machine, or None if there are none.
     """
 
-    def __init__(self, pool: Pool, folder: Path | None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        folder: Path | None,
+        logins: PeoplesLogins | None,
+    ) -> None:
         self._pool = pool
         self._folder = folder
+        self._logins = logins
         self._scanner = DiskScanner(DISK_TIMEOUT)
         self._stamp: FileStamp = None
         self._waiting: dict[VariantKey, None] = {}
@@ -53,6 +62,8 @@ class LoginWatcher:
             stamp = await self._look(self._folder)
             if stamp != self._stamp:
                 self._stamp = stamp
+                if self._logins is not None:
+                    self._pool.end_logins(await self._logins.follow_logins())
                 self._start_again()
 
     async def _look(self, folder: Path) -> FileStamp:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -176,7 +176,19 @@ class Pool:
                 self._forget_login(key)
         for generation in tuple(self._current.values()):
             if generation.needs_login:
-                self.replace(generation)
+                self.replace(generation, keeps_logins=True)
+
+    def end_logins(self, subjects: Collection[VariantKey]) -> None:
+        """Close the connections of tenants and users whose login has ended, also during calls."""
+        for key in subjects:
+            generation = self._of_logins.pop(key, None)
+            if generation is not None:
+                self._drain(generation)
+                generation.end_all(f"the login to server {key} has ended")
+        for generation in tuple(self._current.values()):
+            if generation.key in subjects:  # it stands for all
+                self.replace(generation, keeps_logins=True)
+                generation.end_all(f"the login to server {generation.key} has ended")
 
     def _unused_login(self) -> VariantKey:
         unused = (key for key, each in self._of_logins.items() if not each.instances)
@@ -294,12 +306,15 @@ class Pool:
             serving.drain()
         self._drain(replaced)
 
-    def replace(self, old: Generation, live: LiveInstance | None = None) -> bool:
+    def replace(
+        self, old: Generation, live: LiveInstance | None = None, *, keeps_logins: bool = False
+    ) -> bool:
         """Replace a generation by a new one of the same definition.
 
         Args:
             old: The generation to drain.
             live: The first instance of the new generation, already started, or None.
+            keeps_logins: Whether the connections of tenants and users stay.
 
         Returns:
             False, with nothing done, if a newer generation has replaced it already.
@@ -308,7 +323,8 @@ class Pool:
         """
         if self._current.get(old.key) is not old:
             return False
-        self._forget_logins(old.key.server_id)
+        if not keeps_logins:
+            self._forget_logins(old.key.server_id)
         serving = _pop_serving(old)
         fresh = self._current[old.key] = Generation(old.variant, self.context)
         if live is not None:

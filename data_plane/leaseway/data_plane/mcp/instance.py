@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -203,8 +204,11 @@ class Instance:
         if self.state != "ready" or self._session is None:
             raise self._closed_fault()
         before = self.prompts_resources or recorded
-        self.prompts_resources = await self._session.list_prompts_resources(timeout, before)
-        return self.prompts_resources
+        listed = await self._session.list_prompts_resources(timeout, before)
+        if self.spec.auth.is_of_people:  # one person's documents are no other one's business
+            listed = replace(listed, resources=())
+        self.prompts_resources = listed
+        return listed
 
     async def relist(self) -> Mapping[str, bytes]:
         """List the tools again and keep the result in `tools`.

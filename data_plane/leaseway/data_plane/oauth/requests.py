@@ -18,6 +18,7 @@ from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.web import Web, place_of, retry_delay_of
 from leaseway.spec.model import CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
+from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import Response
 from leaseway.wire.secrets.redaction import Hidden, hide
@@ -70,6 +71,7 @@ class TokenAnswer:
         age: Seconds since its issue, for one that another worker has obtained.
         scope: The granted scopes if the server names them, or empty.
         refresh_token: Or empty.
+        login: The person's login that it is from, or None.
     """
 
     access_token: str = field(repr=False)
@@ -77,6 +79,7 @@ class TokenAnswer:
     scope: str = ""
     refresh_token: str = field(default="", repr=False)
     age: float = 0.0
+    login: LoginKey | None = None
     hidden: Hidden | None = field(default=None, repr=False, compare=False)
 
 

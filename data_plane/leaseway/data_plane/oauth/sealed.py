@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -27,10 +27,11 @@ from leaseway.data_plane.oauth.obtaining import (
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
 from leaseway.vault.key import VaultError
-from leaseway.vault.logins import Login, LoginStore
+from leaseway.vault.logins import Login, LoginKey, LoginStore
 
 _logger = logging.getLogger(__name__)
-_LOCK: Final = ATTEMPT + 5.0
+LOGIN_LOCK: Final = ATTEMPT + 5.0
+"""Seconds to wait for a process that renews a login."""
 _INVALID_GRANT: Final = "invalid_grant"
 
 SERVER: Final = "server"
@@ -58,6 +59,7 @@ class SealedTokens:
         self._store = store
         self._obtain_new = obtain_new
         self._now = now
+        self._stamps: dict[LoginKey, object] = {}
 
     def __call__(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
         """Return a token.
@@ -78,7 +80,7 @@ class SealedTokens:
             return self._obtain_new(wanted, attempt)
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(store.exclusive(wanted.login, _LOCK))
+                stack.enter_context(store.exclusive(wanted.login, LOGIN_LOCK))
                 known = store.read(wanted.login)
             except VaultError as error:
                 _logger.warning("Tokens are not shared between workers: %s", error)
@@ -106,8 +108,9 @@ class SealedTokens:
             raise AuthorizationError("this worker has no vault for logins", is_lasting=True)
         try:
             wanted = self._with_subject(self._store, wanted)
-            with self._store.exclusive(wanted.login, _LOCK):
-                return self._refreshed(self._store, wanted, attempt)
+            with self._store.exclusive(wanted.login, LOGIN_LOCK):
+                answer = self._refreshed(self._store, wanted, attempt)
+                return replace(answer, login=wanted.login)
         except VaultError as error:
             raise AuthorizationError(str(error).rstrip("."), is_lasting=True) from None
 
@@ -183,6 +186,29 @@ class SealedTokens:
         return AuthorizationError(
             f"a call needs further permissions ({' '.join(attempt.scopes)})", needs_login=True
         )
+
+    def ended(self, logins: Collection[LoginKey]) -> Sequence[LoginKey]:
+        """Return those of some logins that somebody has ended; blocks.
+
+        Only logins whose files have changed since the last look are read.
+        """
+        if self._store is None:
+            return ()
+        return [key for key in logins if self._has_ended(self._store, key)]
+
+    def _has_ended(self, store: LoginStore, key: LoginKey) -> bool:
+        stamp = store.stamp(key)
+        if stamp is not None and self._stamps.get(key) == stamp:
+            return False
+        try:
+            login = store.read(key)
+        except VaultError:
+            return False  # the next renewal says why
+        if login is None or login.ended:
+            self._stamps.pop(key, None)
+            return True
+        self._stamps[key] = stamp
+        return False
 
     # Both.
 

@@ -13,7 +13,7 @@ import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,10 +24,11 @@ from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.spec.canonical import canonical_bytes
-from leaseway.spec.model import ServerSpec
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
-from leaseway.wire.errors import OF_AUTHORIZATION, Fault
+from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
@@ -129,13 +130,18 @@ class Tokens:
     Args:
         obtain_token: Obtains one; called in a thread.
         now: The monotonic clock.
+        ended: Returns those of some logins that somebody has ended; called in a thread.
     """
 
     def __init__(
-        self, obtain_token: ObtainToken = obtain, now: Callable[[], float] = time.monotonic
+        self,
+        obtain_token: ObtainToken = obtain,
+        now: Callable[[], float] = time.monotonic,
+        ended: Callable[[Collection[LoginKey]], Sequence[LoginKey]] | None = None,
     ) -> None:
         self._obtain = obtain_token
         self._now = now
+        self._ended = ended
         self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
         # While an attempt for a server runs or waits, its slots exist.
         self._slots: weakref.WeakValueDictionary[str, asyncio.Semaphore] = (
@@ -163,6 +169,24 @@ class Tokens:
         while len(self._grants) > bounds.MAX_OAUTH_GRANTS:
             self._grants.popitem(last=False)
         return TokenAuthorization(grant, problems)
+
+    async def follow_logins(self) -> Collection[VariantKey]:
+        """Look at the logins again, which have changed; return whose connections end.
+
+        The tokens of logins that somebody has ended are forgotten. The key of a variant that stands
+        for all subjects has no tenant, or no user.
+        """
+        held: dict[LoginKey, list[_Grant]] = {}
+        for grant in self._grants.values():
+            grant.retry_login()
+            login = grant.login
+            if login is not None:
+                held.setdefault(login, []).append(grant)
+        if not held or self._ended is None:
+            return ()
+        ended = await in_thread(self._ended, tuple(held))
+        dropped = [grant for login in ended for grant in held[login]]
+        return {grant.drop() for grant in dropped}
 
     async def aclose(self) -> None:
         """Abandon the attempts in progress."""
@@ -197,6 +221,23 @@ class _Grant:
         self._not_before = 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
+
+    @property
+    def login(self) -> LoginKey | None:
+        """The person's login that its token is from; None without one."""
+        return self._token.answer.login if self._token is not None else None
+
+    def retry_login(self) -> None:
+        """Let the next call look for a login at once."""
+        if self._fault is not None and self._fault.reason is Reason.LOGIN_REQUIRED:
+            self._failures, self._not_before = 0, 0.0
+
+    def drop(self) -> VariantKey:
+        """Forget the token; return whose it was."""
+        self._token = None
+        if self._challenge is None:
+            self._challenge = Challenge(401)  # never a request without a token again
+        return VariantKey(self._wanted.server, self._wanted.tenant, self._wanted.user)
 
     async def header(self) -> str | None:
         token = self._token

@@ -14,7 +14,6 @@ from opentelemetry import trace
 
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
-    InstancePort,
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.problems import WorkerProblem
@@ -131,7 +130,7 @@ class Prober:
                     live = await self._relist(spec.key, probe.launch_hash)
                 else:
                     live = await self._start_instance(spec, probe.launch_hash)
-                _add_lists(result, live.instance)
+                _add_lists(result, live)
             except Fault as fault:
                 reason = _problem_reason(fault)
                 span.set_attribute(Attr.ERROR_TYPE, reason)
@@ -286,7 +285,7 @@ class Prober:
         )
         try:
             await self._list_all(generation, live)
-            _add_lists(result, live.instance)
+            _add_lists(result, live)
         except Fault as fault:
             result.problem.CopyFrom(self._problem(generation.key, fault))
         encoded = result.SerializeToString(deterministic=True)
@@ -311,12 +310,13 @@ def _problem_reason(fault: Fault) -> str:
     return fault.metadata.get("problem", fault.reason.value)
 
 
-def _add_lists(result: sync_pb2.ProbeResult, instance: InstancePort) -> None:
+def _add_lists(result: sync_pb2.ProbeResult, live: LiveInstance) -> None:
+    instance = live.instance
     result.tools.extend(
         sync_pb2.RecordedTool(definition=definition) for definition in instance.tools.values()
     )
     result.protocol_version = instance.protocol_version
-    if instance.introduction:
+    if instance.introduction and not live.spec.auth.is_of_people:  # it may be about the person
         result.introduction.instructions = instance.introduction.instructions
         result.introduction.extensions.extend(instance.introduction.extensions)
     if instance.prompts_resources is not None:

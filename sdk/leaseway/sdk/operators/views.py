@@ -63,9 +63,9 @@ class ServerInfo:
     Attributes:
         id: The server's key in the configuration.
         tenant: The tenant of an override, or empty for the common configuration.
-        state: `failed`, `failing`, `degraded`, `pending`, `starting` or `ready`; `unknown` if the
-            control plane is newer than this package. `state.is_up` tells whether callers can use
-            the server on some worker, `state.meaning` what the state means.
+        state: `failed`, `failing`, `needs login`, `degraded`, `pending`, `starting` or `ready`;
+            `unknown` if the control plane is newer than this package. `state.is_up` tells whether
+            callers can use the server on some worker, `state.meaning` what the state means.
         transport: The transport, such as `stdio`.
         shared: Whether all callers share an instance; if not, the server is leased.
         tool_count: The number of exposed tools.

@@ -17,6 +17,7 @@ class ServerState(StrEnum):
 
     FAILED = "failed"
     FAILING = "failing"
+    NEEDS_LOGIN = "needs login"
     UNKNOWN = "unknown"
     DEGRADED = "degraded"
     PENDING = "pending"
@@ -42,6 +43,9 @@ class ServerState(StrEnum):
 _MEANINGS: Final[Mapping[ServerState, str]] = {
     ServerState.FAILED: "It has never started, and none of its tools are listed.",
     ServerState.FAILING: "It worked before; now it starts on none of its workers.",
+    ServerState.NEEDS_LOGIN: (
+        "Nobody has logged in to this remote server, or the login has ended: see `leaseway login`."
+    ),
     ServerState.UNKNOWN: "The control plane is newer than this program: upgrade it.",
     ServerState.DEGRADED: (
         "It serves its last working state, or does not run on some of its workers."

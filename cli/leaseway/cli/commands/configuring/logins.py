@@ -185,6 +185,7 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
     """
     from leaseway.data_plane.oauth.login import revoke
     from leaseway.data_plane.oauth.requests import Client
+    from leaseway.data_plane.oauth.sealed import LOGIN_LOCK
 
     store = LoginStore(vault)
     with as_failure(VaultError):
@@ -196,8 +197,11 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
         ]
         if not ended:
             raise CliFailure(f"{_whom(tenant, user)} is not logged in to the server {server}.")
-        for each in ended:
-            store.remove(each.key)  # first: no worker uses it from now on
+        for listed in ended:
+            # A worker that renews it now would otherwise write it again afterwards.
+            with store.exclusive(listed.key, LOGIN_LOCK):
+                each = store.read(listed.key) or listed
+                store.remove(listed.key)  # before it is revoked: no worker uses it from now on
             client = Client("")
             if not each.metadata.get("client"):
                 client = _wanted(server, tenant, user, config, vault).client

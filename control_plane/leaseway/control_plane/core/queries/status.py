@@ -11,6 +11,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
+from leaseway.wire.errors import Reason
 from leaseway.wire.messages.states import ServerState
 
 
@@ -45,6 +46,9 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
         or key in state.servers.unplaced
     )
     if served is None:
+        failure = state.servers.failures.get(key)
+        if failure is not None and failure.reason == Reason.LOGIN_REQUIRED:
+            return VariantStatus(ServerState.NEEDS_LOGIN)
         return VariantStatus(ServerState.FAILED if troubled else ServerState.PENDING)
     workers = [
         record
@@ -55,6 +59,8 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
     up = found.count("up")
     if not up:
         down = ServerState.STARTING if "starting" in found else ServerState.FAILING
+        if down is ServerState.FAILING and _needs_login(state, key):
+            down = ServerState.NEEDS_LOGIN
         return VariantStatus(down, 0, len(workers))
     whole = not troubled and "failing" not in found
     return VariantStatus(ServerState.READY if whole else ServerState.DEGRADED, up, len(workers))
@@ -77,6 +83,13 @@ def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int
     down = {key.server_id for key in wanted if not variant_status(state, key).is_up}
     ids = {key.server_id for key in wanted}
     return len(ids - down), len(ids)
+
+
+def _needs_login(state: Coordinator, key: VariantKey) -> bool:
+    """Return whether the variant that stands for all subjects has no login."""
+    return state.problems.has(
+        server_id=key.server_id, tenant=key.tenant, reason=Reason.LOGIN_REQUIRED.value
+    )
 
 
 def _worker_state(record: WorkerRecord, served: Served) -> Literal["up", "starting", "failing"]:

@@ -360,6 +360,7 @@ class Roster:
             tenant=problem.tenant,
             worker_id=record.id,
             reason=problem.reason,
+            subject=problem.subject,
         )
 
     def _update_spares(
