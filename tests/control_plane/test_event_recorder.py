@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.control_plane.core.builders import START, at, coordinator, hello, load, spec
+from tests.specs import changed
 
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.event_recorder import EventRecorder, spec_changes
@@ -20,7 +19,7 @@ def _told(recorder: EventRecorder) -> list[tuple[str, str]]:
 
 
 def test_a_reload_lists_changed_keys_without_values() -> None:
-    old, new = spec("a"), replace(spec("a"), args=("--password", "hunter2"))
+    old, new = spec("a"), changed(spec("a"), args=("--password", "hunter2"))
     before = {old.key: old, VariantKey("b"): spec("b")}
     lines = tuple(spec_changes(before, {new.key: new, VariantKey("c"): spec("c")}))
     assert lines == ("changed a (restarts): args", "removed b", "added c")

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, recorded
+from tests.specs import part
 
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import sync_pb2
@@ -74,7 +75,7 @@ async def test_a_change_of_one_server_is_one_probe_and_one_upsert_per_worker(
             await running.until(
                 lambda state: (
                     state.ready
-                    and state.visible.served[key].spec.command == command
+                    and part(state.visible.served[key].spec).command == command
                     and all(
                         record.subscription.acked_version == state.committed.version
                         for record in state.workers.values()
@@ -83,7 +84,7 @@ async def test_a_change_of_one_server_is_one_probe_and_one_upsert_per_worker(
             )
 
         everything = [each.key.server_id for each in specs]
-        await all_hold(specs[0].command, 0)
+        await all_hold(part(specs[0]).command, 0)
         assert sorted(workers[0].probes + workers[1].probes) == everything
         for worker in workers:
             assert sorted(worker.upserts) == everything

@@ -22,6 +22,7 @@ from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.spec.codec import encode_spec, key_to_proto
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.metrics import Meter
@@ -278,7 +279,7 @@ class Bench:
         """Return a spec of a server in memory."""
         fields.setdefault("command", "memory")
         key = VariantKey(server_id, fields.pop("tenant", ""))
-        return ServerSpec(key, "stdio", truely_stateless=shared, **fields)
+        return server_spec(key, "stdio", truely_stateless=shared, **fields)
 
     def upsert(self, spec: ServerSpec, tools: Any = None, exposed: Any = None) -> sync_pb2.Upsert:
         """Return a spec with its toolset; each tool is exposed with the server's id in front."""

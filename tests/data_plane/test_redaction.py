@@ -26,7 +26,8 @@ from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.session import start_fault
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.sync.convert import REDACTED_FIELDS, UNREDACTED_MESSAGES, redact_message
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Value, VariantKey
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import hide, redact
@@ -93,7 +94,7 @@ def resolved(tmp_path: Path) -> tuple[list[str], ResolvedValues]:
         f"API_TOKEN_{i}" if each.value.kind == "literal" else f"V{i}": each.value
         for i, each in enumerate(planted)
     }
-    spec = ServerSpec(VariantKey("srv"), "stdio", command="x", env=env)
+    spec = server_spec(VariantKey("srv"), "stdio", command="x", env=env)
     return [each.secret for each in planted], resolve(spec, environment)
 
 
@@ -174,7 +175,7 @@ def _sync(text: str, _: Path, __: ResolvedValues) -> str:
 
 
 def _start(text: str, _: Path, __: ResolvedValues) -> str:
-    spec = ServerSpec(VariantKey("srv"), "stdio", command="x")
+    spec = server_spec(VariantKey("srv"), "stdio", command="x")
     answered = start_fault(spec, MCPError(code=-1, message=text), "negotiate", StderrTail())
     raised = start_fault(spec, RuntimeError(text), "list", StderrTail())
     return f"{answered.message} {answered.metadata} {raised.message} {raised.metadata}"
@@ -221,7 +222,7 @@ def test_no_part_of_a_value_is_in_a_validation_error() -> None:
 
     with pytest.raises(ValidationError) as caught:
         Answer.model_validate({"count": "secret-" + "0123456789" * 20})
-    spec = ServerSpec(VariantKey("srv"), "stdio", command="x")
+    spec = server_spec(VariantKey("srv"), "stdio", command="x")
     fault = start_fault(spec, caught.value, "negotiate", StderrTail())
     assert "secret-" not in fault.message
     assert "count: Input should be a valid integer" in fault.message

@@ -8,20 +8,38 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import changed
 
 from leaseway.spec.canonical import canonical_bytes, digest
 from leaseway.spec.codec import SpecNotUnderstood, decode_spec, encode_spec
+from leaseway.spec.kinds.container import ContainerPart
+from leaseway.spec.kinds.table import TRANSPORTS, part_type, server_spec
 from leaseway.spec.model import Naming, ServerSpec, Value, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 
 KEY = VariantKey("files", "acme")
-SPEC = ServerSpec(KEY, "stdio", command="serve", env={"B": Value("env", "b")}, call_timeout=5.0)
+SPEC = server_spec(KEY, "stdio", command="serve", env={"B": Value("env", "b")}, call_timeout=5.0)
 BYTES = encode_spec(SPEC)
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 st.register_type_strategy(int, st.integers(-(2**53), 2**53))
-_SPECS = st.from_type(ServerSpec)
+
+
+@st.composite
+def _specs(draw: st.DrawFn) -> ServerSpec:
+    """Return a strategy of specs of every kind."""
+    transport = draw(st.sampled_from((*TRANSPORTS, "carrier-pigeon")))
+    kind = part_type(transport, draw(st.sampled_from(((), ("image",)))))
+    part = draw(st.from_type(kind))
+    if isinstance(part, ContainerPart):
+        part = replace(part, image="an-image")
+    key = draw(st.builds(VariantKey, st.text(), st.text()))  # users' variants stay on workers
+    given = {"key": key, "transport": transport, "part": part}
+    return draw(st.builds(ServerSpec, **{name: st.just(value) for name, value in given.items()}))
+
+
+_SPECS = _specs()
 
 
 @settings(deadline=None)
@@ -50,8 +68,8 @@ def test_settings_with_their_defaults_are_not_written() -> None:
 
 
 def test_the_order_of_names_and_the_type_of_a_whole_number_do_not_count() -> None:
-    one = replace(SPEC, env={"A": Value("env", "a"), "B": Value("env", "b")}, call_timeout=5.0)
-    other = replace(SPEC, env={"B": Value("env", "b"), "A": Value("env", "a")}, call_timeout=5)
+    one = changed(SPEC, env={"A": Value("env", "a"), "B": Value("env", "b")}, call_timeout=5.0)
+    other = changed(SPEC, env={"B": Value("env", "b"), "A": Value("env", "a")}, call_timeout=5)
     assert encode_spec(one) == encode_spec(other)
 
 
@@ -72,6 +90,9 @@ def test_a_grant_to_nobody_is_not_a_grant_to_everybody() -> None:
         (b'"kind":"env"', b'"kind":"other"'),
         (b'"serve"', b"7"),
         (b'"stdio"', b'"stdio","transport":"sse"'),
+        (b'"stdio"', b'"sse"'),  # which has no command
+        (b'"stdio"', b'"stdio","url":"http://a"'),
+        (b'"stdio"', b'"stdio","part":{}'),
         (b'"exposure":{"call_timeout":5}', b'"exposure":{}, "rest":{}'),
         (b'{"exposure":{"call_timeout":5},', b'{"exposure":{"call_timeout": 5},'),
         (b'{"call_timeout":5}', b'{"call_timeout":60}'),

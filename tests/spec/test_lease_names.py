@@ -5,6 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.lease_names import LeaseNames, depth_of_names, marks, names_in, shared_part
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 
@@ -49,7 +50,7 @@ def test_marks_are_filled_in_and_other_text_stays() -> None:
 
 def test_a_spec_knows_the_names_that_it_uses() -> None:
     def spec(**keys: object) -> ServerSpec:
-        return ServerSpec(VariantKey("s"), "stdio", command="x", **keys)  # type: ignore[arg-type]
+        return server_spec(VariantKey("s"), "stdio", command="x", **keys)
 
     assert not spec(args=("${leased}",)).lease_names
     only_lease = spec(args=("--dir=/x/${lease}",))

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from leaseway.spec.model import ServerSpec, Transform, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Transform, VariantKey
 from leaseway.spec.name_filters import NameFilter
 
-SPEC = ServerSpec(
+SPEC = server_spec(
     VariantKey("time"),
     "stdio",
     command="serve",

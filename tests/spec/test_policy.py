@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import (
     NO_POLICY,
@@ -123,7 +124,7 @@ def test_an_allowed_tool_is_visible_and_allowed_to_the_tenant(
 
 
 def test_a_policy_changes_the_exposure_hash_only() -> None:
-    spec = ServerSpec(VariantKey("a"), "stdio", command="x")
+    spec = server_spec(VariantKey("a"), "stdio", command="x")
     granted = replace(spec, policy=ServerPolicy(grants={"acme": Grant(NO_FILTER)}))
     assert granted.launch_hash == spec.launch_hash
     assert granted.exposure_hash != spec.exposure_hash

@@ -18,7 +18,7 @@ import yaml
 
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS, ServerKey, native_schema
 from leaseway.spec.keys import Flag
-from leaseway.spec.model import TRANSPORTS
+from leaseway.spec.kinds.table import TRANSPORTS
 
 Schema = dict[str, Any]
 

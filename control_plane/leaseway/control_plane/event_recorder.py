@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
@@ -17,6 +17,7 @@ from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
+from leaseway.spec.canonical import plain_fields
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.messages.states import WorkerState
@@ -275,6 +276,12 @@ def spec_changes(
 
 
 def _changed_keys(old: ServerSpec, new: ServerSpec) -> Iterator[str]:
-    for field in fields(ServerSpec):
-        if getattr(old, field.name) != getattr(new, field.name):
-            yield field.name.replace("_", "-") if field.name == "truely_stateless" else field.name
+    before, after = _settings(old), _settings(new)
+    for name in dict.fromkeys((*before, *after)):
+        if before.get(name) != after.get(name):
+            yield name.replace("_", "-") if name == "truely_stateless" else name
+
+
+def _settings(spec: ServerSpec) -> dict[str, object]:
+    """Return a spec's settings that differ from their defaults, with those of its kind."""
+    return plain_fields(spec, ServerSpec, without="part") | plain_fields(spec.part, type(spec.part))

@@ -29,12 +29,12 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\n".join(parts)).hexdigest()[:32]
 
 
-def plain_fields(value: object, declared_by: type) -> dict[str, Any]:
+def plain_fields(value: object, declared_by: type, *, without: str = "") -> dict[str, Any]:
     """Return the fields that a dataclass declares, of a value of it or of a subclass."""
     return {
         name: _plain(found)
         for name, default in _defaults(declared_by)
-        if (found := getattr(value, name)) != default
+        if name != without and (found := getattr(value, name)) != default
     }
 
 

@@ -1,16 +1,18 @@
 """How a spec travels between planes: as bytes that are signed, and hashed as the same bytes.
 
 They are canonical JSON of two mappings, `exposure` and `launch`, without fields that have their
-defaults. The fields of `Naming` stay in the control plane, and the key is sent beside them, as a
-message.
+defaults; the fields of the part are among those of `launch`. The fields of `Naming` stay in the
+control plane, and the key is sent beside them, as a message.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
+from leaseway.spec.kinds.table import part_type, split
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import catalog_pb2, sync_pb2
@@ -44,9 +46,12 @@ def decode_spec(key: VariantKey, data: bytes) -> ServerSpec:
     """
     try:
         parts = _decode(data)
-        fields = {**parts.exposure, **parts.launch, "key": {"server_id": key.server_id}}
+        kind = part_type(str(parts.launch.get("transport")), parts.launch)
+        own, launch = split(kind, parts.launch)
+        fields = {**parts.exposure, **launch, "key": {"server_id": key.server_id}, "part": {}}
         fields["key"]["tenant"] = key.tenant
-        spec = msgspec.convert(fields, ServerSpec)
+        part = msgspec.convert(own, kind)
+        spec = replace(msgspec.convert(fields, ServerSpec), part=part)
         # The decoder ignores unknown fields at any depth; they are missing when encoded again.
         if encode_spec(spec) == data:
             return spec

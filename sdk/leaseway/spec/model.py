@@ -7,14 +7,12 @@ filters and transforms. Pure; `codec` converts it to the bytes that travel.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
-from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.keys import (
     DAY,
     INSTANT,
@@ -30,31 +28,15 @@ from leaseway.spec.keys import (
     declared,
     setting,
 )
-from leaseway.spec.lease_names import SESSION, TENANT, names_in, shared_part
+from leaseway.spec.lease_names import SESSION, TENANT, names_in
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import SESSION_RULES
 from leaseway.wire.timing.backoff import Backoff
 
-TRANSPORTS: Final = (
-    "stdio",
-    "streamable_http",
-    "sse",
-    "websocket",
-    "http_api",
-    "python",
-    "builtin",
-)
-"""The built-in values of `transport:`; packages register others, see `transports`."""
-
-PROCESSES: Final = frozenset({"stdio", "python", "builtin"})
-"""Transports whose servers are child processes of the worker, connected by pipes."""
-
-MAX_IMAGE: Final = 1_024
 MAX_SPARES: Final = 4_096
 """The highest `warm` and `max_instances`."""
-_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 InheritEnv = Literal["safe", "all", "none"]
 INHERIT_ENV: Final[tuple[InheritEnv, ...]] = ("safe", "all", "none")
@@ -91,33 +73,6 @@ class Value:
 
     kind: Literal["literal", "env", "secret", "file"]
     text: str
-
-
-CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
-CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (
-    "bearer", "basic", "header", "query", "cookie",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Credential:
-    """A credential sent with every request of an `http_api` server.
-
-    Attributes:
-        name: The name of the header, query parameter or cookie; for `basic` the user, or empty if
-            the value contains it.
-        value: The token, password or key.
-    """
-
-    kind: CredentialKind
-    name: str
-    value: Value
-
-    @property
-    def header(self) -> str:
-        """The name of its header, or an empty text."""
-        headers = {"header": self.name, "query": "", "cookie": "Cookie"}
-        return headers.get(self.kind, "Authorization")
 
 
 AuthGrant = Literal["client_credentials", "authorization_code"]
@@ -191,6 +146,9 @@ class Limits:
     processes: int | None = None
 
 
+NO_LIMITS: Final = Limits()
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """What a sandboxed instance may access; `strict` is the stronger of two levels."""
@@ -199,6 +157,9 @@ class Sandbox:
     network: bool = False
     writable_paths: tuple[str, ...] = ()
     strict: bool = False
+
+
+NO_SANDBOX: Final = Sandbox()
 
 
 @dataclass(frozen=True)
@@ -240,26 +201,6 @@ class InstancePolicy:
 
 
 @dataclass(frozen=True)
-class Builtin:
-    """The enabled features of the server that Leaseway includes (`transport: builtin`).
-
-    Attributes:
-        tools: The enabled tools.
-        roots: The folders that its file tools may access.
-        commands: The command lines that it may execute.
-        hosts: The hosts that it may access; none means any public host.
-    """
-
-    tools: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-
-NOTHING_BUILTIN: Final = Builtin()
-
-
-@dataclass(frozen=True)
 class Transform:
     """One step from an original to an exposed name (design.md#configuration).
 
@@ -276,8 +217,78 @@ class Transform:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What the entry of one kind of server says, beside what every entry can say.
+
+    Each kind has a subclass in `spec.kinds`, with a field for each setting. What the rest of the
+    product asks of every kind is here, with the answer of a kind that has nothing to say about it.
+
+    Attributes:
+        transports: The values of `transport:` that mean this kind.
+        uses_pipes: Whether its instances are child processes of the worker, connected by pipes.
+        on_worker: Whether its instances are processes that see the worker's files.
+        reads_artifacts: Whether arguments of its tools can be references to artifacts.
+    """
+
+    transports: ClassVar[tuple[str, ...]] = ()
+    uses_pipes: ClassVar[bool] = False
+    on_worker: ClassVar[bool] = False
+    reads_artifacts: ClassVar[bool] = False
+
+    @classmethod
+    def is_meant(cls, settings: Container[str]) -> bool:
+        """Return whether an entry with one of `transports` and these settings is of this kind."""
+        return True
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The configured values that a worker resolves, by the path of their key."""
+        return {}
+
+    @property
+    def texts(self) -> Iterable[tuple[str, str]]:
+        """Other keys in which a worker replaces `${NAME}`, with their texts."""
+        return ()
+
+    @property
+    def lease_texts(self) -> Iterable[str]:
+        """The texts in which a worker fills in the names of a lease."""
+        return ()
+
+    @property
+    def named_folders(self) -> tuple[str, ...]:
+        """The folders that the entry names as the server's own."""
+        return ()
+
+    @property
+    def cwd(self) -> str:
+        """The configured working folder of its processes; may be empty."""
+        return ""
+
+    @property
+    def has_confined_process(self) -> bool:
+        """Whether a sandbox enforces the permissions of its tools."""
+        return False
+
+    @property
+    def protocol(self) -> str:
+        """The version of MCP that it is spoken to in, or how that is found out."""
+        return "auto"
+
+    @property
+    def auth(self) -> Auth:
+        """How a worker obtains its OAuth tokens."""
+        return NO_AUTH
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+@dataclass(frozen=True)
 class Launch:
     """The settings whose change needs a new process or connection, and so ends leases.
+
+    The fields of the part are among them.
 
     Attributes:
         confined_files: The file references that a tenant's own layer added, each with the patterns
@@ -296,6 +307,7 @@ class Launch:
             )
         )
     )
+    part: Part
     truely_stateless: bool = setting(
         False,
         Key(
@@ -304,31 +316,6 @@ class Launch:
             name="truely-stateless",
         ),
     )
-    command: str = ""
-    args: tuple[str, ...] = ()
-    url: str = ""
-    env: Mapping[str, Value] = field(default_factory=dict)
-    headers: Mapping[str, Value] = field(default_factory=dict)
-    proxy: Mapping[str, Value] = field(default_factory=dict)
-    """`url` (or the literal `none`), `username` and `password`; empty means the environment's."""
-    session_id: str = ""
-    protocol: str = "auto"
-    inherit_env: InheritEnv = "safe"
-    limits: Limits = Limits()
-    sandbox: Sandbox = Sandbox()
-    http_tools: tuple[HttpTool, ...] = ()
-    security: Mapping[str, Credential] = field(default_factory=dict)
-    follow_redirects: bool = False
-    retries: int = 0
-    module: str = ""
-    class_name: str = ""
-    config: str = ""
-    builtin: Builtin = NOTHING_BUILTIN
-    image: str = ""
-    pod_template: str = ""
-    cwd: str = ""
-    env_file: str = ""
-    auth: Auth = NO_AUTH
     confined_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: bool = False
 
@@ -452,7 +439,8 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
     @cached_property
     def launch_part(self) -> bytes:
         """The canonical bytes of `Launch`."""
-        return canonical_bytes(plain_fields(self, Launch))
+        common = plain_fields(self, Launch, without="part")
+        return canonical_bytes(common | plain_fields(self.part, type(self.part)))
 
     @cached_property
     def exposure_part(self) -> bytes:
@@ -463,7 +451,7 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
     def launch_hash(self) -> str:
         """The hash of the fields that need a new process or connection when they change."""
         permissions = self.policy.permissions
-        mounted = self.sandbox.enabled and permissions != EVERYTHING
+        mounted = self.part.has_confined_process and permissions != EVERYTHING
         if permissions.allowed_paths is None and not mounted:
             return digest(self.launch_part)
         # The process is told its allowed paths, and a sandbox enforces the permissions.
@@ -477,21 +465,12 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
     @cached_property
     def values(self) -> Mapping[str, Value]:
         """All configured values that a worker resolves, by the path of their key."""
-        return {
-            **{f"env.{name}": value for name, value in self.env.items()},
-            **{f"headers.{name}": value for name, value in self.headers.items()},
-            **{f"proxy.{name}": value for name, value in self.proxy.items()},
-            **{f"auth.{name}": value for name, value in self.auth.values.items()},
-            **{f"security.{name}": credential.value for name, credential in self.security.items()},
-            **{f"config{path}": value for path, value in config_values(self.config).items()},
-            **({"env_file": Value("file", self.env_file)} if self.env_file else {}),
-        }
+        return self.part.values
 
     @cached_property
     def lease_names(self) -> frozenset[str]:
         """Which of `${lease}`, `${session}` and `${tenant}` it uses."""
-        literals = (value.text for value in self.env.values() if value.kind == "literal")
-        return names_in((*self.args, self.cwd, *literals))
+        return names_in(self.part.lease_texts)
 
     @property
     def needs_holder(self) -> bool:
@@ -502,17 +481,16 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
     def named_folders(self) -> tuple[str, ...]:
         """The folders that its entry names as its own, as they are written.
 
-        These are its working directory (without the part for one lease), its sandbox's writable
-        paths and its allowed paths.
+        These are those of its part, and its allowed paths.
         """
         allowed = self.policy.permissions.allowed_paths or ()
-        named = (shared_part(self.cwd), *self.sandbox.writable_paths, *allowed)
+        named = (*self.part.named_folders, *allowed)
         return tuple(dict.fromkeys(path for path in named if path))
 
-    @property
-    def is_process(self) -> bool:
-        """Whether its instances are child processes of the worker, connected by pipes."""
-        return self.transport in PROCESSES
+    def part_as(self, kind: type[_P]) -> _P:
+        """Return its part, for code that belongs to one kind."""
+        assert isinstance(self.part, kind), f"{self.key} is no {kind.__name__}."
+        return self.part
 
     @property
     def starts_eagerly(self) -> bool:
@@ -552,29 +530,3 @@ def walk_config(node: Any, convert: Callable[[str, Value], Any], path: str = "")
             return [walk_config(each, convert, f"{path}[{i}]") for i, each in enumerate(node)]
         case _:
             return node
-
-
-def image_fault(text: str) -> str | None:
-    """Return what is wrong with the name of an image, as the end of a sentence, or None."""
-    if len(text) <= MAX_IMAGE and _IMAGE.fullmatch(text):
-        return None
-    return (
-        "must be the name of an image, such as registry.example/team/server:1.2, but is"
-        f" {text[:100]!r}."
-    )
-
-
-def hidden_spec(key: VariantKey) -> ServerSpec:
-    """Return the variant that hides a common server from one tenant.
-
-    It overrides the common variant and has no tools. It is shared and lazy, so that nothing is ever
-    started for it.
-    """
-    return ServerSpec(
-        key,
-        "stdio",
-        truely_stateless=True,
-        hidden=True,
-        instances=InstancePolicy(start="lazy"),
-        description="Disabled for this tenant.",
-    )

@@ -21,7 +21,9 @@ import yaml
 from tests.control_plane.config.parsing import parse
 
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
-from leaseway.spec.model import TRANSPORTS, ServerSpec, VariantKey
+from leaseway.spec.kinds.table import TRANSPORTS
+from leaseway.spec.kinds.transports import registered_transports
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import (
     NO_POLICY,
@@ -32,7 +34,6 @@ from leaseway.spec.policy import (
     ServerPolicy,
     TenantLimits,
 )
-from leaseway.spec.transports import registered_transports
 
 CHANGES: Final = Path(__file__).parent / "changes"
 GOLDEN: Final = CHANGES / "effects.txt"

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.specs import part
 
 from leaseway.control_plane.config.check import check_sources
 from leaseway.control_plane.config.formats.detection import parse_text
@@ -71,13 +72,16 @@ def test_the_examples_together_have_no_clash() -> None:
 
 def test_the_kit_is_started_as_a_module_on_the_current_folder() -> None:
     spec = server("quickstart-stdio.yaml", "kit")
-    assert (spec.command, spec.args) == ("python", ("-m", "leaseway.data_plane.kit", "."))
+    assert (part(spec).command, part(spec).args) == (
+        "python",
+        ("-m", "leaseway.data_plane.kit", "."),
+    )
     assert expose(spec, ["current_time"]).exposed == (("current_time", "kit_current_time"),)
 
 
 def test_the_http_example_takes_its_header_from_the_environment() -> None:
     spec = server("quickstart-http.yaml", "remote")
-    assert spec.headers == {"Authorization": Value("env", "MCP_AUTH_HEADER")}
+    assert part(spec).headers == {"Authorization": Value("env", "MCP_AUTH_HEADER")}
     assert not spec.truely_stateless
 
 
@@ -86,9 +90,9 @@ def test_the_json_beside_the_taken_over_entry_says_the_same() -> None:
     comment = "\n".join(re.findall(r"(?m)^#   (.*)$", text))
     entry = json.loads(comment)["mcpServers"]["filesystem"]
     spec = server("from-mcpservers.yaml", "filesystem")
-    assert spec.command == entry["command"]
-    assert list(spec.args) == entry["args"]
-    assert {name: value.text for name, value in spec.env.items()} == entry["env"]
+    assert part(spec).command == entry["command"]
+    assert list(part(spec).args) == entry["args"]
+    assert {name: value.text for name, value in part(spec).env.items()} == entry["env"]
     assert expose(spec, ["read_file", "write_file"]).exposed == (("read_file", "fs_read_file"),)
 
 

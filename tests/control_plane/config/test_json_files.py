@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.control_plane.config.parsing import only_issue, parse
+from tests.specs import part
 
 from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
 from leaseway.control_plane.config.tree.yaml_tree import MAX_DEPTH, Leaf, Position, Table
@@ -101,7 +102,7 @@ def test_a_file_that_is_not_called_json_is_yaml() -> None:
 def test_json_works_however_it_is_written(text: str, path: str) -> None:
     parsed = parse(text, path)
     assert not parsed.broken, parsed.issues
-    assert [spec.command for spec in parsed.servers.values()] == ["x"]
+    assert [part(spec).command for spec in parsed.servers.values()] == ["x"]
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\u0085", "\x7f", "\ufffe", " \u2029 ", "#", ": "])

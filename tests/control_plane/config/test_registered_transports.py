@@ -10,8 +10,9 @@ import pytest
 from tests.control_plane.config.parsing import parse_server
 
 from leaseway.control_plane.config.schema.keys import native_schema
-from leaseway.spec.model import TRANSPORTS, VariantKey
-from leaseway.spec.transports import is_known, known_transports, registered_transports
+from leaseway.spec.kinds.table import TRANSPORTS
+from leaseway.spec.kinds.transports import is_known, known_transports, registered_transports
+from leaseway.spec.model import VariantKey
 
 ENTRIES = "[leaseway.transports]\ncarrier-pigeon = pigeons:fly\nstdio = pigeons:fly\n"
 

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.control_plane.config.parsing import PATH, entry, only_issue, parse
+from tests.specs import part
 
 from leaseway.control_plane.config.schema.issues import ConfigIssue
 from leaseway.spec.model import VariantKey
@@ -51,7 +52,7 @@ def test_the_other_network_transports_take_url_and_headers(name: str, url: str) 
     parsed = parse(entry(f"url: '{url}', headers: {{A: b}}", f"transport: {name}, "))
     assert parsed.issues == ()
     spec = parsed.servers[VariantKey("s")]
-    assert (spec.transport, spec.url, list(spec.headers)) == (name, url, ["A"])
+    assert (spec.transport, part(spec).url, list(part(spec).headers)) == (name, url, ["A"])
 
 
 @pytest.mark.parametrize("name", ["sse", "websocket"])

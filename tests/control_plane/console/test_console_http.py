@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ import pytest
 from aiohttp import web
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import hello, spec
+from tests.specs import changed
 
 from leaseway.control_plane.console.live import ResponseCache
 from leaseway.control_plane.console.records import ServerRows
@@ -365,7 +365,7 @@ async def test_failed_servers_come_first_and_a_search_finds_one_of_many(console:
 
 async def test_values_of_the_configuration_are_not_shown(console: Open) -> None:
     plane, asker = await console(None)
-    secret = replace(spec("a"), args=("--token", "s3cr3t-value"))
+    secret = changed(spec("a"), args=("--token", "s3cr3t-value"))
     with plane.transition() as (state, now):
         state.apply_config({secret.key: secret}, frozenset(), [], now)
     plane.events.record_reload({secret.key: secret}, "mcp.yaml", [], 1.0)

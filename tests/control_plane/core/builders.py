@@ -11,6 +11,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerIdentity
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
@@ -55,7 +56,7 @@ def spec(
     server_id: str, *, command: str = "serve", prefix: str | None = None, shared: bool = True
 ) -> ServerSpec:
     """Return a stdio server's spec, prefixed with its id unless told otherwise."""
-    return ServerSpec(
+    return server_spec(
         key=VariantKey(server_id),
         transport="stdio",
         truely_stateless=shared,

@@ -18,6 +18,7 @@ from tests.control_plane.core.builders import (
     spec,
 )
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, exposed, run, started
+from tests.specs import part
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -418,7 +419,7 @@ def test_any_sequence_of_configurations_has_the_result_of_the_last_one(
         run(state, [worker])
         while worker.probes:
             probe = worker.probes[0]
-            bad = (probe.spec.key.server_id, probe.spec.command) in broken
+            bad = (probe.spec.key.server_id, part(probe.spec).command) in broken
             answer(state, worker, FAILED if bad else listing("echo", "list"))
 
     def specs(config: dict[str, tuple[str, str]]) -> list[ServerSpec]:

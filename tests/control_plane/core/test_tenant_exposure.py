@@ -27,7 +27,8 @@ from leaseway.control_plane.core.queries.place import pending_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from tests.control_plane.core.builders import START, at, coordinator, hello, listing, offering, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run
+from tests.specs import part
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.place import pending_for, variants_of
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.wire.errors import Reason
@@ -88,7 +90,7 @@ def test_a_refused_variant_keeps_its_last_state() -> None:
     load(state, spec("a"), refused=frozenset({ACME}))
     run(state, [worker])
     assert worker.held[ACME] == before
-    assert state.visible.view("acme").servers["a"].spec.command == "acme"
+    assert part(state.visible.view("acme").servers["a"].spec).command == "acme"
 
 
 def test_a_new_refused_variant_is_hidden() -> None:
@@ -114,7 +116,7 @@ def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
     held = {key: served.hashes for key, served in worker.held.items()}
     state.handle_worker_joined(hello(held=held, highest_version=worker.version), START)
     run(state, [worker])
-    assert state.visible.view("acme").servers["a"].spec.command == "acme"
+    assert part(state.visible.view("acme").servers["a"].spec).command == "acme"
 
 
 def test_after_a_restart_with_a_broken_file_a_hidden_server_stays_hidden() -> None:

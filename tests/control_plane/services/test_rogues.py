@@ -23,7 +23,8 @@ from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
 from leaseway.spec.codec import encode_spec
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.errors import Reason
@@ -106,7 +107,7 @@ async def test_false_leases_and_versions_of_a_worker_harm_no_other(running: Runn
 def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:
     """Return a variant signed with another key."""
     made = sync_pb2.Upsert(
-        spec=encode_spec(ServerSpec(VariantKey(server_id), "stdio", command="sh")),
+        spec=encode_spec(server_spec(VariantKey(server_id), "stdio", command="sh")),
         hashes=sync_pb2.HeldHashes(
             key=catalog_pb2.VariantKey(server_id=server_id),
             launch_hash=launch_hash,

@@ -5,13 +5,14 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 
 
 def variant(
     server_id: str, launch: str = "l", exposure: str = "e", tenant: str = ""
 ) -> HeldVariant:
-    spec = ServerSpec(VariantKey(server_id, tenant), "stdio", command="x")
+    spec = server_spec(VariantKey(server_id, tenant), "stdio", command="x")
     return HeldVariant(spec, launch, exposure, "t", CompiledToolset())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from mcp_types import METHOD_NOT_FOUND
+from tests.specs import part
 
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
 from leaseway.data_plane.core.ports import (
@@ -21,7 +22,8 @@ from leaseway.data_plane.core.ports import (
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered_text
-from leaseway.data_plane.references.resolve import NO_VAULT, Vault, resolve
+from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -249,9 +251,9 @@ class MemoryInstance:
         if self._servers.faults:
             self.state = "failed"
             raise self._servers.faults.pop(0)
-        if self.spec.args in self._servers.failing:
+        if part(self.spec).args in self._servers.failing:
             self.state = "failed"
-            raise self._servers.failing[self.spec.args]
+            raise self._servers.failing[part(self.spec).args]
         self.tools = dict(self._servers.tools)
         self.state = "ready"
 

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from tests.conftest import BOUND
 from tests.data_plane.http_tools.test_instance import Caller, calling, spec_of
+from tests.specs import part
 
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
@@ -29,7 +30,9 @@ class Shop:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._schemas = {tool.name: input_schema(tool) for tool in caller.instance.spec.http_tools}
+        self._schemas = {
+            tool.name: input_schema(tool) for tool in part(caller.instance.spec).http_tools
+        }
 
     async def call(self, tool: str, /, **arguments: Any) -> Any:
         check = ArgumentCheck(self._schemas[tool])

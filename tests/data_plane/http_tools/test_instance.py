@@ -18,9 +18,11 @@ from tests.servers.rest_api import RestApi
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.references.resolve import NO_VAULT
+from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpParameter, HttpTool
-from leaseway.spec.model import Credential, ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.http_api import Credential
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault
 
 TEMPLATE = "Name: {{ .data.name }}{{- range $i, $t := .data.tags }} {{ $i }}={{ $t }}{{- end }}"
@@ -94,7 +96,7 @@ class Caller:
 
 def spec_of(url: str, *tools: HttpTool, **more: Any) -> ServerSpec:
     key = VariantKey("rest")
-    return ServerSpec(key, "http_api", truely_stateless=True, url=url, http_tools=tools, **more)
+    return server_spec(key, "http_api", truely_stateless=True, url=url, http_tools=tools, **more)
 
 
 @contextlib.asynccontextmanager

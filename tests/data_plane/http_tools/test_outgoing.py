@@ -16,9 +16,10 @@ from tests.forward_proxy import ForwardProxy
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.references.resolve import NO_VAULT
+from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpTool
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Value, VariantKey
 
 
 class Listener:
@@ -51,7 +52,7 @@ async def calls(
 ) -> list[tuple[Any, Outcome]]:
     """Return the JSON and the outcome of each call of a new instance."""
     tools = (HttpTool("visit", "GET", "/visit"),)
-    server = ServerSpec(VariantKey("api"), "http_api", url=url, http_tools=tools, **spec)
+    server = server_spec(VariantKey("api"), "http_api", url=url, http_tools=tools, **spec)
     found = []
     async with http_client() as http:
         instance = HttpInstance(server, http, environment, NO_VAULT, Listener(), instance_id="i")

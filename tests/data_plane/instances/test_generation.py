@@ -155,7 +155,7 @@ async def test_a_tenants_own_variant_is_used_for_that_tenant_only(bench: Bench) 
     await caller.begin("db", tenant="acme")
     await caller.begin("db", tenant="other")
     await bench.until(lambda: all(each.calls for each in bench.servers.opened))
-    assert sorted(each.spec.args for each in bench.servers.opened) == [(), ("own",)]
+    assert sorted(each.spec.part.args for each in bench.servers.opened) == [(), ("own",)]
 
 
 async def test_an_instance_with_different_tools_rejects_their_calls_and_is_a_problem(
@@ -219,7 +219,7 @@ async def test_a_changed_shared_server_keeps_serving_until_its_new_instance_star
     assert (await caller.call("time")).payload
     assert len(bench.servers.live) == 2
     bench.servers.gate.set()
-    await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("--new",)])
+    await bench.until(lambda: [each.spec.part.args for each in bench.servers.live] == [("--new",)])
     assert (await caller.call("time")).payload
 
 
@@ -255,7 +255,7 @@ async def test_a_shared_server_whose_change_fails_to_start_keeps_serving_and_is_
     for _ in range(20):
         assert (await caller.call("time")).payload
     bench.servers.faults.clear()
-    await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("--new",)])
+    await bench.until(lambda: [each.spec.part.args for each in bench.servers.live] == [("--new",)])
     await bench.plane.expect_report(
         lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.cleared)
     )

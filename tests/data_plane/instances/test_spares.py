@@ -155,7 +155,7 @@ async def test_a_spare_gives_way_to_a_lease_of_a_tenants_own_variant(bench: Benc
     await bench.push(bench.upsert(common), bench.upsert(own))
     await until_ready(bench, 2)
     lease = await bench.acquire(tenant="acme")
-    assert sorted(each.spec.args for each in bench.servers.live) == [(), ("own",)]
+    assert sorted(each.spec.part.args for each in bench.servers.live) == [(), ("own",)]
     await bench.release(lease)
     await bench.until(lambda: spares(bench) == 2)
 
@@ -183,7 +183,7 @@ async def test_the_spares_of_a_replaced_generation_close(bench: Bench) -> None:
     await until_ready(bench, 3)
     await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=2))
     await until_ready(bench, 3)
-    old = [each for each in bench.servers.live if not each.spec.args]
+    old = [each for each in bench.servers.live if not each.spec.part.args]
     assert [each.id for each in old] == [lease.instance_id]
     await bench.push(removals=[key_to_proto(VariantKey("db"))])
     await bench.until(lambda: not bench.servers.live)
@@ -198,7 +198,7 @@ async def test_a_spare_that_starts_while_its_generation_is_replaced_is_closed(
     await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=1))
     bench.servers.gate.set()
     await until_ready(bench, 1)
-    assert bench.servers.live[0].spec.args == ("--new",)
+    assert bench.servers.live[0].spec.part.args == ("--new",)
 
 
 async def test_a_lease_that_waits_for_a_spare_of_a_replaced_generation_still_gets_it(

@@ -22,8 +22,9 @@ from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.kinds.transports import registered_transports
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.transports import registered_transports
 from leaseway.wire.errors import Fault
 
 SERVERS = Path(__file__).parents[2] / "servers"
@@ -101,15 +102,17 @@ class Bench:
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
         """Return the spec of one of the servers in tests/servers."""
         command = (str(SERVERS / f"{server}.py"), *args)
-        return ServerSpec(VariantKey(server), "stdio", command=sys.executable, args=command, **spec)
+        return server_spec(
+            VariantKey(server), "stdio", command=sys.executable, args=command, **spec
+        )
 
     def http_spec(self, url: str, **spec: Any) -> ServerSpec:
         """Return the spec of a server at a URL."""
-        return ServerSpec(VariantKey("remote"), "streamable_http", url=url, **spec)
+        return server_spec(VariantKey("remote"), "streamable_http", url=url, **spec)
 
     def at(self, transport: str, url: str, **spec: Any) -> ServerSpec:
         """Return the spec of a server at a URL of another transport."""
-        return ServerSpec(VariantKey("remote"), transport, url=url, **spec)
+        return server_spec(VariantKey("remote"), transport, url=url, **spec)
 
     def make(
         self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any

@@ -6,14 +6,15 @@ import asyncio
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, until
+from tests.specs import changed
 
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Value, VariantKey
 from leaseway.wire.errors import Fault, Reason
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
@@ -78,7 +79,7 @@ async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no
     starts = tmp_path / "starts"
     script = f"import sys; open({str(starts)!r}, 'a').write('x'); sys.exit('no database')"
     fault = await bench.fails(
-        ServerSpec(VariantKey("broken"), "stdio", command=sys.executable, args=("-c", script))
+        server_spec(VariantKey("broken"), "stdio", command=sys.executable, args=("-c", script))
     )
     assert fault.metadata["problem"] == "EXITED"
     assert "no database" in fault.message
@@ -153,7 +154,7 @@ async def test_a_missing_reference_names_server_key_and_variable(bench: Bench) -
 
 
 async def test_a_missing_command_is_named(bench: Bench) -> None:
-    spec = ServerSpec(VariantKey("gone"), "stdio", command="no-such-command-here")
+    spec = server_spec(VariantKey("gone"), "stdio", command="no-such-command-here")
     fault = await bench.fails(spec)
     assert fault.reason is Reason.SERVER_NOT_READY
     assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
@@ -163,7 +164,7 @@ async def test_a_missing_command_is_named(bench: Bench) -> None:
 async def test_a_file_that_is_not_executable_is_named(bench: Bench, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n")
-    fault = await bench.fails(ServerSpec(VariantKey("x"), "stdio", command=str(script)))
+    fault = await bench.fails(server_spec(VariantKey("x"), "stdio", command=str(script)))
     assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
     assert "may not be executed" in fault.message
 
@@ -207,7 +208,7 @@ async def test_the_fault_of_a_program_that_is_no_mcp_server_mentions_json_rpc(
 ) -> None:
     spec = bench.stdio("faulty", "mute", startup_timeout=2 if problem != "EXITED" else 60)
     async with asyncio.timeout(BOUND):
-        fault = await bench.fails(replace(spec, command=command[0], args=command[1:]))
+        fault = await bench.fails(changed(spec, command=command[0], args=command[1:]))
     assert fault.metadata["problem"] == problem
     assert "It also sent messages that are not JSON-RPC: check that its command" in fault.message
 

@@ -19,7 +19,8 @@ from leaseway.data_plane.mcp.pods.manifest import (
     pod_warnings,
     secret_manifest,
 )
-from leaseway.spec.model import Limits, Sandbox, ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Limits, Sandbox, VariantKey
 
 OWNER = Owner("worker-0", "uid-1", "run-1")
 
@@ -32,7 +33,7 @@ def pod(
     env: dict[str, str] | None = None,
     cwd: str = "",
 ) -> Manifest:
-    spec = ServerSpec(
+    spec = server_spec(
         VariantKey("box"),
         "stdio",
         image="a:1",

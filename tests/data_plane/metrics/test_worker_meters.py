@@ -9,7 +9,8 @@ import pytest
 from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.metrics.instruments import WorkerMeters
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.spec.policy import Rate, ServerPolicy, TenantLimits
 from leaseway.telemetry.metrics import Buckets, Meter
 from leaseway.v1 import execution_pb2, leases_pb2
@@ -266,7 +267,7 @@ async def test_starts_restarts_and_late_replies_of_instances_are_counted(
 
 def test_a_server_that_invents_error_codes_gets_a_bounded_number_of_series(meter: Meter) -> None:
     meters = WorkerMeters(meter, lambda: 0.0)
-    spec = ServerSpec(VariantKey("wild"), "streamable_http", url="http://127.0.0.1:1")
+    spec = server_spec(VariantKey("wild"), "streamable_http", url="http://127.0.0.1:1")
     for number in range(1_000):
         fault = Fault(Reason.SERVER_ERROR, "No.", "yes", {"code": str(number)})
         meters.record_call(meters.timer(spec, "t"), 0.0, fault, False)
@@ -278,14 +279,14 @@ def test_a_server_that_invents_error_codes_gets_a_bounded_number_of_series(meter
 def test_series_of_removed_servers_are_dropped(meter: Meter) -> None:
     meters = WorkerMeters(meter, lambda: 0.0)
     for server_id in ("kept", "gone"):
-        spec = ServerSpec(VariantKey(server_id), "stdio", command="x")
+        spec = server_spec(VariantKey(server_id), "stdio", command="x")
         meters.record_call(meters.timer(spec, "t"), 0.0, None, False)
         meters.record_start(spec, 1.0, None)
     assert meters.take_touched() == {"kept", "gone"}
     meters.keep(lambda server_id: server_id == "kept")
     for name in ("mcp.client.operation.duration", "leaseway.instance.start.duration"):
         assert {labels[-2] for labels in read(meter, name)} <= {"kept"}
-    spec = ServerSpec(VariantKey("gone"), "stdio", command="x")
+    spec = server_spec(VariantKey("gone"), "stdio", command="x")
     meters.record_call(meters.timer(spec, "t"), 0.0, None, False)
     assert len(read(meter, "mcp.client.operation.duration")) == 2
 

@@ -22,8 +22,9 @@ from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.oauth.tokens import Tokens
-from leaseway.data_plane.references.resolve import NO_VAULT
+from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Auth, ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault, Reason
 
@@ -52,10 +53,15 @@ def auth(**more: Any) -> Auth:
 
 def spec_of(guarded: Guarded, transport: str = "streamable_http", **more: Any) -> ServerSpec:
     base = guarded.base.replace("http", "ws") if transport == "websocket" else guarded.base
-    tools = (HttpTool("whoami", "GET", "/whoami"),) if transport == "http_api" else ()
-    given: dict[str, Any] = {"auth": auth(), "protocol": "legacy", "truely_stateless": True} | more
+    is_api = transport == "http_api"
+    own = (
+        {"http_tools": (HttpTool("whoami", "GET", "/whoami"),)}
+        if is_api
+        else {"protocol": "legacy"}
+    )
+    given: dict[str, Any] = {"auth": auth(), "truely_stateless": True} | own | more
     url = f"{base}/{PATHS[transport]}"
-    return ServerSpec(VariantKey("remote"), transport, url=url, http_tools=tools, **given)
+    return server_spec(VariantKey("remote"), transport, url=url, **given)
 
 
 def has_failed(bench: Bench, times: int) -> bool:

@@ -24,9 +24,10 @@ from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
-from leaseway.data_plane.references.resolve import NO_VAULT
+from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpTool
-from leaseway.spec.model import Auth, ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Auth, Value, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -75,7 +76,7 @@ async def instance_of(
     bench: Bench, resource: Resource, clock: Clock | None = None, values: Any = VALUES
 ) -> HttpInstance:
     """Return an instance of an API, whose tokens are those of the authorization server."""
-    spec = ServerSpec(
+    spec = server_spec(
         VariantKey("remote"),
         "http_api",
         url=f"{resource.base}/api",
@@ -348,7 +349,7 @@ async def test_a_slow_authorization_server_delays_the_tokens_of_no_other_server(
 
     def header(server: str, client: str) -> Any:
         auth = Auth("client_credentials", issuer="http://127.0.0.1:9")
-        spec = ServerSpec(VariantKey(server), "streamable_http", auth=auth)
+        spec = server_spec(VariantKey(server), "streamable_http", auth=auth)
         resolved = ResolvedValues(url="http://127.0.0.1:9/mcp", auth={"client_id": client})
         authorization = tokens.authorization(spec, resolved, problems)
         assert authorization is not None

@@ -16,7 +16,8 @@ from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
-from leaseway.spec.model import Auth, ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Auth, VariantKey
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.channels.fetching import in_thread
@@ -97,7 +98,7 @@ async def test_a_server_that_has_moved_needs_a_new_login(
         )
         store.write(login)
         tokens = Tokens(SealedTokens(store))
-        spec = ServerSpec(VariantKey("mail", "acme"), "streamable_http", url=url, auth=AUTH)
+        spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url=url, auth=AUTH)
         resolved = ResolvedValues(url=url)
         grant = tokens.authorization(spec, resolved, Problems())
         assert grant is not None
@@ -117,7 +118,7 @@ async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
 
     now = 100.0
     tokens = Tokens(obtain, lambda: now)
-    spec = ServerSpec(VariantKey("mail", "acme"), "streamable_http", url="http://h/mcp", auth=AUTH)
+    spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url="http://h/mcp", auth=AUTH)
     grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems())
     assert grant is not None
     assert await grant.refused(None, 401, REFUSED)
@@ -136,7 +137,7 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     tokens = Tokens(sealed, lambda: now, sealed.ended)
     wanted = Wanted("mail", "http://h/mcp", AUTH, Client(""), "acme")
     key = VariantKey("mail", "acme")
-    spec = ServerSpec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
+    spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
     grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems())
     assert grant is not None
     for _ in range(3):  # the store is read once, until it has changed

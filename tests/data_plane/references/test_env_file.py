@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.references.resolve import BadEnvFile, parse_env_file, resolve
+from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.references.resolver import BadEnvFile, parse_env_file
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault
 
@@ -48,7 +50,7 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
 
 
 def spec(path: Path, **env: str) -> ServerSpec:
-    return ServerSpec(
+    return server_spec(
         VariantKey("db"),
         "stdio",
         command="x",

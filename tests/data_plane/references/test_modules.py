@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.specs import part
 
 from leaseway.data_plane.references.modules import module_files, read_code
 from leaseway.data_plane.references.resolve import resolve
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 
 
 def spec_of(module: str = "shop.prices", **env: Value) -> ServerSpec:
-    return ServerSpec(VariantKey("s"), "python", module=module, class_name="Prices", env=env)
+    return server_spec(VariantKey("s"), "python", module=module, class_name="Prices", env=env)
 
 
 def test_a_module_is_searched_where_its_process_imports_it(
@@ -20,16 +22,15 @@ def test_a_module_is_searched_where_its_process_imports_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     spec = spec_of(PYTHONPATH=Value("literal", "${BASE}/a:b"))
-    assert [str(path) for path in module_files(spec, {"BASE": "/srv"})] == [
+    assert [str(path) for path in module_files(part(spec), {"BASE": "/srv"})] == [
         f"{folder}/shop/prices{end}"
         for folder in (tmp_path, "/srv/a", tmp_path / "b")
         for end in ("/__init__.py", ".py")
     ]
-    assert len(module_files(spec, {})) == 2  # what it stands for is not known
+    assert len(module_files(part(spec), {})) == 2  # what it stands for is not known
     named = spec_of(PYTHONPATH=Value("env", "WHERE"))
-    assert str(module_files(named, {"WHERE": "/x"})[3]) == "/x/shop/prices.py"
-    assert str(module_files(spec_of(), {"PYTHONPATH": "/y"})[3]) == "/y/shop/prices.py"
-    assert module_files(ServerSpec(VariantKey("s"), "stdio", command="x"), {}) == ()
+    assert str(module_files(part(named), {"WHERE": "/x"})[3]) == "/x/shop/prices.py"
+    assert str(module_files(part(spec_of()), {"PYTHONPATH": "/y"})[3]) == "/y/shop/prices.py"
 
 
 def test_an_edit_changes_the_resolved_values(
@@ -43,7 +44,7 @@ def test_an_edit_changes_the_resolved_values(
     Path("prices.py").write_text("a = 2")
     second = resolve(spec, {})
     assert len({each.digest for each in (without, first, second)}) == 3
-    assert read_code(spec_of("none"), {}) == ("", ())
+    assert read_code(part(spec_of("none")), {}) == ("", ())
     Path("other.py").write_text("")
     assert resolve(spec, {}).digest == second.digest
 
@@ -66,17 +67,17 @@ def test_imported_modules_are_read_too(tmp_path: Path, monkeypatch: pytest.Monke
     for name, text in files.items():
         Path(name).write_text(text)
     spec = spec_of(PYTHONPATH=Value("literal", "lib"))
-    code = read_code(spec, {})
+    code = read_code(part(spec), {})
     followed = {str(path.relative_to(tmp_path)) for path in code.files}
     assert followed == files.keys() - {"unused.py"}
     assert resolve(spec, {}).modules == code.files
     digests = {code.digest}
     for name in sorted(followed):
         Path(name).write_text(files[name] + "\n# edited")
-        digests.add(read_code(spec, {}).digest)
+        digests.add(read_code(part(spec), {}).digest)
     assert len(digests) == len(followed) + 1
     Path("unused.py").write_text("edited")
-    assert read_code(spec, {}).digest in digests
+    assert read_code(part(spec), {}).digest in digests
 
 
 def test_reading_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +85,6 @@ def test_reading_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("prices.py").write_text("".join(f"import m{number}\n" for number in range(300)))
     for number in range(300):
         Path(f"m{number}.py").write_text("from prices import (" * 100)
-    assert len(read_code(spec_of("prices"), {}).files) == 256
+    assert len(read_code(part(spec_of("prices")), {}).files) == 256
     Path("prices.py").write_bytes(b"import m1\n" + b"#" * (5 << 20))
-    assert len(read_code(spec_of("prices"), {}).files) == 1
+    assert len(read_code(part(spec_of("prices")), {}).files) == 1

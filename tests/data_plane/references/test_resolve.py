@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,14 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.changing_values import release
 from tests.data_plane.conftest import logging_to
+from tests.specs import changed
 
 from leaseway.data_plane.references import resolve as resolving
-from leaseway.data_plane.references.resolve import NO_VAULT, read_references, resolve
-from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
+from leaseway.data_plane.references.resolve import read_references, resolve
+from leaseway.data_plane.references.resolver import NO_VAULT
+from leaseway.spec.kinds.builtin import Builtin
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
 
@@ -33,7 +36,9 @@ class MemoryVault:
 
 
 def spec(**more: object) -> ServerSpec:
-    return ServerSpec(VariantKey("srv"), "stdio", **more)  # type: ignore[arg-type]
+    """Return a server of a command, or of a transport that is given anything."""
+    is_command = more.keys().isdisjoint(("url", "headers", "session_id"))
+    return server_spec(VariantKey("srv"), "stdio" if is_command else "pigeon", **more)
 
 
 def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
@@ -226,7 +231,7 @@ def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path
         "deep": [{"token": {"secret": "t"}}, {"ca": {"file": str(file)}}, None],
         "text": 'a "quoted" ${QUOTED}',
     }
-    python = ServerSpec(
+    python = server_spec(
         VariantKey("srv"), "python", module="a.b", class_name="C", config=json.dumps(config)
     )
     resolved = resolve(python, {"QUOTED": '"x"'}, MemoryVault(t="secret-token"))
@@ -243,7 +248,7 @@ def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path
     with pytest.raises(Fault, match=r"config\.deep\[0\]\.token refers to the secret t") as caught:
         resolve(python, {"QUOTED": ""})
     assert caught.value.metadata["problem"] == "MISSING_REFERENCE"
-    long = replace(python, config='{"a":"${BIG}"}')
+    long = changed(python, config='{"a":"${BIG}"}')
     with pytest.raises(Fault, match="config has more than 122880 bytes"):
         resolve(long, {"BIG": "x" * (120 << 10)})
 
@@ -251,7 +256,7 @@ def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path
 def test_the_kit_gets_its_tools_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     on = Builtin(("read_file", "http_get"), ("docs", "${ROOT}"), ("git log *",), ("${HOST}",))
-    kit = ServerSpec(VariantKey("srv"), "builtin", builtin=on)
+    kit = server_spec(VariantKey("srv"), "builtin", builtin=on)
     resolved = resolve(kit, {"ROOT": "/r", "HOST": "a.example"})
     assert resolved.args[:3] == ("-P", "-m", "leaseway.data_plane.kit")
     assert resolved.args[3:] == (

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from leaseway.spec.codec import key_to_proto
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
 from leaseway.wire.errors import Fault, Reason
@@ -157,7 +158,7 @@ async def test_the_valid_part_of_a_delta_applies_and_the_rest_is_rejected(
     bench: Bench,
 ) -> None:
     good = bench.upsert(bench.spec("time"))
-    unknown = bench.upsert(ServerSpec(VariantKey("odd"), "carrier_pigeon"))
+    unknown = bench.upsert(server_spec(VariantKey("odd"), "carrier_pigeon"))
     broken = bench.upsert(bench.spec("broken"))
     broken.toolset.exposed.add(original_name="ghost", name="ghost")
     newer, garbled = bench.upsert(bench.spec("newer")), bench.upsert(bench.spec("garbled"))

@@ -14,6 +14,9 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.kinds.process import ProcessPart
+from leaseway.spec.kinds.registered import RegisteredPart
+from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import Sandbox, ServerSpec, Value
 from leaseway.spec.references import UnresolvedReference, expand, references
@@ -113,30 +116,17 @@ def _warnings(
     exists: Callable[[str], bool],
     secrets: Container[str],
 ) -> Iterator[_Warning]:
-    for key, text in _texts(spec):
+    for key, text in spec.part.texts:
         yield from _unset(key, text, environ)
     for key, value in spec.values.items():
         if value.kind == "secret" and value.text in secrets:
             continue
         yield from _value(key, value, environ, exists)
-    if spec.image:
-        return  # a container's files are unknown here
-    if spec.command:
-        yield from _command(spec.command, environ, which)
-    if spec.sandbox.enabled:
-        yield from _sandbox(spec.sandbox, which, exists)
-
-
-def _texts(spec: ServerSpec) -> Iterator[tuple[str, str]]:
-    yield "command", spec.command
-    yield "image", spec.image
-    yield "url", spec.url
-    yield "sessionId", spec.session_id
-    for index, argument in enumerate(spec.args):
-        yield f"args[{index}]", argument
-    for key in ("roots", "commands", "hosts"):
-        for index, text in enumerate(getattr(spec.builtin, key)):
-            yield f"{key}[{index}]", text
+    part = spec.part
+    if isinstance(part, ProcessPart | RegisteredPart) and part.command:
+        yield from _command(part.command, environ, which)
+    if isinstance(part, ChildPart) and part.on_worker and part.sandbox.enabled:
+        yield from _sandbox(part.sandbox, which, exists)
 
 
 def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Warning]:

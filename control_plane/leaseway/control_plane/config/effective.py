@@ -14,7 +14,8 @@ from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import Key
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.spec.model import Credential, ServerSpec, Value, walk_config
+from leaseway.spec.kinds.http_api import Credential, HttpApiPart
+from leaseway.spec.model import ServerSpec, Value, walk_config
 
 MASK: Final = "***"
 """Replaces a literal that looks like a credential."""
@@ -82,11 +83,11 @@ def _field(spec: ServerSpec, key: Key) -> Any:
     if key.field == "enabled":
         return True
     if key.field in ("openapi", "http_tools"):
-        return [
-            f"{tool.name}: {tool.method} {tool.base_url}{tool.endpoint}" for tool in spec.http_tools
-        ]
-    value: Any = spec
-    for name in key.field.split("."):
+        tools = spec.part_as(HttpApiPart).http_tools
+        return [f"{tool.name}: {tool.method} {tool.base_url}{tool.endpoint}" for tool in tools]
+    first, *rest = key.field.split(".")
+    value: Any = getattr(spec if hasattr(spec, first) else spec.part, first)
+    for name in rest:
         value = getattr(value, name)
     return value
 

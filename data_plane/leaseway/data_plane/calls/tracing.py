@@ -80,7 +80,7 @@ class CallTrace:
         if not self._worker.is_recording():
             return _trace_context(self._worker)  # the sampler's decision holds for both spans
         instance = live.instance
-        stdio = live.spec.is_process
+        stdio = live.spec.part.uses_pipes
         self._request = _tracer.start_span(
             _span_name(self._call),
             context=trace.set_span_in_context(self._worker),

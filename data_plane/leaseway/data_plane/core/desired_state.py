@@ -46,9 +46,10 @@ class HeldVariant:
 
 def working_folder(spec: ServerSpec) -> str:
     """Return the working folder of a server's process; empty if there is none or it is unknown."""
-    if not spec.is_process or spec.image or "$" in spec.cwd:
+    part = spec.part
+    if not part.on_worker or "$" in part.cwd:
         return ""
-    return spec.cwd or str(Path.cwd())
+    return part.cwd or str(Path.cwd())
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,10 @@ from leaseway.data_plane.http_tools.results import (
 )
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.outgoing import Outgoing
-from leaseway.data_plane.references.resolve import Vault, read_references
+from leaseway.data_plane.references.resolve import read_references
+from leaseway.data_plane.references.resolver import Vault
 from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
+from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.model import ServerSpec
 from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
@@ -110,6 +112,7 @@ class HttpInstance:
     ) -> None:
         self.id = instance_id
         self.spec = spec
+        self._part = spec.part_as(HttpApiPart)
         self.state: InstanceState = "starting"
         self.pid: int | None = None
         self.protocol_version = ""
@@ -172,7 +175,7 @@ class HttpInstance:
             resolved_values.headers,
             resolved_values.query,
             credentials=resolved_values.credentials,
-            follow_redirects=self.spec.follow_redirects,
+            follow_redirects=self._part.follow_redirects,
             # All callers share a shared instance, and a cookie may be one caller's login.
             outgoing=Outgoing(
                 resolved_values.proxies,
@@ -180,7 +183,7 @@ class HttpInstance:
                 authorization=authorization,
             ),
         )
-        self.tools = definitions(self.spec.http_tools)
+        self.tools = definitions(self._part.http_tools)
         self.state = "ready"
 
     def prepare(self, tool_name: str) -> bytes:
@@ -293,11 +296,11 @@ class HttpInstance:
         return Outcome(b"", fault=Fault(Reason.INTERNAL, text, started))
 
     def _prepare_all(self, url: str) -> dict[str, _Tool]:
-        return {tool.name: self._prepare_tool(tool, url) for tool in self.spec.http_tools}
+        return {tool.name: self._prepare_tool(tool, url) for tool in self._part.http_tools}
 
     def _prepare_tool(self, tool: HttpTool, url: str) -> _Tool:
-        if tool.method in IDEMPOTENT and not tool.retries and self.spec.retries:
-            tool = replace(tool, retries=self.spec.retries)
+        if tool.method in IDEMPOTENT and not tool.retries and self._part.retries:
+            tool = replace(tool, retries=self._part.retries)
         bytes_in = tuple(parameter.name for parameter in tool.parameters if parameter.is_binary)
         base, is_foreign = _base_of(tool, url)
         if not tool.response_template:

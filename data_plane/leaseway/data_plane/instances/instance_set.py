@@ -114,7 +114,7 @@ class InstanceSet:
             False if instances are shared, or the configuration sets the protocol.
         """
         spec = self.variant.spec
-        self._downgraded = spec.protocol == "auto" and not spec.truely_stateless
+        self._downgraded = spec.part.protocol == "auto" and not spec.truely_stateless
         return self._downgraded
 
     def adopt(self, live: LiveInstance) -> None:

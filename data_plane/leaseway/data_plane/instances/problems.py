@@ -19,6 +19,7 @@ from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_dif
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.server.faults import RAISED
+from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.states import Severity
@@ -79,7 +80,7 @@ class ServerProblems:
         self._until_start.clear()
         if self._until_stable:
             self._stable.set(self._loop.time() + self._crashes.quiet)
-        if live.spec.transport == "python":
+        if isinstance(live.spec.part, PythonPart):
             live.instance.stderr.watch(self._report_raised)
         warnings = dict(live.instance.warnings)
         for reason, text in warnings.items():

@@ -38,6 +38,8 @@ from leaseway.data_plane.mcp.transports.stdio import StdioTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.environment import child_environment
+from leaseway.spec.kinds.container import ContainerPart
+from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
 from leaseway.spec.model import ServerSpec
 
@@ -96,13 +98,14 @@ async def connect(context: ServerContext) -> UnopenedConnection:
 
 async def _connect_stdio(context: ServerContext) -> UnopenedConnection:
     spec, resolved, host = context.spec, context.resolved, context.host
-    if spec.image and host.pods is not None:
-        return await _connect_pod(context, host.pods)
-    if spec.image:
+    part = spec.part_as(ChildPart)
+    if isinstance(part, ContainerPart):
+        if host.pods is not None:
+            return await _connect_pod(context, host.pods)
         container = host.reaper.containers.prepare(spec, resolved)
         host.reaper.register_engine()
         launch = Launch(
-            container.command, container.environment, limits=spec.limits, container=container
+            container.command, container.environment, limits=part.limits, container=container
         )
     else:
         return await _connect_process(context)
@@ -117,7 +120,7 @@ async def _connect_process(context: ServerContext) -> UnopenedConnection:
         launch = await prepare(
             spec,
             (resolved.command, *resolved.args),
-            child_environment(host.environment, spec.inherit_env, resolved.env),
+            child_environment(host.environment, spec.part_as(ChildPart).inherit_env, resolved.env),
             host.reaper.cgroups,
             str(private or resolved.cwd),
             Surroundings(host.environment, tuple(host.server_folders()), tuple(host.own_paths())),
@@ -147,12 +150,12 @@ async def _private_folder(context: ServerContext) -> Path | None:
     Raises:
         Fault: SERVER_NOT_READY with `problem` START_FAILED.
     """
-    spec, cwd = context.spec, context.resolved.cwd
+    written, cwd = context.spec.part.cwd, context.resolved.cwd
     try:
-        if spec.cwd == PRIVATE:
+        if written == PRIVATE:
             return await context.host.reaper.folders.create()
-        if names_in([spec.cwd]):
-            await disk.run(make_folder, cwd, depth_of_names(spec.cwd))
+        if names_in([written]):
+            await disk.run(make_folder, cwd, depth_of_names(written))
     except OSError as error:
         text = f"its folder can't be created on this worker: {error.strerror or error}."
         raise not_started(context.server, "START_FAILED", text) from None
@@ -170,7 +173,7 @@ async def _connect_pod(context: ServerContext, pods: Pods) -> UnopenedConnection
     timeout = spec.startup_timeout * _POD_START_SHARE
     transport = PodTransport(server, pods, name, manifests, context.stderr.feed, timeout)
     connection = _stream(context, PullAdapter(server, transport, resolved.without_secrets))
-    return replace(connection, warnings=pod_warnings(spec.limits))
+    return replace(connection, warnings=pod_warnings(spec.part_as(ContainerPart).limits))
 
 
 async def _connect_http(context: ServerContext) -> UnopenedConnection:

@@ -13,7 +13,7 @@ from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.oauth.tokens import Tokens
-from leaseway.data_plane.references.resolve import NO_VAULT, Vault
+from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 
 _KEEP_ALIVE: Final = 4.0
 """Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a

@@ -143,8 +143,8 @@ class McpSession:
     async def _negotiate(self, client: ClientSession, known_version: str) -> Mapping[str, bytes]:
         spec = self._spec
         self._phase = "negotiate"
-        self._discovers = spec.protocol == "auto" and not handshake.is_legacy(known_version)
-        await handshake.negotiate(client, spec.protocol, spec.startup_timeout, known_version)
+        self._discovers = spec.part.protocol == "auto" and not handshake.is_legacy(known_version)
+        await handshake.negotiate(client, spec.part.protocol, spec.startup_timeout, known_version)
         self._reject_own_front(client)
         self.protocol_version = client.protocol_version or ""
         self.peer.era = handshake.build_era(

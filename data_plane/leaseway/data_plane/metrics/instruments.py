@@ -155,7 +155,7 @@ class WorkerMeters:
 
     def timer(self, spec: ServerSpec, tool: str) -> ToolTimer:
         """Return the timer of a tool. For requests other than tool calls, `tool` is the method."""
-        servers = self._pipe if spec.is_process else self._tcp
+        servers = self._pipe if spec.part.uses_pipes else self._tcp
         tools = servers.get(spec.key.server_id)
         if tools is None:
             tools = servers[spec.key.server_id] = {}
@@ -396,4 +396,4 @@ def error_type(fault: Fault) -> tuple[str, str]:
 
 
 def _transport(spec: ServerSpec) -> str:
-    return Attr.PIPE if spec.is_process else Attr.TCP
+    return Attr.PIPE if spec.part.uses_pipes else Attr.TCP

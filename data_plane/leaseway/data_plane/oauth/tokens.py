@@ -155,14 +155,15 @@ class Tokens:
         problems: InstanceProblems,
     ) -> TokenAuthorization | None:
         """Return the authorization of an instance's requests, or None if its server has none."""
-        if not spec.auth:
+        auth = spec.part.auth
+        if not auth:
             return None
-        server, client = spec.key.server_id, Client.of(spec.auth, resolved.auth)
+        server, client = spec.key.server_id, Client.of(auth, resolved.auth)
         tenant, user = spec.key.tenant, spec.key.user
-        if spec.auth.subject == "service":
+        if auth.subject == "service":
             tenant = ""  # a tenant's own variant of the server uses the same token
-        wanted = Wanted(server, resolved.url, spec.auth, client, tenant, user)
-        settings = canonical_bytes(replace(spec.auth, values={}))  # `client` has the values
+        wanted = Wanted(server, resolved.url, auth, client, tenant, user)
+        settings = canonical_bytes(replace(auth, values={}))  # `client` has the values
         key = (server, resolved.url, client, tenant, user, settings)
         grant = self._grants.pop(key, None) or _Grant(wanted, self._attempt, self._now)
         self._grants[key] = grant

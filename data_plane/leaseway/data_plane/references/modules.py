@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leaseway.spec.model import ServerSpec
+from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.references import UnresolvedReference, expand
 
 _MAX_FOLDERS: Final = 8
@@ -34,14 +34,12 @@ _COMMENT: Final = re.compile(rb"#[^\n]*")
 _PATH: Final = "PYTHONPATH"
 
 
-def module_files(spec: ServerSpec, environment: Mapping[str, str]) -> tuple[Path, ...]:
+def module_files(part: PythonPart, environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the candidate files of a `python` server's module, in search order."""
-    if spec.transport != "python":
-        return ()
-    inner = Path(*spec.module.split("."))
+    inner = Path(*part.module.split("."))
     return tuple(
         folder / name
-        for folder in islice(_folders(spec, environment), _MAX_FOLDERS)
+        for folder in islice(_folders(part, environment), _MAX_FOLDERS)
         for name in (inner / "__init__.py", inner.with_suffix(".py"))
     )
 
@@ -58,13 +56,11 @@ class Code(NamedTuple):
     files: tuple[Path, ...] = ()
 
 
-def read_code(spec: ServerSpec, environment: Mapping[str, str]) -> Code:
+def read_code(part: PythonPart, environment: Mapping[str, str]) -> Code:
     """Read the module of a `python` server and what it imports from the same folders."""
-    if spec.transport != "python":
-        return Code()
-    folders = tuple(islice(_folders(spec, environment), _MAX_FOLDERS))
+    folders = tuple(islice(_folders(part, environment), _MAX_FOLDERS))
     digest, files, budget = hashlib.sha256(), list[Path](), _MAX_BYTES
-    names = dict.fromkeys(_with_parents(spec.module))
+    names = dict.fromkeys(_with_parents(part.module))
     waiting = deque(names)
     while waiting and len(files) < _MAX_FILES and budget > 0:
         name = waiting.popleft()
@@ -74,8 +70,8 @@ def read_code(spec: ServerSpec, environment: Mapping[str, str]) -> Code:
         path, content = found
         budget -= len(content)
         files.append(path)
-        for part in (os.fsencode(path), content):
-            digest.update(b"%d:" % len(part) + part)
+        for content_part in (os.fsencode(path), content):
+            digest.update(b"%d:" % len(content_part) + content_part)
         for imported in _imports(content, name, is_package=path.stem == "__init__"):
             for module in _with_parents(imported):
                 if module not in names and len(names) < _MAX_NAMES:
@@ -125,10 +121,10 @@ def _with_parents(name: str) -> Iterator[str]:
         yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _folders(spec: ServerSpec, environment: Mapping[str, str]) -> Iterator[Path]:
-    cwd = Path.cwd() / _expanded(spec.cwd, environment)
+def _folders(part: PythonPart, environment: Mapping[str, str]) -> Iterator[Path]:
+    cwd = Path.cwd() / _expanded(part.cwd, environment)
     yield cwd
-    configured = spec.env.get(_PATH)
+    configured = part.env.get(_PATH)
     text = environment.get(_PATH, "")
     if configured is not None and configured.kind == "literal":
         text = _expanded(configured.text, environment)

@@ -31,8 +31,8 @@ from leaseway.spec.codec import (
     key_from_proto,
     key_to_proto,
 )
+from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import VariantKey
-from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.admin import reminder

@@ -22,8 +22,8 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync.convert import problem_to_proto
 from leaseway.spec.codec import SpecNotUnderstood, decode_spec, key_from_proto, key_to_proto
+from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.transports import is_known, unavailable
 from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
@@ -316,7 +316,7 @@ def _add_lists(result: sync_pb2.ProbeResult, live: LiveInstance) -> None:
         sync_pb2.RecordedTool(definition=definition) for definition in instance.tools.values()
     )
     result.protocol_version = instance.protocol_version
-    if instance.introduction and not live.spec.auth.is_of_people:  # it may be about the person
+    if instance.introduction and not live.spec.part.auth.is_of_people:  # it may be about the person
         result.introduction.instructions = instance.introduction.instructions
         result.introduction.extensions.extend(instance.introduction.extensions)
     if instance.prompts_resources is not None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeResource, FakeTemplate
+from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire.bounds import MAX_LEASES
@@ -83,8 +84,8 @@ class Offers:
         return ServerSpec(
             VariantKey(self.id),
             "stdio",
+            ProcessPart(command="a function"),
             truely_stateless=not self.stateful,
-            command="a function",
             instances=InstancePolicy(max_instances=MAX_LEASES),
             transforms=(Transform("prefix", self.prefix),) if self.prefix else (),
             policy=ServerPolicy(risks=tuple((name, "financial") for name in risky)),

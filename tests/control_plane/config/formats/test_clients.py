@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.control_plane.config.parsing import load
+from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
@@ -30,17 +31,20 @@ def test_claude_desktop_gives_stdio_servers_and_leaves_out_disabled_ones() -> No
     assert parsed.issues == ()
     assert list(parsed.servers) == [VariantKey("files")]
     files = server(parsed, "files")
-    assert (files.transport, files.command) == ("stdio", "npx")
-    assert files.args == ("-y", "@modelcontextprotocol/server-filesystem", "/srv/reports")
-    assert files.env == {"LOG_LEVEL": Value("literal", "info"), "PAGE_SIZE": Value("literal", "50")}
+    assert (files.transport, part(files).command) == ("stdio", "npx")
+    assert part(files).args == ("-y", "@modelcontextprotocol/server-filesystem", "/srv/reports")
+    assert part(files).env == {
+        "LOG_LEVEL": Value("literal", "info"),
+        "PAGE_SIZE": Value("literal", "50"),
+    }
 
 
 def test_cursor_names_no_transport_and_spells_variables_its_own_way() -> None:
     parsed = load(CORPUS / "cursor" / "mcp.json")
     search = server(parsed, "search")
-    assert (search.transport, search.url) == ("streamable_http", "https://search.example/mcp")
-    assert search.headers == {"Authorization": Value("literal", "Bearer ${SEARCH_TOKEN}")}
-    assert server(parsed, "smile").args == ("\N{GRINNING FACE}",)
+    assert (search.transport, part(search).url) == ("streamable_http", "https://search.example/mcp")
+    assert part(search).headers == {"Authorization": Value("literal", "Bearer ${SEARCH_TOKEN}")}
+    assert part(server(parsed, "smile")).args == ("\N{GRINNING FACE}",)
     assert parsed.rejected == {"notes"}
     (refusal,) = about(parsed, "notes")
     assert (refusal.reason, refusal.line) == ("CLIENT_VARIABLE", 7)
@@ -63,7 +67,11 @@ def test_vs_code_inputs_are_a_problem_and_a_server_that_needs_one_an_error() -> 
         "servers.tracker.headers.Authorization",
     )
     local = server(parsed, "local")
-    assert (local.command, local.args, local.env) == ("python3", ("-m", "local_server"), {})
+    assert (part(local).command, part(local).args, part(local).env) == (
+        "python3",
+        ("-m", "local_server"),
+        {},
+    )
 
 
 def test_claude_settings_switch_servers_of_the_layers_below() -> None:
@@ -71,7 +79,7 @@ def test_claude_settings_switch_servers_of_the_layers_below() -> None:
     system = CORPUS / "layers" / "system.yaml"
     parsed = load(f"system={system}", f"session={settings}")
     assert list(parsed.servers) == [VariantKey(name) for name in ("knowledge", "scratch", "spare")]
-    assert server(parsed, "scratch").env == {"MODE": Value("literal", "${SCRATCH_MODE:-dry}")}
+    assert part(server(parsed, "scratch")).env == {"MODE": Value("literal", "${SCRATCH_MODE:-dry}")}
     undeclared = [issue for issue in parsed.issues if issue.reason == "UNDECLARED_SERVER"]
     assert ["nowhere" in issue.message for issue in undeclared] == [True]
 
@@ -82,7 +90,7 @@ def test_a_projects_kode_file_replaces_the_users_server_by_server() -> None:
     assert parsed.issues == ()
     assert [key.server_id for key in parsed.servers] == ["docs", "mail", "wiki"]
     docs = server(parsed, "docs")
-    assert (docs.args, docs.env) == (("--project",), {})
+    assert (part(docs).args, part(docs).env) == (("--project",), {})
     assert server(parsed, "wiki").transport == "streamable_http"
     assert parsed.origins[VariantKey("mail")]["command"].file.endswith("home/.kode.json")
 
@@ -99,11 +107,15 @@ def test_where_a_process_starts_and_its_file_of_variables_are_taken_over() -> No
     window = {"command": "x", "cwd": "${workspaceFolder}", "timeout": 600_000}
     parsed = mcp_servers(one=one, window=window)
     spec = server(parsed, "one")
-    assert (spec.cwd, spec.env_file, spec.call_timeout) == ("${HOME}/a", "/srv/.env", 90)
+    assert (part(spec).cwd, part(spec).env_file, spec.call_timeout) == (
+        "${HOME}/a",
+        "/srv/.env",
+        90,
+    )
     (warning,) = about(parsed, "window")
     assert (warning.severity, warning.reason) == ("warning", "KEY_NOT_TAKEN_OVER")
     assert "only the client can fill in the variables of its path" in warning.message
-    assert (server(parsed, "window").cwd, server(parsed, "window").call_timeout) == ("", 600)
+    assert (part(server(parsed, "window")).cwd, server(parsed, "window").call_timeout) == ("", 600)
 
 
 def prefixes(parsed: ParsedConfig) -> dict[str, list[str]]:
@@ -175,7 +187,7 @@ def test_a_client_without_servers_has_none() -> None:
 
 def test_vs_code_settings_hold_servers_under_mcp() -> None:
     text = '{"editor.fontSize": 12, "mcp": {"servers": {"a": {"command": "x"}}}}'
-    assert server(parse_text(text, "settings.json"), "a").command == "x"
+    assert part(server(parse_text(text, "settings.json"), "a")).command == "x"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +258,7 @@ def test_a_command_and_a_url_without_a_type_refuse_the_server() -> None:
 
 def test_numbers_and_booleans_of_the_environment_are_texts() -> None:
     spec = server(mcp_servers(a={"command": "x", "env": {"N": 8080, "B": True, "C": False}}), "a")
-    assert {name: value.text for name, value in spec.env.items()} == {
+    assert {name: value.text for name, value in part(spec).env.items()} == {
         "N": "8080",
         "B": "true",
         "C": "false",
@@ -278,7 +290,7 @@ def test_headers_of_codex_name_variables() -> None:
         "startup_timeout_sec": 7,
     }
     spec = server(mcp_servers(a=entry), "a")
-    assert spec.headers == {
+    assert part(spec).headers == {
         "X-B": Value("literal", "b"),
         "Authorization": Value("literal", "Bearer ${TOKEN}"),
         "X-A": Value("env", "A"),
@@ -288,6 +300,6 @@ def test_headers_of_codex_name_variables() -> None:
 
 def test_zed_and_opencode_keep_servers_under_keys_of_their_own() -> None:
     zed = {"context_servers": {"a": {"command": "x", "args": []}}, "theme": "One"}
-    assert server(parse_text(json.dumps(zed), "settings.json"), "a").command == "x"
+    assert part(server(parse_text(json.dumps(zed), "settings.json"), "a")).command == "x"
     code = {"mcp": {"a": {"type": "local", "command": ["x", "-y"], "enabled": True}}}
-    assert server(parse_text(json.dumps(code), "opencode.json"), "a").args == ("-y",)
+    assert part(server(parse_text(json.dumps(code), "opencode.json"), "a")).args == ("-y",)

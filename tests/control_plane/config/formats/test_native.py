@@ -2,7 +2,9 @@
 
 import pytest
 from tests.control_plane.config.parsing import parse
+from tests.specs import part
 
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import (
     InstancePolicy,
     Limits,
@@ -79,7 +81,7 @@ def test_the_designs_example_becomes_typed_specs() -> None:
     parsed = parse(EXAMPLE)
     assert (parsed.issues, parsed.rejected, parsed.broken) == ((), frozenset(), False)
     assert parsed.servers == {
-        VariantKey("playwright"): ServerSpec(
+        VariantKey("playwright"): server_spec(
             key=VariantKey("playwright"),
             transport="stdio",
             command="npx",
@@ -97,7 +99,7 @@ def test_the_designs_example_becomes_typed_specs() -> None:
                 Transform("suffix", "_x"),
             ),
         ),
-        VariantKey("remote"): ServerSpec(
+        VariantKey("remote"): server_spec(
             key=VariantKey("remote"),
             transport="streamable_http",
             url="http://127.0.0.1:3000/mcp",
@@ -110,7 +112,7 @@ def test_the_designs_example_becomes_typed_specs() -> None:
 def test_every_key_reaches_its_place_in_the_spec() -> None:
     parsed = parse(EVERY_KEY)
     assert parsed.issues == ()
-    assert parsed.servers[VariantKey("all")] == ServerSpec(
+    assert parsed.servers[VariantKey("all")] == server_spec(
         key=VariantKey("all"),
         transport="stdio",
         truely_stateless=True,
@@ -175,7 +177,7 @@ def test_a_duration_is_seconds_or_numbers_with_units(written: str, seconds: floa
     ],
 )
 def test_a_memory_limit_is_bytes_or_a_number_with_a_unit(written: str, size: int) -> None:
-    assert one(f"    limits: {{memory: {written}}}").limits.memory_bytes == size
+    assert part(one(f"    limits: {{memory: {written}}}")).limits.memory_bytes == size
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_a_memory_limit_is_bytes_or_a_number_with_a_unit(written: str, size: int
     ],
 )
 def test_a_sandbox_is_a_switch_or_says_what_stays_open(written: str, sandbox: Sandbox) -> None:
-    assert one(f"    sandbox: {written}").sandbox == sandbox
+    assert part(one(f"    sandbox: {written}")).sandbox == sandbox
 
 
 @pytest.mark.parametrize(
@@ -200,12 +202,12 @@ def test_a_sandbox_is_a_switch_or_says_what_stays_open(written: str, sandbox: Sa
     ["auto", "legacy", "2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"],
 )
 def test_a_protocol_version_needs_no_quotes(protocol: str) -> None:
-    assert one(f"    protocol: {protocol}").protocol == protocol
+    assert part(one(f"    protocol: {protocol}")).protocol == protocol
 
 
 def test_words_that_older_yaml_takes_for_booleans_are_text() -> None:
     spec = one("    env: {A: yes, B: off, C: 12:30:45}")
-    assert [value.text for value in spec.env.values()] == ["yes", "off", "12:30:45"]
+    assert [value.text for value in part(spec).env.values()] == ["yes", "off", "12:30:45"]
 
 
 def test_a_disabled_server_is_absent_and_not_rejected() -> None:
@@ -244,7 +246,7 @@ def test_an_alias_repeats_what_its_anchor_holds() -> None:
         "  a: {transport: stdio, command: x, env: &env {A: '1'}}\n"
         "  b: {transport: stdio, command: x, env: *env}\n"
     )
-    assert parsed.servers[VariantKey("b")].env == {"A": Value("literal", "1")}
+    assert part(parsed.servers[VariantKey("b")]).env == {"A": Value("literal", "1")}
 
 
 def test_a_byte_order_mark_is_no_part_of_the_file() -> None:

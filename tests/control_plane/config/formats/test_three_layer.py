@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.control_plane.config.parsing import load
+from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
@@ -17,8 +18,11 @@ HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'
 def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
     parsed = load(LAYERS / "system.yaml")
     files = parsed.servers[VariantKey("files")]
-    assert (files.transport, files.command) == ("stdio", "npx")
-    assert files.env == {"ROOT": Value("literal", "reports"), "PAGE_SIZE": Value("literal", "20")}
+    assert (files.transport, part(files).command) == ("stdio", "npx")
+    assert part(files).env == {
+        "ROOT": Value("literal", "reports"),
+        "PAGE_SIZE": Value("literal", "20"),
+    }
     assert files.tools == NameFilter(whitelist=("read_file", "list_files"))
 
 
@@ -26,10 +30,10 @@ def test_a_class_is_a_python_server_that_is_handed_its_parameters() -> None:
     parsed = load(LAYERS / "system.yaml")
     assert parsed.rejected == set()
     knowledge = parsed.servers[VariantKey("knowledge")]
-    assert (knowledge.transport, knowledge.module) == ("python", "acme.knowledge")
-    assert knowledge.class_name == "KnowledgeServer"
-    assert knowledge.config == '{"url":"${KNOWLEDGE_URL:-http://localhost:6333}"}'
-    assert knowledge.env == {}
+    assert (knowledge.transport, part(knowledge).module) == ("python", "acme.knowledge")
+    assert part(knowledge).class_name == "KnowledgeServer"
+    assert part(knowledge).config == '{"url":"${KNOWLEDGE_URL:-http://localhost:6333}"}'
+    assert part(knowledge).env == {}
 
 
 def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others(
@@ -43,10 +47,9 @@ def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others
     words = [f"system={LAYERS / 'system.yaml'}", f"domain=acme:{domain}"]
     parsed = load(*words)
     knowledge = parsed.servers[VariantKey("knowledge", "acme")]
-    assert knowledge.config == '{"collection":"acme","url":"http://b"}'
+    assert part(knowledge).config == '{"collection":"acme","url":"http://b"}'
     files = parsed.servers[VariantKey("files", "acme")]
-    assert files.env["ROOT"] == Value("literal", "acme")
-    assert files.config == ""
+    assert part(files).env["ROOT"] == Value("literal", "acme")
 
 
 def test_permissions_are_kept_as_they_stand() -> None:
@@ -59,8 +62,8 @@ def test_a_domain_overrides_parameters_enables_and_declares_nothing() -> None:
     words = [f"system={LAYERS / 'system.yaml'}", f"domain={LAYERS / 'tenants'}"]
     parsed = load(*words)
     acme, globex = VariantKey("files", "acme"), VariantKey("files", "globex")
-    assert parsed.servers[acme].env["ROOT"] == Value("literal", "acme")
-    assert parsed.servers[acme].env["PAGE_SIZE"] == Value("literal", "20")
+    assert part(parsed.servers[acme]).env["ROOT"] == Value("literal", "acme")
+    assert part(parsed.servers[acme]).env["PAGE_SIZE"] == Value("literal", "20")
     assert parsed.servers[globex].hidden
     assert VariantKey("spare", "acme") in parsed.servers
     assert VariantKey("spare") not in parsed.servers
@@ -78,7 +81,11 @@ def test_a_domain_alone_lies_over_the_file_that_it_inherits() -> None:
 def test_what_env_says_itself_wins_over_override_and_that_over_config() -> None:
     entry = "{command: x, config: {a: 1, b: 1, c: 1}, override: {b: 2, c: 2}, env: {C: '3'}}"
     spec = parse_text(f"{HEAD}servers: {{s: {entry}}}\n", "s.yaml").servers[VariantKey("s")]
-    assert {name: value.text for name, value in spec.env.items()} == {"A": "1", "B": "2", "C": "3"}
+    assert {name: value.text for name, value in part(spec).env.items()} == {
+        "A": "1",
+        "B": "2",
+        "C": "3",
+    }
 
 
 def test_a_parameter_that_no_variable_can_hold_is_an_error() -> None:

@@ -1,11 +1,14 @@
 """Merge rules: what each layer may say, and what a tenant gets of it."""
 
 import pytest
+from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.spec.model import Value, VariantKey, hidden_spec
+from leaseway.spec.kinds.remote import RemotePart
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import Value, VariantKey
 
 SYSTEM = """\
 version: 1
@@ -51,9 +54,9 @@ def test_a_domain_overrides_variables_one_by_one_and_other_values_whole() -> Non
     spec = layered("on: { env: { B: c }, args: [y, z] }", system=system).servers[
         VariantKey("on", T)
     ]
-    assert spec.env == {"A": Value("literal", "a"), "B": Value("literal", "c")}
-    assert spec.args == ("y", "z")
-    assert spec.command == "on"
+    assert part(spec).env == {"A": Value("literal", "a"), "B": Value("literal", "c")}
+    assert part(spec).args == ("y", "z")
+    assert part(spec).command == "on"
     assert [step.add for step in spec.transforms] == ["on_"]
 
 
@@ -111,7 +114,7 @@ def test_a_domain_sets_values_that_the_system_states_or_opens_and_no_other() -> 
     system = SYSTEM.replace("args: [x]", "domain_may: [env.NEW, call_timeout]")
     spec = layered("on: { env: { NEW: n }, call_timeout: 5 }", system=system)
     assert spec.issues == ()
-    assert spec.servers[VariantKey("on", T)].env["NEW"] == Value("literal", "n")
+    assert part(spec.servers[VariantKey("on", T)]).env["NEW"] == Value("literal", "n")
 
 
 def test_a_filter_of_a_domain_narrows_and_never_widens() -> None:
@@ -155,14 +158,14 @@ def test_a_session_may_change_anything_and_declare_servers() -> None:
         "  new: { transport: stdio, command: n }"
     )
     on = parsed.servers[VariantKey("on")]
-    assert (on.transport, on.url, on.command, on.env) == ("streamable_http", "http://b/mcp", "", {})
-    assert parsed.servers[VariantKey("new")].command == "n"
+    assert (on.transport, on.part) == ("streamable_http", RemotePart(url="http://b/mcp"))
+    assert part(parsed.servers[VariantKey("new")]).command == "n"
     assert parsed.issues == ()
 
 
 def test_a_session_lies_over_every_domain() -> None:
     parsed = layered("on: { env: { A: t, B: t } }", "on: { env: { B: s } }")
-    env = parsed.servers[VariantKey("on", T)].env
+    env = part(parsed.servers[VariantKey("on", T)]).env
     assert {name: value.text for name, value in env.items()} == {"A": "t", "B": "s"}
 
 

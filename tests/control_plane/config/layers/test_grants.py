@@ -1,6 +1,7 @@
 """A tenant's layer reads the references that the system layer grants to it, and no other."""
 
 import pytest
+from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
@@ -63,7 +64,7 @@ def test_a_reference_that_is_not_granted_is_refused_by_name(value: str, tenants:
 def test_a_granted_reference_is_the_tenants_own(value: str, pattern: str, expected: Value) -> None:
     found = parsed(value, granting(pattern))
     assert found.issues == ()
-    assert found.servers[ACME].env["A"] == expected
+    assert part(found.servers[ACME]).env["A"] == expected
 
 
 def test_a_granted_file_carries_the_patterns_that_the_worker_checks_its_target_with() -> None:
@@ -75,7 +76,7 @@ def test_a_granted_file_carries_the_patterns_that_the_worker_checks_its_target_w
 def test_what_the_server_reads_anyway_needs_no_grant() -> None:
     found = parsed("{ env: COMMON_TOKEN }", key="env: { B: VALUE }")
     assert found.issues == ()
-    assert found.servers[ACME].env["B"] == Value("env", "COMMON_TOKEN")
+    assert part(found.servers[ACME]).env["B"] == Value("env", "COMMON_TOKEN")
 
 
 def test_a_grant_of_a_folder_does_not_lead_out_of_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
+from tests.specs import part
 
 from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.model import NO_AUTH, Auth, ServerSpec, Value
@@ -29,8 +30,8 @@ def text_of(body: str, transport: str = "streamable_http") -> str:
 def test_every_transport_with_an_address_accepts_client_credentials(transport: str) -> None:
     spec = remote(MINIMAL, transport)
     values = {"client_id": Value("literal", "me"), "client_secret": Value("secret", "WORD")}
-    assert spec.auth == Auth("client_credentials", values=values)
-    assert decode_spec(spec.key, encode_spec(spec)).auth == spec.auth
+    assert part(spec).auth == Auth("client_credentials", values=values)
+    assert part(decode_spec(spec.key, encode_spec(spec))).auth == part(spec).auth
     assert {"auth.client_id", "auth.client_secret"} <= spec.values.keys()
 
 
@@ -41,26 +42,26 @@ def test_all_that_a_grant_says_reaches_the_worker() -> None:
         " issuer: 'https://login.example.com/realm', resource: 'https://a/mcp'}}"
     )
     spec = remote(body)
-    assert decode_spec(spec.key, encode_spec(spec)).auth == spec.auth
-    assert spec.auth.scopes == ("read", "write:all")
-    assert spec.auth.values["private_key"] == Value("file", "/k.pem")
+    assert part(decode_spec(spec.key, encode_spec(spec))).auth == part(spec).auth
+    assert part(spec).auth.scopes == ("read", "write:all")
+    assert part(spec).auth.values["private_key"] == Value("file", "/k.pem")
 
 
 def test_logins_of_tenants_need_no_client() -> None:
     spec = remote("auth: {authorization_code: {for: tenant}}")
-    assert spec.auth == Auth("authorization_code", "tenant")
+    assert part(spec).auth == Auth("authorization_code", "tenant")
     body = (
         "auth: {authorization_code: {for: tenant, redirect_port: 8123,"
         " client_metadata_url: 'https://example.com/client.json'}}"
     )
     spec = remote(body)
-    assert decode_spec(spec.key, encode_spec(spec)).auth == spec.auth
-    assert spec.auth.redirect_port == 8_123
+    assert part(decode_spec(spec.key, encode_spec(spec))).auth == part(spec).auth
+    assert part(spec).auth.redirect_port == 8_123
 
 
 def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None:
     plain, one, other = remote("enabled: true"), remote(MINIMAL), remote(MINIMAL.replace("me", "i"))
-    assert plain.auth == NO_AUTH
+    assert part(plain).auth == NO_AUTH
     assert len({plain.launch_hash, one.launch_hash, other.launch_hash}) == 3
 
 

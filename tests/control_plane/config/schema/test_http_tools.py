@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.control_plane.config.parsing import load, only_issue, parse_server, spec_of
+from tests.specs import part
 
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.detection import parse_text
@@ -14,6 +15,7 @@ from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.core.catalog.exposure import transformed
 from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.model import VariantKey
 from leaseway.wire.names import is_valid_name
 
@@ -38,7 +40,7 @@ def only_error(tools: str) -> ConfigIssue:
 
 
 def tool(line: str) -> HttpTool:
-    (made,) = spec_of(parse(f"      - {line}\n")).http_tools
+    (made,) = spec_of(parse(f"      - {line}\n")).part_as(HttpApiPart).http_tools
     return made
 
 
@@ -197,9 +199,12 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
     assert [issue.reason for issue in parsed.issues] == ["OPERATION_SKIPPED"]
     assert "TRACE /y does not become a tool" in parsed.issues[0].message
     spec = parsed.servers[VariantKey("s")]
-    assert spec.url == "https://a.example/v1"
-    assert [(each.name, each.method) for each in spec.http_tools] == [("x", "GET"), ("y", "POST")]
-    assert not spec.http_tools[0].parameters  # the server's own headers set it
+    assert part(spec).url == "https://a.example/v1"
+    assert [(each.name, each.method) for each in part(spec).http_tools] == [
+        ("x", "GET"),
+        ("y", "POST"),
+    ]
+    assert not part(spec).http_tools[0].parameters  # the server's own headers set it
     assert parsed.followed == {tmp_path / "api.json"}
     values = {each.key: each.value for each in effective_values(parsed, parse_sources([str(path)]))}
     assert values["openapi"] == ["x: GET /x", "y: POST /z"]
@@ -237,7 +242,7 @@ def test_another_server_gets_credentials_only_if_the_operator_says_so(tmp_path: 
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
     assert "'a' and 1 more of the document has its own server, https://uploads" in issue.message
-    tools = parsed.servers[VariantKey("s")].http_tools
+    tools = part(parsed.servers[VariantKey("s")]).http_tools
     assert [(tool.base_url, tool.send_credentials) for tool in tools] == [
         (UPLOADS, False),
         (f"{UPLOADS}/v2", False),
@@ -246,7 +251,7 @@ def test_another_server_gets_credentials_only_if_the_operator_says_so(tmp_path: 
     trusting = f"openapi: {{ source: api.json, send_credentials_to: ['{UPLOADS}:443'] }}"
     parsed = load(_with_other_servers(tmp_path, f"{trusting}, {headers}"))
     assert not parsed.issues
-    tools = parsed.servers[VariantKey("s")].http_tools
+    tools = part(parsed.servers[VariantKey("s")]).http_tools
     assert [tool.send_credentials for tool in tools] == [True, True, False]
     parsed = load(_with_other_servers(tmp_path, "openapi: api.json"))
     assert not parsed.issues, "there is nothing that could be sent"
@@ -272,11 +277,11 @@ def test_names_of_operations_leave_room_for_what_the_transform_adds(tmp_path: Pa
         "servers:\n  github: { transport: http_api, openapi: api.json }\n"
     )
     first, again = (load(path).servers[VariantKey("github")] for _ in range(2))
-    names = [tool.name for tool in first.http_tools]
+    names = [tool.name for tool in part(first).http_tools]
     assert all(is_valid_name(transformed(name, first.transforms)) for name in names)
     assert [len(name) for name in names] == [55, 55, 55, 5]
     assert len(set(names)) == len(names)
-    assert names == [tool.name for tool in again.http_tools]
+    assert names == [tool.name for tool in part(again).http_tools]
     assert names[3] == "short"
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.control_plane.config.parsing import load, parse_server, spec_of
+from tests.specs import part
 
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.codec import decode_spec, encode_spec
-from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.builtin import Builtin
+from leaseway.spec.model import ServerSpec, Value, VariantKey
 
 WRITES = "transport: builtin, roots: [/a], commands: [git status]"
 PYTHON = "transport: python, module: tools.weather, class: Weather"
@@ -27,8 +29,8 @@ def test_a_class_is_handed_any_mapping_with_its_references() -> None:
         f"{PYTHON}, config: {{url: '${{URL}}', n: 1, deep: [{{token: {{secret: t}}}}, null, true]"
         "}, env: {A: b}, limits: {cpu: 1}, sandbox: true, inherit_env: none"
     )
-    assert (spec.module, spec.class_name) == ("tools.weather", "Weather")
-    assert json.loads(spec.config) == {
+    assert (part(spec).module, part(spec).class_name) == ("tools.weather", "Weather")
+    assert json.loads(part(spec).config) == {
         "url": "${URL}",
         "n": 1,
         "deep": [{"token": {"secret": "t"}}, None, True],
@@ -45,14 +47,14 @@ def test_what_is_on_of_a_builtin_server_travels() -> None:
         "transport: builtin, tools: [read_file, execute_command, http_get], roots: ['${ROOT}', /b],"
         " commands: ['git log *'], hosts: ['*.example.com', 10.0.0.0/8]"
     )
-    assert spec.builtin == Builtin(
+    assert part(spec).builtin == Builtin(
         ("read_file", "execute_command", "http_get"),
         ("${ROOT}", "/b"),
         ("git log *",),
         ("*.example.com", "10.0.0.0/8"),
     )
     travelled = decode_spec(spec.key, encode_spec(spec))
-    assert travelled.builtin == spec.builtin
+    assert part(travelled).builtin == part(spec).builtin
     assert travelled.launch_hash == spec.launch_hash
     python = server(f"{PYTHON}, config: {{a: 1}}")
     assert decode_spec(python.key, encode_spec(python)).launch_hash == python.launch_hash
@@ -79,7 +81,7 @@ def test_patterns_switch_tools_on_too() -> None:
     spec = server(
         "transport: builtin, roots: [.], tools: {whitelist: ['*_file'], blacklist: ['*']}"
     )
-    assert spec.builtin.tools == ("read_file", "write_file", "edit_file", "delete_file")
+    assert part(spec).builtin.tools == ("read_file", "write_file", "edit_file", "delete_file")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +187,8 @@ def test_a_domain_narrows_the_tools_and_merges_the_config_by_name(tmp_path: Path
     parsed = layered(tmp_path, "kit: {tools: [list_files]}\n  class: {config: {b: 3}}")
     assert parsed.issues == ()
     kit, made = (parsed.servers[VariantKey(name, "acme")] for name in ("kit", "class"))
-    assert kit.builtin == Builtin(("list_files",), ("docs",))
-    assert json.loads(made.config) == {"a": 1, "b": 3}
+    assert part(kit).builtin == Builtin(("list_files",), ("docs",))
+    assert json.loads(part(made).config) == {"a": 1, "b": 3}
 
 
 def layered(folder: Path, entry: str) -> ParsedConfig:
@@ -201,7 +203,7 @@ _IMAGE = "transport: stdio, image: 'registry.example/tickets:1.2'"
 
 def test_an_image_needs_no_command() -> None:
     spec = server(f"{_IMAGE}, args: [--fast]")
-    assert (spec.image, spec.command, spec.args) == (
+    assert (part(spec).image, part(spec).command, part(spec).args) == (
         "registry.example/tickets:1.2",
         "",
         ("--fast",),
@@ -213,7 +215,7 @@ def test_an_image_and_its_template_travel_and_belong_to_the_launch() -> None:
     template = "podTemplate: {metadata: {labels: {a: b}}, spec: {nodeSelector: {disk: ssd}}}"
     plain, made = server(_IMAGE), server(f"{_IMAGE}, {template}")
 
-    assert json.loads(made.pod_template) == {
+    assert json.loads(part(made).pod_template) == {
         "metadata": {"labels": {"a": "b"}},
         "spec": {"nodeSelector": {"disk": "ssd"}},
     }
@@ -226,7 +228,7 @@ def test_a_template_keeps_its_text_so_that_an_upgrade_restarts_nothing() -> None
     template = "podTemplate: {spec: {nodeSelector: {zone: é, disk: ssd}}, metadata: {labels: {}}}"
     made = server(f"{_IMAGE}, {template}")
 
-    assert made.pod_template == (
+    assert part(made).pod_template == (
         r'{"spec":{"nodeSelector":{"zone":"\u00e9","disk":"ssd"}},"metadata":{"labels":{}}}'
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
+from tests.specs import part
 
 from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.model import ServerSpec, Value
@@ -43,16 +44,16 @@ def test_a_proxy_is_an_address_a_reference_or_its_parts(
     transport: str, body: str, parts: dict[str, tuple[str, str]]
 ) -> None:
     spec = http(body, transport)
-    assert {name: (each.kind, each.text) for name, each in spec.proxy.items()} == parts
-    assert decode_spec(spec.key, encode_spec(spec)).proxy == spec.proxy
+    assert {name: (each.kind, each.text) for name, each in part(spec).proxy.items()} == parts
+    assert part(decode_spec(spec.key, encode_spec(spec))).proxy == part(spec).proxy
     assert {f"proxy.{name}" for name in parts} <= spec.values.keys()
 
 
 def test_a_proxy_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None:
     plain, direct, other = http("enabled: true"), http("proxy: none"), http("proxy: 'http://p'")
-    assert plain.proxy == {}
+    assert part(plain).proxy == {}
     assert len({plain.launch_hash, direct.launch_hash, other.launch_hash}) == 3
-    assert direct.proxy == {"url": Value("literal", "none")}
+    assert part(direct).proxy == {"url": Value("literal", "none")}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.control_plane.config.parsing import load
+from tests.specs import part
 
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.detection import parse_text
@@ -16,7 +17,8 @@ from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.control_plane.config.openapi.writing import native_server
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.codec import decode_spec, encode_spec
-from leaseway.spec.model import Credential, Value, VariantKey
+from leaseway.spec.kinds.http_api import Credential
+from leaseway.spec.model import Value, VariantKey
 
 SCHEMES: dict[str, Any] = {
     "bearerAuth": {"type": "http", "scheme": "bearer"},
@@ -58,7 +60,7 @@ def test_a_credential_says_itself_what_it_is() -> None:
     )
     assert not parsed.issues, parsed.issues
     spec = parsed.servers[VariantKey("s")]
-    assert spec.security == {
+    assert part(spec).security == {
         "a": Credential("query", "key", Value("secret", "k")),
         "b": Credential("basic", "ann", Value("file", "/run/p")),
         "c": Credential("cookie", "sid", Value("literal", "${SID}")),
@@ -75,12 +77,12 @@ def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> N
     parsed = load(path)
     assert not parsed.issues, parsed.issues
     spec = parsed.servers[VariantKey("s")]
-    assert spec.security == {
+    assert part(spec).security == {
         "keyAuth": Credential("query", "api_key", Value("secret", "k")),
         "bearerAuth": Credential("bearer", "", Value("env", "TOKEN")),
     }
     # What a credential sets is no parameter of the tool.
-    assert [each.name for each in spec.http_tools[0].parameters] == ["n"]
+    assert [each.name for each in part(spec).http_tools[0].parameters] == ["n"]
     values = {each.key: each.value for each in effective_values(parsed, parse_sources([str(path)]))}
     assert values["security.keyAuth"] == {
         "type": "query", "name": "api_key", "value": {"secret": "k"},
@@ -151,13 +153,13 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     path = with_document(tmp_path, "security: { keyAuth: { secret: k } }")
     (tmp_path / "api.json").write_text(json.dumps(document))
     spec = load(path).servers[VariantKey("s")]
-    assert {each.name: each.is_anonymous for each in spec.http_tools} == {
+    assert {each.name: each.is_anonymous for each in part(spec).http_tools} == {
         "open": True, "closed": False, "either": False,
     }  # fmt: skip
     assert decode_spec(spec.key, encode_spec(spec)).launch_hash == spec.launch_hash
     written = native_server(import_document(document), "s", "api.json")
     again = parse_text(written, "mcp.yaml").servers[VariantKey("s")]
-    assert again.http_tools == spec.http_tools
+    assert part(again).http_tools == part(spec).http_tools
 
 
 def test_the_security_of_a_tool_is_an_empty_list_or_a_mistake() -> None:

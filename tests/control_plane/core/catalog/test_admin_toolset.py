@@ -15,7 +15,8 @@ from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.records import WorkerReport
-from leaseway.spec.model import VariantKey, hidden_spec
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
 

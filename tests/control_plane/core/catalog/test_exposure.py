@@ -15,6 +15,7 @@ from leaseway.control_plane.core.catalog.exposure import (
     transformed,
 )
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.spec.name_filters import NameFilter
 
@@ -28,7 +29,7 @@ def server(
     transforms: tuple[Transform, ...] = (),
 ) -> ServerSpec:
     """Return a server with one filter, of its tools and of its prompts."""
-    return ServerSpec(
+    return server_spec(
         VariantKey("time"),
         "stdio",
         tools=NameFilter(whitelist, blacklist),
@@ -247,7 +248,7 @@ def test_a_huge_name_with_control_characters_makes_a_short_plain_message() -> No
 
 
 def test_a_tenants_problems_carry_the_tenant() -> None:
-    spec = ServerSpec(VariantKey("time", "acme"), "stdio")
+    spec = server_spec(VariantKey("time", "acme"), "stdio")
     (problem,) = expose(spec, ["no good"]).problems
     assert problem.tenant == "acme"
     assert problem.message.startswith("Server 'time' of tenant 'acme': ")

@@ -12,7 +12,8 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench
 
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Value, VariantKey
 from leaseway.wire.errors import Fault, Reason
 
 KINDS = [(), ("--sse",), ("--legacy",), ("--legacy", "--sse")]
@@ -315,6 +316,6 @@ async def test_an_unreachable_server_fails_the_start_with_one_sentence(bench: Be
 
 
 async def test_an_invalid_url_is_named(bench: Bench) -> None:
-    fault = await bench.fails(ServerSpec(VariantKey("odd"), "streamable_http", url="what"))
+    fault = await bench.fails(server_spec(VariantKey("odd"), "streamable_http", url="what"))
     assert fault.metadata["problem"] == "START_FAILED"
     assert "odd" in fault.message

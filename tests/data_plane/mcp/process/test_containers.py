@@ -20,7 +20,9 @@ from leaseway.data_plane.mcp.process.containers import (
     run_command,
 )
 from leaseway.data_plane.mcp.process.failures import describe_container
-from leaseway.spec.model import Limits, Sandbox, ServerSpec, VariantKey, image_fault
+from leaseway.spec.kinds.container import image_fault
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Limits, Sandbox, VariantKey
 from leaseway.wire.errors import Fault
 
 _OPEN = (Limits(), Sandbox())
@@ -68,7 +70,7 @@ async def test_variables_of_a_container_do_not_control_its_client_on_the_worker(
     engine = tmp_path / "docker"
     engine.write_text("#!/bin/sh\n")
     engine.chmod(0o755)
-    spec = ServerSpec(VariantKey("x"), "stdio", image="image:1")
+    spec = server_spec(VariantKey("x"), "stdio", image="image:1")
     odd = {"LD_PRELOAD": "/srv/x.so", "LD_AUDIT": "/srv/y.so", "HOME": "/srv", "GODEBUG": "x=1"}
     prepared = Containers({"PATH": str(tmp_path)}, "token").prepare(
         spec, ResolvedValues(image="image:1", env={**odd, "MODE": "x"})

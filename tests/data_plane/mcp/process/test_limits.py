@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, is_alive
+from tests.specs import part
 
 from leaseway.data_plane.mcp.process import launch
 from leaseway.data_plane.mcp.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
 from leaseway.data_plane.mcp.process.limits import KernelLimits, plan_limits
-from leaseway.spec.model import Limits, ServerSpec, Value, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import Limits, Value, VariantKey
 from leaseway.wire.bounds import MIB
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
@@ -141,7 +143,7 @@ async def test_a_start_that_fails_leaves_no_cgroup(bench: Bench, tmp_path: Path)
     script.chmod(0o755)
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     for command in (script, tmp_path / "broken", tmp_path / "absent"):
-        spec = ServerSpec(VariantKey("x"), "stdio", command=str(command), limits=EVERYTHING)
+        spec = server_spec(VariantKey("x"), "stdio", command=str(command), limits=EVERYTHING)
         await bench.fails(spec)
     await asyncio.gather(*(instance.close() for instance in bench.instances))
     for folder in bench.reaper.cgroups._folders.values():
@@ -154,12 +156,12 @@ async def test_a_process_without_the_mark_and_the_group_is_killed_by_its_cgroup(
 ) -> None:
     script = 'env -i setsid sleep 600 & exec "$0" "$@"'
     spec = bench.stdio("nosy", limits=Limits(processes=32))
-    spec = ServerSpec(
+    spec = server_spec(
         VariantKey("x"),
         "stdio",
         command="sh",
-        args=("-c", script, spec.command, *spec.args),
-        limits=spec.limits,
+        args=("-c", script, part(spec).command, *part(spec).args),
+        limits=part(spec).limits,
     )
     instance = await bench.start(spec)
     (folder,) = cgroup_folders(instance.pid or 0)
@@ -194,7 +196,7 @@ async def test_a_limited_server_has_three_descriptors_and_the_usual_signals(
 
 
 async def test_a_missing_command_of_a_limited_server_is_named(bench: Bench) -> None:
-    spec = ServerSpec(VariantKey("x"), "stdio", command="no-such-command", limits=EVERYTHING)
+    spec = server_spec(VariantKey("x"), "stdio", command="no-such-command", limits=EVERYTHING)
     fault = await bench.fails(spec)
     assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
     assert "no-such-command" in fault.message

@@ -14,6 +14,7 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import SERVERS, until
 
 from leaseway.data_plane.mcp.process.reaper_main import remove_tree
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Sandbox, Value
 
@@ -25,7 +26,8 @@ import asyncio, os, sys
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 
 class InstanceListener:
     on_closed = on_tools_changed = on_disconnected = on_warning = print
@@ -35,7 +37,7 @@ async def main():
     reaper = Reaper()
     args = tuple(sys.argv[1:])
     key = VariantKey("x")
-    spec = ServerSpec(key, "stdio", command=sys.executable, args=args, cwd="private")
+    spec = server_spec(key, "stdio", command=sys.executable, args=args, cwd="private")
     instance = Instance(
         spec, Host(os.environ, reaper, http_client()), InstanceListener(), instance_id="i"
     )
@@ -133,7 +135,7 @@ async def test_a_sandboxed_server_may_write_to_its_private_folder(bench: Bench) 
     spec = bench.stdio("counter", cwd="private", sandbox=Sandbox(True))
     code = script % str(SERVERS / "counter.py")
     instance = await bench.start(
-        spec.__class__(
+        server_spec(
             spec.key,
             "stdio",
             command=sys.executable,

@@ -29,6 +29,7 @@ from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.process.spawner import Spawner
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.transports import stdio
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
 
@@ -39,7 +40,7 @@ STUBBORN = "trap '' TERM; sh \"$1\"; while :; do sleep 600; done"
 def stubborn() -> ServerSpec:
     """Return a cheap server that ignores SIGTERM and the end of its input."""
     args = ("-c", STUBBORN, "sh", str(SERVERS / "tiny.sh"))
-    return ServerSpec(VariantKey("stubborn"), "stdio", command="sh", args=args, protocol="legacy")
+    return server_spec(VariantKey("stubborn"), "stdio", command="sh", args=args, protocol="legacy")
 
 
 async def close_all(instances: list[Instance]) -> None:
@@ -122,7 +123,7 @@ async def test_a_command_whose_execution_hangs_delays_no_other_start(
     before = in_use()
     limits = resource.getrlimit(resource.RLIMIT_RTTIME)
     with hanging_when_executed(tmp_path / "server") as program:
-        spec = ServerSpec(VariantKey("hangs"), "stdio", command=program)
+        spec = server_spec(VariantKey("hangs"), "stdio", command=program)
         faults = [asyncio.create_task(bench.fails(spec)) for _ in range(2)]
         neighbour = await bench.start(stubborn())
         for fault in await asyncio.gather(*faults):

@@ -24,6 +24,7 @@ import asyncio, os, sys
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 
 class InstanceListener:
@@ -32,7 +33,7 @@ class InstanceListener:
 
 async def main():
     reaper = Reaper()
-    spec = ServerSpec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
+    spec = server_spec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
     host = Host(os.environ, reaper, http_client())
     instance = Instance(spec, host, InstanceListener(), instance_id="i")
     await instance.start()

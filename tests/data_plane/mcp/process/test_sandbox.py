@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, is_alive, until_exited
+from tests.specs import changed, part
 
 from leaseway.data_plane.mcp.process.sandbox.checks import run_check
 from leaseway.data_plane.mcp.process.sandbox.mounts import (
@@ -25,6 +26,7 @@ from leaseway.data_plane.mcp.process.sandbox.mounts import (
     permitted_paths,
 )
 from leaseway.data_plane.mcp.transports import stdio
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
 from leaseway.spec.policy import Permissions, ServerPolicy
 
@@ -76,13 +78,13 @@ class TestWithBubblewrap:
     async def test_it_starts_in_its_cwd_anywhere(self, bench: Bench, tmp_path: Path) -> None:
         (tmp_path / "marker").write_text("here")  # below /tmp, which is private otherwise
         for spec in (confined(bench), bench.stdio("nosy")):
-            spec = replace(spec, cwd=str(tmp_path))
+            spec = changed(spec, cwd=str(tmp_path))
             assert await ask(bench, spec, "read", path="marker") == "here"
 
     async def test_a_missing_cwd_is_named(self, bench: Bench, tmp_path: Path) -> None:
         missing = str(tmp_path / "missing")
         for spec in (confined(bench), bench.stdio("nosy")):
-            fault = await bench.fails(replace(spec, cwd=missing))
+            fault = await bench.fails(changed(spec, cwd=missing))
             assert f"its 'cwd' {missing!r} is no folder on this worker" in fault.message
 
     async def test_paths_on_its_command_line_below_tmp_are_readable(
@@ -90,8 +92,8 @@ class TestWithBubblewrap:
     ) -> None:
         server = tmp_path / "code" / "server.py"
         server.parent.mkdir()
-        shutil.copy(bench.stdio("nosy").args[0], server)
-        spec = ServerSpec(
+        shutil.copy(part(bench.stdio("nosy")).args[0], server)
+        spec = server_spec(
             VariantKey("x"),
             "stdio",
             command=sys.executable,
@@ -163,11 +165,11 @@ class TestWithBubblewrap:
             '"$1" "$2" <&3 3<&- & exec 3<&-;'
             "while true; do sleep 60 & wait $!; done"
         )
-        spec = ServerSpec(
+        spec = server_spec(
             VariantKey("x"),
             "stdio",
             command="sh",
-            args=("-c", script, "sh", sys.executable, bench.stdio("nosy").args[0]),
+            args=("-c", script, "sh", sys.executable, part(bench.stdio("nosy")).args[0]),
             env={"NOTE": Value("literal", str(note))},
             sandbox=Sandbox(enabled=True, writable_paths=(str(tmp_path),)),
         )
@@ -261,7 +263,7 @@ def fake_bwrap(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
 
 
 def touching(folder: Path) -> ServerSpec:
-    return ServerSpec(
+    return server_spec(
         VariantKey("x"),
         "stdio",
         command="touch",
@@ -311,7 +313,7 @@ def test_a_servers_own_folders_are_not_hidden_as_another_servers(
 
     def server(name: str, cwd: str = "", *writable: str) -> ServerSpec:
         sandbox = Sandbox(enabled=True, writable_paths=writable)
-        return ServerSpec(VariantKey(name), "stdio", command="x", cwd=cwd, sandbox=sandbox)
+        return server_spec(VariantKey(name), "stdio", command="x", cwd=cwd, sandbox=sandbox)
 
     spec = server("own", "/srv/own", "/data/shared")
     others = [

@@ -7,12 +7,12 @@ import platform
 import shutil
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.data_plane.mcp.conftest import Bench
+from tests.specs import changed, part
 
 from leaseway.data_plane.mcp.process.sandbox.bubblewrap import plan_sandbox
 from leaseway.data_plane.mcp.process.sandbox.checks import run_check
@@ -97,9 +97,9 @@ class TestWithBubblewrap:
         (home / "server").mkdir(parents=True)
         (home / ".ssh").mkdir()
         script = home / "server" / "nosy.py"
-        shutil.copy(bench.stdio("nosy").args[0], script)
+        shutil.copy(part(bench.stdio("nosy")).args[0], script)
         monkeypatch.setattr(Path, "home", lambda: home)
-        spec = replace(strict(bench), args=(str(script),))
+        spec = changed(strict(bench), args=(str(script),))
         async with Nosy(bench, spec) as nosy:
             assert await nosy.ask("names", path=str(home)) == ["server"]
             assert await nosy.ask("write", path=str(script)) == "OSError"
@@ -115,14 +115,14 @@ class TestWithBubblewrap:
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         script = tmp_path / "nosy.py"
-        shutil.copy(bench.stdio("nosy").args[0], script)
+        shutil.copy(part(bench.stdio("nosy")).args[0], script)
         (tmp_path / "diary").write_text("x")
         monkeypatch.setattr(Path, "home", lambda: tmp_path)
-        async with Nosy(bench, replace(strict(bench), args=(str(script),))) as nosy:
+        async with Nosy(bench, changed(strict(bench), args=(str(script),))) as nosy:
             assert await nosy.ask("names", path=str(tmp_path)) == ["nosy.py"]
 
     async def test_it_has_three_descriptors_with_a_limit(self, bench: Bench) -> None:
-        async with Nosy(bench, replace(strict(bench), limits=Limits(open_files=40))) as nosy:
+        async with Nosy(bench, changed(strict(bench), limits=Limits(open_files=40))) as nosy:
             assert await nosy.ask("descriptors") == [0, 1, 2]
 
     async def test_threads_and_children_work(self, bench: Bench) -> None:

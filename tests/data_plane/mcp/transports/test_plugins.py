@@ -10,6 +10,7 @@ import pytest
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.transport import ServerView
+from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Reason
 
@@ -29,7 +30,7 @@ def forget_transports(carriers: Path) -> None:
 
 
 def spec(transport: str, url: str = "", **more: Any) -> ServerSpec:
-    return ServerSpec(VariantKey("own", "acme"), transport, url=url, **more)
+    return server_spec(VariantKey("own", "acme"), transport, url=url, **more)
 
 
 async def test_a_factory_learns_whom_it_serves_and_what_references_stand_for(bench: Bench) -> None:

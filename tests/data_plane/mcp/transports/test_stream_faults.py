@@ -6,13 +6,13 @@ import asyncio
 import importlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import until
+from tests.specs import changed
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
@@ -78,7 +78,7 @@ async def test_a_rejected_connection_fails_with_the_reason(
 async def test_a_server_that_closes_the_connection_at_discover_is_greeted_with_initialize(
     bench: Bench, raw: RawServer, transport: str
 ) -> None:
-    spec = replace(at(bench, raw, transport, "strict"), protocol="auto")
+    spec = changed(at(bench, raw, transport, "strict"), protocol="auto")
     instance = await bench.start(spec)
     assert instance.protocol_version == "2024-11-05"
     assert await say(bench, instance, "on") == "on"

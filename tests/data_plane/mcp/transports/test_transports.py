@@ -19,7 +19,8 @@ from tests.data_plane.mcp.conftest import fault_of, serving
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
@@ -67,7 +68,7 @@ async def connected(
     elif transport in urls:
         yield await bench.start(bench.at(transport, urls[transport], **spec))
     else:
-        instance = await bench.start(ServerSpec(VariantKey("own"), transport, **spec))
+        instance = await bench.start(server_spec(VariantKey("own"), transport, **spec))
         yield instance
         await instance.close()
 

@@ -236,13 +236,13 @@ def _wanted(
         near = nearest(server, {key.server_id: None for key in servers}, 1)
         hint = f" Did you mean '{near[0]}'?" if near else " See: leaseway check"
         raise CliFailure(f"The configuration has no usable server '{server[:64]}'.{hint}", USAGE)
-    if spec.auth.subject == "service":
+    if spec.part.auth.subject == "service":
         raise CliFailure(
             f"Nobody logs in to the server {server}: its entry has no auth: {{authorization_code:"
             " {for: tenant}}, or for: user.",
             USAGE,
         )
-    if bool(user) is not (spec.auth.subject == "user"):
+    if bool(user) is not (spec.part.auth.subject == "user"):
         raise CliFailure(
             f"The server {server} has logins of tenants, not of users: omit --user."
             if user
@@ -251,5 +251,5 @@ def _wanted(
         )
     with as_failure(VaultError), as_failure(Fault):
         resolved = resolve(spec, os.environ, _Secrets(vault))
-    client = Client.of(spec.auth, resolved.auth)
-    return Wanted(server, resolved.url, spec.auth, client, tenant, user)
+    client = Client.of(spec.part.auth, resolved.auth)
+    return Wanted(server, resolved.url, spec.part.auth, client, tenant, user)

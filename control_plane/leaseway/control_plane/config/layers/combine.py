@@ -46,7 +46,9 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     Table,
     TableEntry,
 )
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
+from leaseway.spec.kinds.builtin import BuiltinPart
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
 
@@ -321,10 +323,11 @@ class _Combination:
     ) -> Iterator[ConfigIssue]:
         """Yield an error if a domain enables tools of a builtin server that are off below."""
         common = self.specs.get(VariantKey(entry.name))
-        if spec is None or spec.transport != "builtin":
+        if spec is None or not isinstance(spec.part, BuiltinPart):
             return
-        on = set(common.builtin.tools) if common is not None else set[str]()
-        more = [name for name in spec.builtin.tools if name not in on]
+        below = common.part if common is not None else None
+        on = below.builtin.tools if isinstance(below, BuiltinPart) else ()
+        more = [name for name in spec.part.builtin.tools if name not in on]
         at = next((member.at for member in entry.members if member.name == "tools"), None)
         if more and at is not None:
             message = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.schemas import References, Unsupported
-from leaseway.spec.model import CredentialKind
+from leaseway.spec.kinds.http_api import CredentialKind
 
 _PLACES: Final[Mapping[str, CredentialKind]] = {
     "header": "header",

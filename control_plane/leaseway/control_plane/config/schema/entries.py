@@ -25,8 +25,10 @@ from leaseway.control_plane.config.schema.process_servers import (
 from leaseway.control_plane.config.schema.tables import entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
+from leaseway.spec.kinds.builtin import Builtin
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.kinds.transports import is_known, known_transports
 from leaseway.spec.model import (
-    Builtin,
     InstancePolicy,
     Sandbox,
     ServerSpec,
@@ -35,7 +37,6 @@ from leaseway.spec.model import (
 )
 from leaseway.spec.name_filters import NO_FILTER
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
-from leaseway.spec.transports import is_known, known_transports
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name
 
@@ -123,11 +124,12 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
 def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerSpec:
     transforms = values.pop("transforms", defaults.transforms)
     policy = _pop_prefix(values, _POLICY)
-    return ServerSpec(
-        key=VariantKey(server_id),
+    if values["transport"] == "builtin":
+        values["builtin"] = _builtin_of(values)
+    return server_spec(
+        VariantKey(server_id),
         policy=ServerPolicy(**policy) if policy else NO_POLICY,
         instances=InstancePolicy(**_pop_prefix(values, _INSTANCES)),
-        builtin=_builtin_of(values),
         transforms=for_server(transforms, server_id),
         **values,
     )
@@ -135,8 +137,6 @@ def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerS
 
 def _builtin_of(values: dict[str, Any]) -> Builtin:
     given = Builtin(**_pop_prefix(values, _BUILTIN))
-    if values.get("transport") != "builtin":
-        return given
     return with_enabled_tools(values.get("tools", NO_FILTER), given)
 
 

@@ -29,8 +29,9 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.kinds.table import TRANSPORTS
 from leaseway.spec.lease_names import PRIVATE, depth_of_names
-from leaseway.spec.model import TRANSPORTS, Value
+from leaseway.spec.model import Value
 from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 
 MAX_ARGUMENTS: Final = 1_000

@@ -35,17 +35,16 @@ from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec import keys as declarations
 from leaseway.spec.http_tools import MAX_RETRIES
 from leaseway.spec.keys import DAY, INSTANT, Choice, Flag, OwnReader, Whole, keys_of
+from leaseway.spec.kinds.table import TRANSPORTS
+from leaseway.spec.kinds.transports import is_known, is_registered, known_transports
 from leaseway.spec.model import (
     INHERIT_ENV,
-    PROCESSES,
-    TRANSPORTS,
     Controls,
     Exposure,
     Launch,
     Naming,
 )
 from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.transports import is_known, is_registered, known_transports
 from leaseway.wire.bounds import MAX_SERVERS
 from leaseway.wire.timing.backoff import Backoff
 
@@ -369,16 +368,17 @@ _API: Final = (
 _FOR_REGISTERED: Final = frozenset(
     {"protocol", "command", "args", "env", "url", "headers", "sessionId"}
 )
+_PROCESSES: Final = frozenset({"stdio", "python", "builtin"})
 _STDIO: Final = frozenset({"stdio"})
 _NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
 _HTTP_API: Final = frozenset({"http_api"})
 _OF_KINDS: Final = (
-    (_MCP, PROCESSES | _NETWORK),
+    (_MCP, _PROCESSES | _NETWORK),
     (_COMMAND, _STDIO),
     (_CONTAINER, _STDIO),
     (_PYTHON, frozenset({"python"})),
     (_BUILTIN, frozenset({"builtin"})),
-    (_PROCESS, PROCESSES),
+    (_PROCESS, _PROCESSES),
     (_REMOTE, _NETWORK),
     (_REQUESTS, _NETWORK | _HTTP_API),
     (_STREAMABLE, frozenset({"streamable_http"})),

@@ -35,7 +35,9 @@ from leaseway.spec.builtin import (
     command_words,
     host_fault,
 )
-from leaseway.spec.model import MAX_IMAGE, Builtin, Limits, Sandbox, image_fault
+from leaseway.spec.kinds.builtin import Builtin
+from leaseway.spec.kinds.container import MAX_IMAGE, image_fault
+from leaseway.spec.model import Limits, Sandbox
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import KIB, MIB
 

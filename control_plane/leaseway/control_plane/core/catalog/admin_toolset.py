@@ -11,6 +11,7 @@ from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
+from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
@@ -19,7 +20,7 @@ _LISTING: Final = ServerListing(
 )
 
 ADMIN: Final = Served(
-    spec=ServerSpec(VariantKey(ADMIN_TOOLSET), "builtin", truely_stateless=True),
+    spec=ServerSpec(VariantKey(ADMIN_TOOLSET), "builtin", BuiltinPart(), truely_stateless=True),
     hashes=Hashes("", "", _LISTING.digest),
     listing=_LISTING,
     exposed=tuple(ExposedName(name, name) for name in TOOL_DEFINITIONS),

@@ -10,7 +10,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served, build_good
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import ServerSpec, VariantKey
 
 
 class TenantSpecs:

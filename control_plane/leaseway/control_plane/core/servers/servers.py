@@ -19,7 +19,8 @@ from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplac
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers.probing import Claim, ProbeJob, ProbeSchedule, StartedProbe
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
+from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.model import ServerSpec, VariantKey
 
 _MAX_CLAIM_ATTEMPTS: Final = 3
 _LISTS_DIFFER: Final = "LISTS_DIFFER"

@@ -48,7 +48,7 @@ class SendStage:
             label = plan.original_name
             head = live.head(active.generation.variant.toolset, label)
             request = ToolRequest(label, head, active.arguments, meta)
-            if live.spec.http_tools:
+            if live.spec.part.reads_artifacts:
                 request.read_artifact = partial(self._read_artifact, active)
         else:
             label = plan.method

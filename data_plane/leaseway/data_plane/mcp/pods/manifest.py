@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from leaseway.data_plane.core.problems import LIMIT_NOT_ENFORCED
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.spec.kinds.container import ContainerPart
 from leaseway.spec.model import Limits, ServerSpec
 
 Manifest = dict[str, Any]
@@ -67,13 +68,14 @@ def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedVa
 
     Its secret has the same name. An empty command is the image's own.
     """
-    template: Manifest = json.loads(spec.pod_template) if spec.pod_template else {}
+    part = spec.part_as(ContainerPart)
+    template: Manifest = json.loads(part.pod_template) if part.pod_template else {}
     metadata = _owned(name, owner, template.get("metadata") or {})
     metadata["annotations"] = {
         **(metadata.get("annotations") or {}),
         _SERVER: str(spec.key),
     }
-    isolated = spec.sandbox.enabled and not spec.sandbox.network
+    isolated = part.sandbox.enabled and not part.sandbox.network
     metadata["labels"][_NETWORK] = "none" if isolated else "any"
     pod: Manifest = {
         "automountServiceAccountToken": False,
@@ -85,9 +87,9 @@ def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedVa
     others = list(pod.get("containers") or [])
     own: Manifest = next((other for other in others if other.get("name") == CONTAINER), {})
     volumes = list(pod.get("volumes") or [])
-    container = _container(name, spec, resolved, own)
-    if spec.sandbox.enabled:
-        _confine(spec, container, volumes)
+    container = _container(name, part, resolved, own)
+    if part.sandbox.enabled:
+        _confine(part, container, volumes)
     pod["containers"] = [container, *(other for other in others if other is not own)]
     if volumes:
         pod["volumes"] = volumes
@@ -120,7 +122,7 @@ def _owned(name: str, owner: Owner, metadata: Mapping[str, Any]) -> Manifest:
 
 
 def _container(
-    name: str, spec: ServerSpec, resolved: ResolvedValues, template: Manifest
+    name: str, part: ContainerPart, resolved: ResolvedValues, template: Manifest
 ) -> Manifest:
     container: Manifest = {
         **template,
@@ -143,10 +145,10 @@ def _container(
     if resolved.env:
         container["envFrom"] = [*(template.get("envFrom") or []), {"secretRef": {"name": name}}]
     limits = {}
-    if spec.limits.memory_bytes is not None:
-        limits["memory"] = str(spec.limits.memory_bytes)
-    if spec.limits.cpu_cores is not None:
-        limits["cpu"] = f"{spec.limits.cpu_cores:g}"
+    if part.limits.memory_bytes is not None:
+        limits["memory"] = str(part.limits.memory_bytes)
+    if part.limits.cpu_cores is not None:
+        limits["cpu"] = f"{part.limits.cpu_cores:g}"
     if limits:
         resources = dict(template.get("resources") or {})
         resources["limits"] = {**(resources.get("limits") or {}), **limits}
@@ -154,16 +156,16 @@ def _container(
     return container
 
 
-def _confine(spec: ServerSpec, container: Manifest, volumes: list[Manifest]) -> None:
+def _confine(part: ContainerPart, container: Manifest, volumes: list[Manifest]) -> None:
     container["securityContext"] |= {
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    if spec.sandbox.strict:
+    if part.sandbox.strict:
         container["securityContext"]["seccompProfile"] = {"type": "RuntimeDefault"}
     mounts = list(container.get("volumeMounts") or [])
     existing = {mount.get("mountPath") for mount in mounts}
-    paths = ("/tmp", *spec.sandbox.writable_paths)  # noqa: S108 - in the container
+    paths = ("/tmp", *part.sandbox.writable_paths)  # noqa: S108 - in the container
     for number, path in enumerate(path for path in paths if path not in existing):
         volumes.append({"name": f"leaseway-{number}", "emptyDir": {}})
         mounts.append({"name": f"leaseway-{number}", "mountPath": path})

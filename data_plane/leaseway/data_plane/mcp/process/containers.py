@@ -26,7 +26,8 @@ from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.process.failures import not_started
-from leaseway.spec.model import Limits, Sandbox, ServerSpec, image_fault
+from leaseway.spec.kinds.container import ContainerPart, image_fault
+from leaseway.spec.model import Limits, Sandbox, ServerSpec
 
 _logger = logging.getLogger(__name__)
 _ENGINES: Final = ("docker", "podman")
@@ -106,11 +107,12 @@ class Containers:
                 raise not_started(server, "START_FAILED", text)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(engine))
+        part = spec.part_as(ContainerPart)
         name = f"leaseway-{server}-{secrets.token_hex(6)}"
         argv = run_command(
             *(engine, name, self.owner, image, command, variables),
-            limits=spec.limits,
-            sandbox=spec.sandbox,
+            limits=part.limits,
+            sandbox=part.sandbox,
             cwd=resolved.cwd,
         )
         # The client runs on the worker: a container's variables must not control the client.

@@ -23,6 +23,7 @@ from leaseway.data_plane.mcp.process.sandbox.mounts import (
     other_servers_folders,
     permitted_paths,
 )
+from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, names_in
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault
@@ -75,8 +76,9 @@ async def prepare(
         Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
             SANDBOX_NOT_AVAILABLE or SANDBOX_PATH_MISSING.
     """
-    limits, server = spec.limits, spec.key.server_id
-    plain = limits == _NO_LIMITS and not spec.sandbox.enabled
+    part, server = spec.part_as(ChildPart), spec.key.server_id
+    limits = part.limits
+    plain = limits == _NO_LIMITS and not part.sandbox.enabled
     if plain and not cwd:
         return Launch(command, environment)
     try:
@@ -86,13 +88,13 @@ async def prepare(
             if plain:
                 return Launch(command, environment, cwd=cwd)
             program = await disk.run(_find_program, server, command[0], environment, cwd)
-            if spec.sandbox.enabled:
+            if part.sandbox.enabled:
                 whole = (program, *command[1:])
                 permissions = spec.policy.permissions
-                sandbox = spec.sandbox
+                sandbox = part.sandbox
                 if not permissions.write:
                     sandbox = replace(sandbox, writable_paths=())
-                if spec.cwd == PRIVATE or names_in([spec.cwd]):
+                if part.cwd == PRIVATE or names_in([part.cwd]):
                     sandbox = replace(sandbox, writable_paths=(*sandbox.writable_paths, cwd))
                 base = cwd or str(Path.cwd())
                 paths = permitted_paths(permissions, base)
@@ -104,14 +106,14 @@ async def prepare(
     except TimeoutError:
         raise _disk_hangs(server, command[0]) from None
     command = (program, *command[1:])
-    if spec.sandbox.enabled:
+    if part.sandbox.enabled:
         command = await sandbox_command(server, plan, command)
     # No await from here on: a cancelled start would leak its cgroup.
     cgroup, limit_plan = _confine(limits, cgroups)
     if limit_plan.steps:
         command = (*launcher.COMMAND, *limit_plan.steps, "--", *command)
     return Launch(
-        command, environment, cgroup, spec.sandbox.enabled, limits, limit_plan.warnings, cwd=cwd
+        command, environment, cgroup, part.sandbox.enabled, limits, limit_plan.warnings, cwd=cwd
     )
 
 

@@ -17,7 +17,8 @@ from tests.data_plane.mcp.conftest import Bench, fault_of, until
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience, default_patience
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -79,7 +80,7 @@ def test_the_default_patience_is_as_documented() -> None:
 
 
 def test_a_leased_server_gets_its_call_timeout_after_an_abandoned_call() -> None:
-    leased = ServerSpec(VariantKey("db"), "stdio", command="db", call_timeout=90)
+    leased = server_spec(VariantKey("db"), "stdio", command="db", call_timeout=90)
     assert default_patience(leased) == Patience(30.0, 10.0, doubt=90)
     assert default_patience(replace(leased, truely_stateless=True)) == Patience(30.0, 10.0, doubt=0)
 

@@ -14,7 +14,8 @@ from tests.data_plane.mcp.conftest import Bench, serving
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
 
 KINDS = pytest.mark.parametrize(
@@ -256,7 +257,7 @@ async def test_npms_reference_server_lists_reads_completes_and_notifies(
     bench: Bench, npm_server: ServerCommand
 ) -> None:
     command, *args = [*npm_server("mcp-server-everything"), "stdio"]
-    spec = ServerSpec(VariantKey("everything"), "stdio", command=command, args=tuple(args))
+    spec = server_spec(VariantKey("everything"), "stdio", command=command, args=tuple(args))
     instance = await bench.start(spec)
     prompts_resources = await instance.list_prompts_resources(BOUND)
     assert prompts_resources.gaps == ()

@@ -32,7 +32,8 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
-from leaseway.spec.model import CREDENTIAL_KINDS, Credential, CredentialKind, Value
+from leaseway.spec.kinds.http_api import CREDENTIAL_KINDS, Credential, CredentialKind
+from leaseway.spec.model import Value
 
 MAX_CREDENTIALS: Final = 20
 """Credentials of one server."""

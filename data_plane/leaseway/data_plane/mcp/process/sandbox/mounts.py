@@ -105,7 +105,7 @@ def other_servers_folders(
     there. `base` is its working directory.
     """
     environment = surroundings.environment
-    own = {*_absolute(spec.named_folders, environment), *((base,) if spec.cwd else ())}
+    own = {*_absolute(spec.named_folders, environment), *((base,) if spec.part.cwd else ())}
     own |= set(folders(spec.policy.permissions, base))
     program = Path(command[0])
     used = {*own, base, *map(str, (program, program.resolve()))}

@@ -41,7 +41,7 @@ class RefusalPolicy:
         """
         if spec.truely_stateless:
             return cls()
-        return cls(None if spec.is_process else patience.answer)
+        return cls(None if spec.part.uses_pipes else patience.answer)
 
 
 async def until_refusing(peer: Peer, policy: RefusalPolicy) -> Fault:

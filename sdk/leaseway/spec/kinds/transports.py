@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Final
 
-from leaseway.spec.model import TRANSPORTS
+from leaseway.spec.kinds.table import TRANSPORTS
 
 TRANSPORT_GROUP: Final = "leaseway.transports"
 

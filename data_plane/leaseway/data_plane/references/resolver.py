@@ -1,0 +1,236 @@
+"""Resolves single references and variables, and collects secrets and missing references."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from leaseway.data_plane.references.files import UnreadableFile, read_file
+from leaseway.spec.lease_names import NAMES
+from leaseway.spec.model import Value
+from leaseway.spec.references import UnresolvedReference, expand, references
+from leaseway.vault.key import VaultError
+from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret
+
+_MAX_VARIABLES: Final = 1_000
+"""Variables of a file."""
+
+
+_NAME: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*")
+_DOUBLE_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
+_SINGLE_QUOTED: Final = re.compile(r"'([^']*)'\s*(?:#.*)?")
+_ESCAPE: Final = re.compile(r"\\(.)")
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+class Vault(Protocol):
+    """Secrets that are not in the environment."""
+
+    def get(self, name: str) -> str | None:
+        """Return a secret, or None if there is none of that name.
+
+        Raises:
+            VaultError: The vault cannot be read.
+        """
+
+
+class _EmptyVault:
+    def get(self, name: str) -> str | None:
+        return None
+
+
+NO_VAULT: Final[Vault] = _EmptyVault()
+
+
+class MissingReference(Exception):
+    """A reference does not resolve; the text says what is missing and what to do."""
+
+
+class BadEnvFile(ValueError):
+    """A file of variables is invalid; the message completes "the file x, ..."."""
+
+
+def parse_env_file(text: str) -> dict[str, str]:
+    r"""Return the variables of a file with one `NAME=VALUE` per line; the last of a name wins.
+
+    `export` before a name, blank lines and comments are ignored. A value in single quotes is
+    literal; in double quotes `\n`, `\t`, `\r`, `\"` and `\\` are escapes; without quotes it ends
+    at ` #`. Variables in values are not expanded.
+
+    Raises:
+        BadEnvFile: A line is not `NAME=VALUE`, or there are too many. The message has no value.
+    """
+    variables: dict[str, str] = {}
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _NAME.match(line)
+        value = None if match is None else _parse_value(line[match.end() :])
+        if match is None or value is None or "\0" in value:
+            raise BadEnvFile(f"whose line {number} is no NAME=VALUE on one line")
+        variables[match[1]] = value
+    if len(variables) > _MAX_VARIABLES:
+        raise BadEnvFile(f"which has more than {_MAX_VARIABLES} variables")
+    return variables
+
+
+def _parse_value(text: str) -> str | None:
+    if text.startswith('"'):
+        match = _DOUBLE_QUOTED.fullmatch(text)
+        if match is None:
+            return None
+        return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape[1], escape[1]), match[1])
+    if text.startswith("'"):
+        match = _SINGLE_QUOTED.fullmatch(text)
+        return None if match is None else match[1]
+    return re.split(r"\s#", text, maxsplit=1)[0].rstrip()
+
+
+class Resolver:
+    """Resolves the values of one server.
+
+    Args:
+        environment: The worker's environment, with marks for the names of a lease.
+        known: The worker's environment.
+        vault: Secrets that it does not have.
+        confined_files: Files with the patterns of paths that are granted to them.
+        on_open: Called with each file before it is opened.
+
+    Attributes:
+        known: The worker's environment.
+        secrets: The secrets among the values.
+        missing: Missing references, each with its key.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        known: Mapping[str, str],
+        vault: Vault,
+        confined_files: Mapping[str, Sequence[str]],
+        on_open: Callable[[str], None],
+    ) -> None:
+        self._confined_files = confined_files
+        self._on_open = on_open
+        self._environment = environment
+        self.known = known
+        self._vault = vault
+        self.secrets: set[str] = set()
+        self.missing: list[tuple[str, str]] = []
+
+    def value(self, key: str, value: Value, secret: bool) -> str:
+        """Return a resolved value; record a missing reference under its key."""
+        try:
+            literal = value.kind == "literal"
+            text = self._literal(value.text) if literal else self._reference(value)
+        except MissingReference as missing:
+            self.missing.append((key, str(missing)))
+            return ""
+        if secret or self._is_secret(value, text):
+            self.secrets.add(text)
+        return text
+
+    @staticmethod
+    def _is_secret(value: Value, text: str) -> bool:
+        match value.kind:
+            case "literal":
+                return False  # it is visible in the configuration
+            case "env":
+                return is_secret_variable(value.text, text)
+            case _:
+                return True
+
+    def values(self, key: str, values: Mapping[str, Value]) -> dict[str, str]:
+        """Return the resolved values of a mapping; names tell which of them are secrets."""
+        return {
+            name: self.value(f"{key}.{name}", value, looks_secret(name))
+            for name, value in values.items()
+        }
+
+    def text(self, key: str, text: str) -> str:
+        """Return a plain string with its `${NAME}` expanded."""
+        return self.value(key, Value("literal", text), secret=False)
+
+    def _literal(self, text: str) -> str:
+        try:
+            expanded = expand(text, self._environment)
+        except UnresolvedReference as error:
+            _reject_own_key(error.name)
+            raise MissingReference(
+                f"refers to ${{{error.name}}}, which is not set: set {error.name} in the worker's "
+                f"environment, or write ${{{error.name}:-default}}"
+            ) from None
+        for name, default in references(text):
+            found = self._environment.get(name)
+            if name in NAMES:
+                continue
+            if found is not None and is_secret_variable(name, found):
+                self.secrets.add(found)
+            elif default and looks_secret(name):  # other defaults are visible in the configuration
+                self.secrets.add(default)
+        return expanded
+
+    def _reference(self, value: Value) -> str:
+        if value.kind == "file":
+            return self._file(value.text)
+        _reject_own_key(value.text)
+        found = self._environment.get(value.text)
+        if found is None and value.kind == "secret":
+            found = self._from_vault(value.text)
+        if found is None:
+            raise MissingReference(
+                f"refers to the environment variable {value.text}, which is not set: set it in "
+                "the worker's environment"
+            )
+        return found
+
+    def _from_vault(self, name: str) -> str:
+        try:
+            found = self._vault.get(name)
+        except VaultError as error:
+            raise MissingReference(
+                f"refers to the secret {name}, which the worker's environment does not have, and "
+                f"its vault cannot be read ({str(error).rstrip('.')})"
+            ) from None
+        if found is None:
+            raise MissingReference(
+                f"refers to the secret {name}, which neither the worker's environment nor its "
+                f"vault has: set it there, with: leaseway vault set {name}"
+            )
+        return found
+
+    def texts(self, key: str, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return the texts of a list with their `${NAME}` expanded."""
+        return tuple(self.text(f"{key}[{index}]", text) for index, text in enumerate(texts))
+
+    def variables(self, key: str, path: str) -> dict[str, str]:
+        """Return the variables of a file; record what is wrong with it."""
+        try:
+            found = parse_env_file(self._file(path))
+        except MissingReference as missing:
+            self.missing.append((key, str(missing)))
+            return {}
+        except BadEnvFile as error:
+            self.missing.append((key, f"refers to the file {path}, {error}"))
+            return {}
+        self.secrets.update(text for name, text in found.items() if is_secret_variable(name, text))
+        return found
+
+    def _file(self, path: str) -> str:
+        self._on_open(path)
+        try:
+            text = read_file(path, self._confined_files.get(path, ()))
+        except UnreadableFile as error:
+            raise MissingReference(f"refers to the file {path}, which {error}") from None
+        return text.removesuffix("\n").removesuffix("\r")
+
+
+def is_own_key(name: str) -> bool:
+    return name.startswith("LEASEWAY_") and "KEY" in name
+
+
+def _reject_own_key(name: str) -> None:
+    if is_own_key(name):
+        raise MissingReference(f"refers to {name}, a key of Leaseway's own: use another variable")

@@ -1,0 +1,47 @@
+"""Servers that are the kit, which Leaseway includes (`transport: builtin`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from leaseway.spec.kinds.shared import ChildPart, indexed
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """The enabled features of the kit.
+
+    Attributes:
+        tools: The enabled tools.
+        roots: The folders that its file tools may access.
+        commands: The command lines that it may execute.
+        hosts: The hosts that it may access; none means any public host.
+    """
+
+    tools: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+NOTHING_BUILTIN: Final = Builtin()
+
+
+@dataclass(frozen=True)
+class BuiltinPart(ChildPart):
+    """A server that is a process of the kit."""
+
+    transports: ClassVar[tuple[str, ...]] = ("builtin",)
+
+    builtin: Builtin = NOTHING_BUILTIN
+
+    @property
+    def texts(self) -> Iterable[tuple[str, str]]:
+        kit = self.builtin
+        return (
+            *indexed("roots", kit.roots),
+            *indexed("commands", kit.commands),
+            *indexed("hosts", kit.hosts),
+        )

@@ -1,0 +1,62 @@
+"""Servers whose tools are HTTP requests, without an MCP server (`transport: http_api`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal
+
+from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.shared import RequestPart
+from leaseway.spec.model import Value
+
+CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
+CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (
+    "bearer", "basic", "header", "query", "cookie",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A credential sent with every request.
+
+    Attributes:
+        name: The name of the header, query parameter or cookie; for `basic` the user, or empty if
+            the value contains it.
+        value: The token, password or key.
+    """
+
+    kind: CredentialKind
+    name: str
+    value: Value
+
+    @property
+    def header(self) -> str:
+        """The name of its header, or an empty text."""
+        headers = {"header": self.name, "query": "", "cookie": "Cookie"}
+        return headers.get(self.kind, "Authorization")
+
+
+@dataclass(frozen=True)
+class HttpApiPart(RequestPart):
+    """An API whose requests are tools.
+
+    Attributes:
+        http_tools: The tools, of the entry and of its OpenAPI document.
+        security: Credentials by the name of their security scheme.
+        follow_redirects: Whether a redirect is followed.
+        retries: How often an idempotent request is repeated.
+    """
+
+    transports: ClassVar[tuple[str, ...]] = ("http_api",)
+    reads_artifacts: ClassVar[bool] = True
+
+    http_tools: tuple[HttpTool, ...] = ()
+    security: Mapping[str, Credential] = field(default_factory=dict)
+    follow_redirects: bool = False
+    retries: int = 0
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        security = {f"security.{name}": given.value for name, given in self.security.items()}
+        return {**super().values, **security}

@@ -1,0 +1,15 @@
+"""Servers that are a command of the worker (`transport: stdio`). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from leaseway.spec.kinds.shared import CommandPart
+
+
+@dataclass(frozen=True)
+class ProcessPart(CommandPart):
+    """A server that the worker starts as a process."""
+
+    transports: ClassVar[tuple[str, ...]] = ("stdio",)

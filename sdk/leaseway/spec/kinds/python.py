@@ -1,0 +1,32 @@
+"""Servers that are a Python class (`transport: python`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from leaseway.spec.kinds.shared import ChildPart
+from leaseway.spec.model import Value, config_values
+
+
+@dataclass(frozen=True)
+class PythonPart(ChildPart):
+    """A server that a process of Leaseway's own makes of a class.
+
+    Attributes:
+        module: The module of the class, as in an import statement.
+        class_name: The name of the class.
+        config: What the class receives, as JSON in which references stay references; may be empty.
+    """
+
+    transports: ClassVar[tuple[str, ...]] = ("python",)
+
+    module: str = ""
+    class_name: str = ""
+    config: str = ""
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        config = {f"config{path}": value for path, value in config_values(self.config).items()}
+        return {**super().values, **config}

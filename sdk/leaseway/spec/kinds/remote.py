@@ -1,0 +1,26 @@
+"""Servers of MCP on a network (`streamable_http`, `sse` and `websocket`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from leaseway.spec.kinds.shared import McpPart, RequestPart
+
+
+@dataclass(frozen=True)
+class RemotePart(RequestPart, McpPart):
+    """A server that runs elsewhere and has an address.
+
+    Attributes:
+        session_id: The MCP session to join; empty means a new one.
+    """
+
+    transports: ClassVar[tuple[str, ...]] = ("streamable_http", "sse", "websocket")
+
+    session_id: str = ""
+
+    @property
+    def texts(self) -> Iterable[tuple[str, str]]:
+        return (*super().texts, ("sessionId", self.session_id))
