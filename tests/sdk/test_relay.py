@@ -15,9 +15,10 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
 PUBLIC = """
-IntroductionList McpRequest RegistryVersion RelayEvents ServerIntroduction ServerRequest SessionEnds
-ToolIndex call_tool leave_leases list_introductions own_request prompt_completion prompt_request
-read_request send_request share_session_ends template_completion watch_registry
+IntroductionList McpRequest PlacedCall RegistryVersion RelayEvents ServerIntroduction
+ServerRequest SessionEnds ToolIndex call_placed call_tool leave_leases list_introductions
+own_request prompt_completion prompt_request read_request send_request share_session_ends
+template_completion watch_registry
 """
 
 

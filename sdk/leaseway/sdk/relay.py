@@ -10,10 +10,12 @@ lease is raised once, and the next call acquires a new lease.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
@@ -29,19 +31,24 @@ from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.server_requests import ServerRequest
-from leaseway.v1 import execution_pb2
+from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
+from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.errors import Fault
+from leaseway.wire.status import fault_from_status
 
 __all__ = [
     "IntroductionList",
     "McpRequest",
+    "PlacedCall",
     "RegistryVersion",
     "RelayEvents",
     "ServerIntroduction",
     "ServerRequest",
     "SessionEnds",
     "ToolIndex",
+    "call_placed",
     "call_tool",
     "leave_leases",
     "list_introductions",
@@ -54,6 +61,8 @@ __all__ = [
     "template_completion",
     "watch_registry",
 ]
+
+_RELEASE_TIMEOUT: Final = 5.0
 
 Caller = AsyncSession | AsyncClient
 """Whose session a call runs in; a client's own session is for calls outside any session."""
@@ -140,6 +149,83 @@ async def call_tool(
     runtime, session = caller._scope()
     call = runtime.caller.run(relayed_call(session, name, arguments, timeout, events))
     return await _finish(runtime, session, events, call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedCall:
+    """A call of a tool whose worker is known already, for a program that chooses workers itself.
+
+    Attributes:
+        worker: The id of the worker.
+        address: The worker's address.
+        server: The id of the server.
+        tool: The tool's original name.
+        tenant: The tenant.
+        session: The session; empty for a shared server.
+        agent: The agent that calls.
+        key: The credential of the caller, or None.
+    """
+
+    worker: str
+    address: str
+    server: str
+    tool: str
+    tenant: str
+    session: str
+    agent: str
+    key: str | None = field(repr=False)
+
+
+async def call_placed(
+    call: PlacedCall, arguments: bytes, events: RelayEvents, timeout: float
+) -> ToolResult:
+    """Make one call, once, on the worker that it names; a lease that it acquires is released.
+
+    It needs no client: the control plane is not asked, and the connection closes with the call.
+
+    Args:
+        call: The call.
+        arguments: As for `call_tool`.
+        events: As for `call_tool`.
+        timeout: Seconds until the call fails.
+
+    Raises:
+        LeasewayError: The call failed.
+    """
+    identity = ClientIdentity(address="", agent=call.agent, tenant=call.tenant, key=call.key)
+    link = WorkerLink(WorkerRun(call.worker, "", call.address), identity)
+    head = execution_pb2.Call(
+        server_id=call.server,
+        tool=call.tool,
+        tenant=call.tenant,
+        agent=call.agent,
+        session=call.session,
+        inline_media=events.inline_media,
+    )
+    what = f"tool '{call.tool}' of server '{call.server}'"
+    deadline = asyncio.get_running_loop().time() + timeout
+    try:
+        result, payload = await link.exchange.call(
+            head.SerializeToString(), arguments, deadline, what, events
+        )
+        if result.HasField("new_lease"):
+            await _release(link, call, result.new_lease.id)
+        if not payload and result.HasField("status"):
+            raise fault_from_status(result.status)
+        return ToolResult(payload, result.is_error)
+    except Fault as fault:
+        raise error_from_fault(fault) from None
+    finally:
+        events.reset()
+        await link.close()
+
+
+async def _release(link: WorkerLink, call: PlacedCall, lease_id: str) -> None:
+    request = leases_pb2.ReleaseLeaseRequest(
+        lease_id=lease_id, tenant=call.tenant, session=call.session
+    )
+    with contextlib.suppress(Fault):  # without renewals, the lease expires
+        await link.request(link.leases.ReleaseLease, request, _RELEASE_TIMEOUT)
 
 
 async def send_request(

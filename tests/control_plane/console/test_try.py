@@ -1,4 +1,4 @@
-"""A tool that is tried in the console is called with the operator's own credential."""
+"""The console calls a tried tool by the relay of the SDK, with the operator's credential."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-import grpc
 import pytest
+from tests.sdk.fakes import FakeWorker
 
-from leaseway.control_plane.console.actions import Actions
+from leaseway.control_plane.console.actions import ActionRefused, Actions
 from leaseway.identity.principal import Principal, Role
-from leaseway.v1 import execution_pb2, execution_pb2_grpc
+from leaseway.wire.errors import Fault, Reason
 
 OPERATOR = Principal("token ann", frozenset({Role.OPERATOR, Role.CALLER}), agent="desk")
 
 
-class Worker:
-    """Notes the credentials of its callers."""
-
-    def __init__(self) -> None:
-        self.seen: list[str | bytes] = []
-
-    def __getattr__(self, rpc: str) -> Any:
-        return self._call
-
-    async def _call(
-        self, request: execution_pb2.CallToolRequest, context: Any
-    ) -> execution_pb2.CallToolResponse:
-        sent = dict(context.invocation_metadata())
-        self.seen.append(sent.get("authorization", ""))
-        return execution_pb2.CallToolResponse()
+async def tried(
+    worker: FakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    shared: bool = True,
+    arguments: dict[str, Any] | None = None,
+    sent: str | None = None,
+) -> dict[str, Any]:
+    """Try a tool of a server that the worker has, and return what the page gets."""
+    record = SimpleNamespace(
+        id=worker.id, hello=SimpleNamespace(address=SimpleNamespace(address=worker.ref.address))
+    )
+    plane = MagicMock()
+    served = SimpleNamespace(spec=SimpleNamespace(truely_stateless=shared, call_timeout=5.0))
+    plane.state.visible.view.return_value.servers.get.return_value = served
+    actions = Actions(plane, "the-shared-key")
+    monkeypatch.setattr(actions, "_worker_for", lambda _served, _key: record)
+    server = "kit" if shared else "desk"
+    return await actions.try_tool(server, "echo", "acme", arguments or {}, OPERATOR, sent)
 
 
 @pytest.mark.parametrize(
@@ -38,26 +42,33 @@ class Worker:
     [("Bearer ann's token", "Bearer ann's token"), (None, "Bearer the-shared-key")],
     ids=["with a credential", "on loopback without any"],
 )
-async def test_the_worker_gets_the_operators_credential(sent: str | None, expected: str) -> None:
-    worker, server = Worker(), grpc.aio.server()
-    service: Any = worker
-    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        record = SimpleNamespace(
-            id="w1",
-            accepts_work=True,
-            hello=SimpleNamespace(address=SimpleNamespace(address=f"127.0.0.1:{port}")),
-        )
-        plane = MagicMock()
-        actions = Actions(plane, "the-shared-key")
-        served = SimpleNamespace(spec=SimpleNamespace(truely_stateless=True, call_timeout=5.0))
-        plane.state.visible.view.return_value.servers.get.return_value = served
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(actions, "_worker_for", lambda _served, _key: record)
-            found = await actions.try_tool("kit", "echo", "acme", {"a": 1}, OPERATOR, sent)
-    finally:
-        await server.stop(None)
+async def test_the_worker_gets_the_operators_credential(
+    sent: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeWorker() as worker:
+        found = await tried(worker, monkeypatch, sent=sent)
     assert found["worker"] == "w1"
-    assert worker.seen == [expected]
+    assert worker.metadata["authorization"] == expected
+    (call,) = worker.calls
+    assert (call.agent, call.tenant, call.session) == ("console", "acme", "")
+
+
+async def test_numbers_reach_the_tool_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeWorker() as worker:
+        await tried(worker, monkeypatch, arguments={"id": 2**60 + 1})
+    assert b"1152921504606846977" in worker.calls[0].arguments
+
+
+async def test_a_lease_that_a_try_acquires_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeWorker() as worker:
+        await tried(worker, monkeypatch, shared=False)
+        assert worker.leases == {}
+    ((tenant, session),) = worker.released_for
+    assert (tenant, session) == ("acme", worker.calls[0].session)
+
+
+async def test_a_refused_try_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeWorker() as worker:
+        worker.faults = [Fault(Reason.RATE_LIMITED, "Too many calls.")]
+        with pytest.raises(ActionRefused, match=r"RATE_LIMITED: Too many calls\."):
+            await tried(worker, monkeypatch)

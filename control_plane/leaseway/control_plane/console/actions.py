@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import grpc
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from leaseway.control_plane.console.records import Json
 from leaseway.control_plane.core.catalog.variants import Served
@@ -20,23 +20,26 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
-from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
-from leaseway.wire.channels.auth import bearer_metadata, forwarded_metadata
+from leaseway.sdk import LeasewayError
+from leaseway.sdk.relay import PlacedCall, RelayEvents, call_placed
+from leaseway.v1 import execution_pb2, execution_pb2_grpc
+from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
-from leaseway.wire.status import fault_from_rpc_error
-from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _MAX_CALL_TIMEOUT: Final = 120.0
-_RELEASE_TIMEOUT: Final = 5.0
 _LOG_TIMEOUT: Final = 5.0
 _CONFIRM_TIMEOUT: Final = 5.0
 _AGENT: Final = "console"
 _LOG_LINES: Final = 200
 
-_Metadata = tuple[tuple[str, str], ...]
+
+class _TryEvents(RelayEvents):
+    """Images and audio of a tried call become artifacts, as the page does not show them."""
+
+    inline_media = False
 
 
 class ActionRefused(Exception):
@@ -128,36 +131,28 @@ class Actions:
         if served is None:
             raise ActionRefused(f"Server '{server_id}' is not available to tenant '{tenant}' now.")
         record = self._worker_for(served, LeaseKey(tenant, session, server_id))
-        request = execution_pb2.CallToolRequest(
-            client=catalog_pb2.ClientInfo(
-                protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=_AGENT
-            ),
-            server_id=server_id,
+        call = PlacedCall(
+            worker=record.id,
+            address=record.hello.address.address,
+            server=server_id,
             tool=tool,
             tenant=tenant,
             session="" if served.spec.truely_stateless else session,
+            agent=_AGENT,
+            key=self._key if authorization is None else authorization.partition(" ")[2].strip(),
         )
-        try:
-            ParseDict(arguments, request.arguments)
-        except ParseError as error:
-            raise ActionRefused(f"The arguments are not a JSON object: {error}") from None
         self._commands.record_try(server_id, tool, tenant, record.id, who.name)
+        timeout = min(served.spec.call_timeout, _MAX_CALL_TIMEOUT)
         began = time.perf_counter()
-        async with _channel(record) as channel:
-            metadata = self._metadata(authorization)
-            response = await _call(
-                channel, request, min(served.spec.call_timeout, _MAX_CALL_TIMEOUT), metadata
-            )
-            took = time.perf_counter() - began
-            if response.HasField("new_lease"):
-                await _release(channel, response.new_lease, metadata)
-        result = MessageToDict(response, preserving_proto_field_name=True)
-        result.pop("new_lease", None)
+        try:
+            result = await call_placed(call, json.dumps(arguments).encode(), _TryEvents(), timeout)
+        except LeasewayError as error:
+            raise ActionRefused(f"{error.reason.value}: {error.message}") from None
         return {
             "worker": record.id,
-            "seconds": took,
-            "is_error": response.is_error,
-            "result": result,
+            "seconds": time.perf_counter() - began,
+            "is_error": result.is_error,
+            "result": json.loads(result.payload or b"{}"),
         }
 
     async def logs(self, server_id: str, tenant: str) -> Json:
@@ -206,40 +201,6 @@ class Actions:
         raise ActionRefused(
             outcome.message if isinstance(outcome, Denial) else "It is still starting."
         )
-
-    def _metadata(self, authorization: str | None) -> _Metadata:
-        if authorization is None:
-            return bearer_metadata(self._key)
-        return forwarded_metadata(authorization)
-
-
-async def _call(
-    channel: grpc.aio.Channel,
-    request: execution_pb2.CallToolRequest,
-    timeout: float,
-    metadata: _Metadata,
-) -> execution_pb2.CallToolResponse:
-    stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
-    try:
-        response = await stub.CallTool(request, metadata=metadata, timeout=timeout)
-    except grpc.aio.AioRpcError as error:
-        fault = fault_from_rpc_error(error)
-        if fault is None:
-            raise ActionRefused(error.details() or str(error.code())) from None
-        raise ActionRefused(f"{fault.reason.value}: {fault.message}") from None
-    assert isinstance(response, execution_pb2.CallToolResponse)
-    return response
-
-
-async def _release(channel: grpc.aio.Channel, lease: leases_pb2.Lease, metadata: _Metadata) -> None:
-    stub: Any = leases_pb2_grpc.LeaseServiceStub(channel)
-    request = leases_pb2.ReleaseLeaseRequest(
-        lease_id=lease.id, tenant=lease.tenant, session=lease.session
-    )
-    try:
-        await stub.ReleaseLease(request, metadata=metadata, timeout=_RELEASE_TIMEOUT)
-    except grpc.aio.AioRpcError:
-        return  # without renewal, the lease expires
 
 
 def _channel(record: WorkerRecord) -> AbstractAsyncContextManager[grpc.aio.Channel]:

@@ -47,11 +47,6 @@ def bearer_metadata(key: str | None) -> tuple[tuple[str, str], ...]:
     return ((_HEADER, f"Bearer {key}"),) if key else ()
 
 
-def forwarded_metadata(authorization: str) -> tuple[tuple[str, str], ...]:
-    """Return the gRPC metadata with the `Authorization` that somebody else has sent."""
-    return ((_HEADER, authorization),)
-
-
 def check_listen(endpoint: Endpoint, credentials: object) -> None:
     """Check that a service without credentials listens on a loopback address only.
 
