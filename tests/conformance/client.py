@@ -25,6 +25,7 @@ BOUND = 60.0
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 VERSION = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "")
 CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+SUBJECT_TOKEN = CONTEXT.get("idp_id_token")
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}, "valid_tool": {"region": "us-west1"}}
 
 
@@ -40,6 +41,12 @@ def auth() -> dict[str, Any]:
         client["algorithm"] = CONTEXT.get("signing_algorithm", "ES256")
     if "client-credentials" in SCENARIO:
         return {"client_credentials": client}
+    if "enterprise-managed" in SCENARIO:
+        provider = {
+            "identity_provider": CONTEXT["idp_issuer"],
+            "identity_provider_client_id": CONTEXT["idp_client_id"],
+        }
+        return {"id_jag": {**client, **provider, "listing_token": SUBJECT_TOKEN}}
     if "client_id" not in client:
         client["client_metadata_url"] = METADATA
     return {"authorization_code": {"for": "tenant", **client}}
@@ -160,7 +167,7 @@ async def main() -> None:
     """Run one scenario."""
     async with (
         leaseway(sys.argv[-1]) as (address, logins),
-        AsyncClient(address) as client,
+        AsyncClient(address, subject_token=SUBJECT_TOKEN) as client,
     ):
         await use(client, logins)
 

@@ -84,6 +84,7 @@ CLIENT_SCENARIOS = [
     ("2025-03-26", "auth/2025-03-26-oauth-endpoint-fallback"),
     (EXTENSION, "auth/client-credentials-jwt"),
     (EXTENSION, "auth/client-credentials-basic"),
+    (EXTENSION, "auth/enterprise-managed-authorization"),
 ]
 
 

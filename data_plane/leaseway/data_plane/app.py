@@ -31,6 +31,7 @@ from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect
@@ -71,7 +72,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     # Outside of the task group, so that a taken port is an OSError and not an exception group.
     server = make_server(interceptors=identity_interceptors(authenticator))
     bound = bind(server, options.listen)
-    shutdown = Shutdown()
+    shutdown, callers = Shutdown(), CallerTokens()
     exported = otlp_audit(options.id) if options.audit is not None else None
     audit = _audit(options, exported)
 
@@ -88,6 +89,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 options.id,
                 vault,
                 options.vault,
+                callers,
                 partial(_all_folders, folders),
                 partial(_own_paths, options, storage),
             ) as (open_instance, logins),
@@ -98,7 +100,15 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 background.supervise(authenticator.run, "follow changes of credentials")
                 with _signals(shutdown):
                     surroundings = Surroundings(
-                        open_instance, background, shutdown, logins, vault, meter, storage, audit
+                        open_instance,
+                        background,
+                        shutdown,
+                        logins,
+                        vault,
+                        meter,
+                        storage,
+                        audit,
+                        callers,
                     )
                     worker = Worker(options, bound, surroundings)
                     facts.append(worker.state.counts)
@@ -190,6 +200,7 @@ async def _connections(
     worker_id: str,
     vault: WorkerVault,
     place: VaultPlace | None,
+    callers: CallerTokens,
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
 ) -> AsyncIterator[tuple[OpenInstance, PeoplesLogins]]:
@@ -204,7 +215,7 @@ async def _connections(
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
             sealed = SealedTokens(LoginStore(place) if place is not None else None)
-            tokens = Tokens(sealed, ended=sealed.ended)
+            tokens = Tokens(sealed, ended=sealed.ended, callers=callers)
             host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths, tokens)
 
             def open_instance(

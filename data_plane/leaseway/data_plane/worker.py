@@ -41,6 +41,7 @@ from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import QuotaMeters, StateMeters
 from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Continuations
@@ -165,6 +166,7 @@ class Surroundings:
         meter: Measures the worker, or None if metrics are off.
         storage: Stores artifacts.
         audit: Gets the records of calls, or None if there is no audit.
+        callers: The tokens that callers bring; `open_instance` uses them.
         watch_timing: The intervals at which references are checked.
         clock: Returns seconds for the times to live of leases, or None for the loop's clock.
     """
@@ -177,6 +179,7 @@ class Surroundings:
     meter: Meter | None = None
     storage: ArtifactStorage = field(default_factory=MemoryStorage)
     audit: AuditLog | None = None
+    callers: CallerTokens = field(default_factory=CallerTokens)
     watch_timing: WatchTiming = field(default_factory=WatchTiming)
     clock: Callable[[], float] | None = None
 
@@ -220,7 +223,9 @@ class Worker:
         self.records = PlaneRecords(recorder)
 
         # Instances, and what keeps them.
-        context = WorkerContext(options.id, given.open_instance, given.background, reports, meters)
+        context = WorkerContext(
+            options.id, given.open_instance, given.background, reports, meters, given.callers
+        )
         if meters is not None:
             context.events.started.connect(meters.instance_started)
             context.events.ended.connect(meters.instance_ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -46,6 +46,7 @@ class Principal:
         agent: Its agent, or None if each request names one.
         expires_at: When it expires, in seconds since 1970, or None for never.
         user: Its user, or None if it is no user's. Requests of a delegate may name one.
+        token: The token that it was authenticated with, or empty if that was something else.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Principal:
     agent: str | None = None
     expires_at: float | None = None
     user: str | None = None
+    token: str = field(default="", repr=False, compare=False)
 
     def tenant_for(self, claimed: str) -> str:
         """Return the tenant of a request.
@@ -102,6 +104,17 @@ class Principal:
             f"This credential ({self.name}) may not speak for the user that the request names. "
             "Omit the user, or use a credential of that user, or one with the role delegate.",
         )
+
+    def subject_token_for(self, user: str, given: str) -> str:
+        """Return the token of whoever a request is for: the given one, or else the caller's own.
+
+        The own token of a delegate is never used for a user that the request names.
+
+        Args:
+            user: The user of the request, or empty.
+            given: The token that the request brings, or empty.
+        """
+        return given or (self.token if user == (self.user or "") else "")
 
     def has(self, roles: Iterable[Role]) -> bool:
         return not self.roles.isdisjoint(roles)

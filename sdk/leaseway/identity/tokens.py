@@ -12,7 +12,7 @@ import base64
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -411,7 +411,7 @@ async def verify_token(
             f"audience '{issuer.audience}'.",
             _name(claims) if claims else "",  # its signature is right
         ) from None
-    return principal_from_claims(issuer, claims)
+    return replace(principal_from_claims(issuer, claims), token=token)
 
 
 def _unverified(token: str) -> tuple[Mapping[str, Any], str]:

@@ -74,7 +74,7 @@ class Runtime:
         self.control = ControlPlane(identity)
         self.pool = WorkerPool(identity)
         self.resolver = Resolver(self.control)
-        self.users = SessionUsers(identity.user)
+        self.users = SessionUsers(identity.user, identity.subject_token)
         self.leases = LeaseManager(self.control, self.pool, self.own_session, self.users)
         self.caller = CallRunner(
             identity, self.resolver, self.pool, self.leases, self.own_session, self.users

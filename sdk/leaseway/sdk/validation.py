@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 
 from leaseway.sdk.errors import InvalidRequest
+from leaseway.wire.bounds import MAX_OAUTH_TOKEN
 from leaseway.wire.messages.mcp import LOG_LEVELS
 from leaseway.wire.names import (
     ALL_TENANTS,
@@ -43,6 +44,25 @@ def check_text(parameter: str, value: object) -> None:
             f"{parameter} holds a lone surrogate, half of a character, which UTF-8 cannot hold: "
             f"{value[:80]!a}."
         )
+
+
+def checked_token(token: object) -> str:
+    """Return a subject token, or empty for None; raise without repeating what is none.
+
+    Raises:
+        TypeError: It is not a str.
+        InvalidRequest: It can be no token.
+    """
+    if token is None:
+        return ""
+    if not isinstance(token, str):
+        raise TypeError(f"subject_token is a str, not {_kind(token)}.")
+    if len(token) > MAX_OAUTH_TOKEN or not all("!" <= each <= "~" for each in token):
+        raise InvalidRequest(
+            f"subject_token is no token: it has at most {MAX_OAUTH_TOKEN} characters, all of them "
+            "printable ASCII without spaces."
+        )
+    return token
 
 
 def check_key(parameter: str, value: object) -> None:

@@ -75,11 +75,12 @@ class Value:
     text: str
 
 
-AuthGrant = Literal["client_credentials", "authorization_code"]
-AUTH_GRANTS: Final[tuple[AuthGrant, ...]] = ("client_credentials", "authorization_code")
+AuthGrant = Literal["client_credentials", "authorization_code", "token_exchange", "id_jag"]
 
-Subject = Literal["service", "tenant", "user"]
-SUBJECTS: Final[tuple[Subject, ...]] = ("service", "tenant", "user")
+Subject = Literal["service", "tenant", "user", "caller"]
+
+SUBJECT_TOKEN_TYPES: Final = ("access_token", "id_token", "jwt")
+"""Types of a caller's own token (RFC 8693, section 3)."""
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519")
 """Signatures of a client's assertion; the first is the default of RSA keys."""
@@ -90,6 +91,11 @@ NO_RESOURCE: Final = "none"
 CLIENT_ID: Final = "client_id"
 CLIENT_SECRET: Final = "client_secret"  # noqa: S105 - the name of a key
 PRIVATE_KEY: Final = "private_key"
+ACTOR_TOKEN: Final = "actor_token"  # noqa: S105 - the name of a key
+LISTING_TOKEN: Final = "listing_token"  # noqa: S105 - the name of a key
+PROVIDER_ID: Final = "identity_provider_client_id"
+PROVIDER_SECRET: Final = "identity_provider_client_secret"  # noqa: S105 - the name of a key
+PROVIDER_KEY: Final = "identity_provider_private_key"
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,9 @@ class Auth:
 
     Attributes:
         grant: How tokens are obtained; empty for no OAuth at all.
-        subject: Whose tokens these are: the service's own, each tenant's, or each user's.
-        values: `client_id`, `client_secret` and `private_key`, which workers resolve.
+        subject: Whose tokens these are: the service's own, each tenant's, each user's, or those
+            that callers bring tokens of their own for.
+        values: `client_id`, `client_secret`, `private_key` and the like, which workers resolve.
         scopes: The requested scopes; none means those that the server asks for.
         issuer: The authorization server; empty means the one that the server names.
         resource: The resource indicator; empty means the server's own, or its address. `none`
@@ -109,6 +116,9 @@ class Auth:
         client_metadata_url: The address of the client's metadata document, which is its id with
             authorization servers that accept such ids; may be empty.
         redirect_port: The loopback port of a login's redirect; 0 means any free one.
+        subject_token_type: Of the callers' own tokens; may be empty.
+        audience: The logical name of the server at the authorization server; may be empty.
+        identity_provider: The issuer of the callers' own tokens, for `id_jag`.
 
     See design.md#tokens-for-remote-servers.
     """
@@ -123,6 +133,9 @@ class Auth:
     key_id: str = ""
     client_metadata_url: str = ""
     redirect_port: int = 0
+    subject_token_type: str = ""
+    audience: str = ""
+    identity_provider: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.grant)

@@ -260,6 +260,7 @@ class Call(_message.Message):
     REPORT_END_FIELD_NUMBER: _builtins.int
     EXPECTED_LEASE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Identifies the call on its stream. Chosen by the caller, never zero, never reused."""
     server_id: _builtins.str
@@ -327,6 +328,10 @@ class Call(_message.Message):
     """With `report_end`, the lease that the control plane named for the session. Empty means none."""
     user: _builtins.str
     """The tenant's user for whom it calls, as in ClientInfo."""
+    subject_token: _builtins.str
+    """The OAuth token of whoever the call is for, at servers that exchange it for one of their own.
+    Empty means the token that the caller is authenticated with, if it is one. Never logged.
+    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Server requests that the caller answers: `elicitation/create`, `sampling/createMessage`,
@@ -365,10 +370,11 @@ class Call(_message.Message):
         report_end: _builtins.bool = ...,
         expected_lease: _builtins.str = ...,
         user: _builtins.str = ...,
+        subject_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "user", b"user", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "user", b"user", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -774,6 +780,7 @@ class CallToolRequest(_message.Message):
     INPUT_RESPONSES_FIELD_NUMBER: _builtins.int
     ANSWERS_FIELD_NUMBER: _builtins.int
     INLINE_MEDIA_FIELD_NUMBER: _builtins.int
+    SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id. Empty means that `tool` is an exposed name."""
     tool: _builtins.str
@@ -797,6 +804,8 @@ class CallToolRequest(_message.Message):
     """
     inline_media: _builtins.bool
     """Whether the caller wants images and audio in the result and not as artifacts."""
+    subject_token: _builtins.str
+    """As in Call."""
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """Who calls."""
@@ -832,10 +841,11 @@ class CallToolRequest(_message.Message):
         input_responses: _abc.Mapping[_builtins.str, _struct_pb2.Struct] | None = ...,
         answers: _abc.Iterable[_builtins.str] | None = ...,
         inline_media: _builtins.bool = ...,
+        subject_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "arguments", b"arguments", "client", b"client", "inline_media", b"inline_media", "input_responses", b"input_responses", "lease_id", b"lease_id", "registry_version", b"registry_version", "request_state", b"request_state", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "arguments", b"arguments", "client", b"client", "inline_media", b"inline_media", "input_responses", b"input_responses", "lease_id", b"lease_id", "registry_version", b"registry_version", "request_state", b"request_state", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

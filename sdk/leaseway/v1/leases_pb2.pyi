@@ -352,6 +352,7 @@ class AcquireLeaseRequest(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     ACQUIRER_FIELD_NUMBER: _builtins.int
+    SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -364,6 +365,8 @@ class AcquireLeaseRequest(_message.Message):
     """A random name of the client, stored in the lease if this request grants it. The client uses it
     to find its lease if the response is lost. Empty means no name.
     """
+    subject_token: _builtins.str
+    """As in Call."""
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -382,10 +385,11 @@ class AcquireLeaseRequest(_message.Message):
         ttl: _duration_pb2.Duration | None = ...,
         registry_version: _builtins.int = ...,
         acquirer: _builtins.str = ...,
+        subject_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

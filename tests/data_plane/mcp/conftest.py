@@ -127,8 +127,9 @@ class Bench:
             own_paths=lambda: self.own_paths,
             eras=self.eras,
         )
-        if "vault" in more:
-            host = replace(host, vault=more.pop("vault"))
+        for name in ("vault", "tokens"):
+            if name in more:
+                host = replace(host, **{name: more.pop(name)})
         instance = Instance(spec, host, self, instance_id=f"i{len(self.instances)}", **more)
         self.instances.append(instance)
         return instance

@@ -66,7 +66,7 @@ class CallAdmission:
         if not is_valid_tenant(tenant) or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
         active.generation = generation = self._pool.resolve(
-            call.server_id, tenant, call.agent, call.user
+            call.server_id, tenant, call.agent, call.user, call.subject_token
         )
         variant = generation.variant
         toolset = variant.toolset

@@ -13,6 +13,7 @@ from leaseway.data_plane.instances.events import InstanceEvents
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.spec.model import VariantKey
 from leaseway.wire.secrets.redaction import redact
 
@@ -124,6 +125,7 @@ class WorkerContext:
     background: Background
     reports: Reports
     meters: WorkerMeters | None = None
+    callers: CallerTokens = field(default_factory=CallerTokens)
     events: InstanceEvents = field(default_factory=InstanceEvents)
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)

@@ -14,6 +14,8 @@ from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.context import StderrLog, WorkerContext
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
+from leaseway.data_plane.oauth.caller_tokens import subject_name
+from leaseway.data_plane.oauth.errors import no_caller_token
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
@@ -107,7 +109,12 @@ class Pool:
         return self._current.get(key)
 
     def resolve(
-        self, server_id: str, tenant: str, agent: str = "", user: str | None = None
+        self,
+        server_id: str,
+        tenant: str,
+        agent: str = "",
+        user: str | None = None,
+        subject_token: str | None = None,
     ) -> Generation:
         """Return the generation that new calls of a caller use.
 
@@ -116,6 +123,8 @@ class Pool:
             tenant: The caller's tenant.
             agent: The caller's agent, or empty.
             user: The caller's user, or empty for none; None if only the configuration is needed.
+            subject_token: The token of whoever the call is for, or empty for none; None if `user`
+                is the subject of what is already running.
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest ids; SERVER_NOT_READY: it is being probed here;
@@ -133,6 +142,12 @@ class Pool:
         subject = generation.variant.spec.part.auth.subject
         if subject == "service" or user is None or (subject == "tenant" and generation.key.tenant):
             return generation
+        if subject == "caller" and subject_token is not None:
+            if not subject_token:
+                raise no_caller_token(server_id)
+            user = subject_name(user, subject_token)
+            key = VariantKey(server_id, tenant or DEFAULT_TENANT, user)
+            self.context.callers.give(key, subject_token)
         return self._of_subject(generation, tenant or DEFAULT_TENANT, user)
 
     def _of_subject(self, common: Generation, tenant: str, user: str) -> Generation:

@@ -54,7 +54,8 @@ class ServerProblems:
 
     def report_fault(self, fault: Fault) -> None:
         """Report a fault, which stays open until an instance starts."""
-        if self._key.user and fault.metadata.get("login") == "missing":
+        of_user = fault.metadata.get("login") == "missing" or fault.metadata.get("whose")
+        if self._key.user and of_user:
             return  # nobody but the user can change that, and the caller is told
         reason = fault.metadata.get("problem", fault.reason.value)
         self._until_start.add(reason)

@@ -139,8 +139,8 @@ class SharedSupervisor:
             await self._instances.start(live)
             self._use(live)
         except Fault as fault:  # the instance set keeps it for callers and operators
-            if fault.reason is Reason.LOGIN_REQUIRED:
-                self._should_run = False  # only a login helps: the next call tries again
+            if fault.reason is Reason.LOGIN_REQUIRED or fault.metadata.get("whose") == "caller":
+                self._should_run = False  # only a login or a new token helps: the next call tries
             self._on_failed(fault)
         except asyncio.CancelledError:
             self._should_run = False

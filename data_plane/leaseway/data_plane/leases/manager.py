@@ -173,6 +173,7 @@ class WorkerLeaseManager:
         *,
         agent: str = "",
         user: str = "",
+        subject_token: str = "",
         acquirer: str = "",
         ttl: float = LEASE_TTL,
     ) -> tuple[WorkerLease, bool]:
@@ -182,6 +183,7 @@ class WorkerLeaseManager:
             key: The session and server.
             agent: The calling agent.
             user: The user for whom it calls, or empty.
+            subject_token: The token of whoever it calls for, or empty.
             acquirer: The name of the client, or empty.
             ttl: The requested time to live in seconds.
 
@@ -193,7 +195,7 @@ class WorkerLeaseManager:
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent, user=user)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created, starting = self._grant(key, agent, user, acquirer, ttl)
+            lease, created, starting = self._grant(key, agent, user, subject_token, acquirer, ttl)
             if starting is not None:
                 await asyncio.shield(starting)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
@@ -201,14 +203,22 @@ class WorkerLeaseManager:
             record_grant(lease, created, self.live_instance(lease))
         return lease, created
 
-    def _grant(self, key: LeaseKey, agent: str, user: str, acquirer: str, ttl: float) -> _Granted:
+    def _grant(
+        self,
+        key: LeaseKey,
+        agent: str,
+        user: str,
+        subject_token: str,
+        acquirer: str,
+        ttl: float,
+    ) -> _Granted:
         if self._rejection is not None:
             raise self._rejection
-        generation = self._pool.resolve(key.server_id, key.tenant, agent, user)
+        generation = self._pool.resolve(key.server_id, key.tenant, agent, user, subject_token)
         held = self._table.find(key)
         if generation.is_shared and held is None:
             raise not_leasable(key.server_id)
-        self.check_user(held, user)
+        self.check_user(held, generation.key.user)
         try:
             lease, created = self._table.acquire(
                 key,

@@ -9,6 +9,7 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 
 _MAX_DESCRIPTION: Final = 200
+INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 
 
 class AuthorizationError(Exception):
@@ -21,8 +22,11 @@ class AuthorizationError(Exception):
         is_lasting: Whether another try fails in the same way until somebody acts.
         needs_login: Whether a person must log in (again).
         has_ended: Whether there was a login that has expired or was revoked.
+        is_of_caller: Whether the token that the caller brought is not accepted.
         retry_delay: Seconds that the authorization server asks to wait, or None.
     """
+
+    is_of_caller = False
 
     def __init__(
         self,
@@ -73,6 +77,14 @@ def fault_of(wanted: Subject, error: AuthorizationError) -> Fault:
     metadata = {"server": server, "problem": Reason.AUTHORIZATION_FAILED.value}
     if error.code:
         metadata["oauth_error"] = error.code
+    if error.is_of_caller:
+        metadata["whose"] = "caller"
+        return Fault(
+            Reason.AUTHORIZATION_FAILED,
+            f"No token for the server {server}: {error}. That is about the token that came with the"
+            " call: call again with a valid one of whoever the call is for.",
+            metadata=metadata,
+        )
     advice = (
         "Correct auth in its entry, or the client at its authorization server."
         if error.is_lasting
@@ -83,6 +95,34 @@ def fault_of(wanted: Subject, error: AuthorizationError) -> Fault:
         f"No token for the server {server}: {error}. {advice}",
         metadata=metadata,
         retry_delay=error.retry_delay,
+    )
+
+
+def no_caller_token(server: str) -> Fault:
+    """Return the fault of a call, or of a start, whose caller has brought no token."""
+    return Fault(
+        Reason.USER_REQUIRED,
+        f"Server {server} acts for its caller by the caller's own token, and this call has none."
+        " Call it with a token as credential, or give the token of whoever the call is for"
+        " (client.session(key, subject_token=...)).",
+        metadata={"server": server, "whose": "caller"},
+    )
+
+
+def needs_scopes(server: str, scope: str) -> Fault:
+    """Return the fault of a call for which the caller's token does not suffice (step-up)."""
+    scope = described(scope)
+    return Fault(
+        Reason.AUTHORIZATION_FAILED,
+        f"Server {server} needs a token with the scopes {scope or 'that it does not name'}, which"
+        " the caller's token does not give. Call again with a token that has them.",
+        metadata={
+            "server": server,
+            "problem": Reason.AUTHORIZATION_FAILED.value,
+            "oauth_error": INSUFFICIENT_SCOPE,
+            "scope": scope,
+            "whose": "caller",
+        },
     )
 
 

@@ -104,10 +104,10 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
     own = "" if auth.resource == NO_RESOURCE else auth.resource
     default = "" if auth.resource == NO_RESOURCE else resource_url_from_server_url(url)
     if auth.issuer:
-        return Discovered(_authorization_server(web, auth.issuer, url), own or default)
+        return Discovered(authorization_server(web, auth.issuer, url), own or default)
     protected = _protected_resource(web, url, challenge)
     if protected is None:
-        return Discovered(_authorization_server(web, "", url), own or default)
+        return Discovered(authorization_server(web, "", url), own or default)
     issuers = _texts(protected.get("authorization_servers"))
     if not issuers:
         raise AuthorizationError(
@@ -116,7 +116,7 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
     resource = _text(protected.get("resource"))
     _check_resource(url, resource)
     return Discovered(
-        _authorization_server(web, issuers[0], url),
+        authorization_server(web, issuers[0], url),
         own or (default and resource),
         _texts(protected.get("scopes_supported")),
     )
@@ -155,8 +155,12 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
     return _first_document(web, dict.fromkeys(places), must_exist=bool(named))
 
 
-def _authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer:
-    """Return the metadata of an issuer, or of the server's own origin, as before MCP 2025-06-18."""
+def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer:
+    """Return the metadata of an issuer, or of the server's own origin, as before MCP 2025-06-18.
+
+    Raises:
+        AuthorizationError: There is none, or it is of another issuer.
+    """
     from mcp.client.auth.utils import (
         build_oauth_authorization_server_metadata_discovery_urls,
         issuers_match,

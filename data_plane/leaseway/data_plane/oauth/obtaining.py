@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -26,6 +27,8 @@ class Wanted:
         client: The client, resolved.
         tenant: The tenant whose token it is; empty for the service's own.
         user: The tenant's user whose token it is; empty for the tenant's own.
+        values: All resolved values of `auth`.
+        subject_token: The caller's own token, for grants that exchange it; may be empty.
     """
 
     server: str
@@ -34,6 +37,8 @@ class Wanted:
     client: Client = field(repr=False)
     tenant: str = ""
     user: str = ""
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    subject_token: str = field(default="", repr=False)
 
     @property
     def login(self) -> LoginKey:
@@ -59,8 +64,10 @@ class Wanted:
     @property
     def configured(self) -> tuple[str, ...]:
         """The addresses that the operator wrote."""
-        resource = "" if self.auth.resource == NO_RESOURCE else self.auth.resource
-        return tuple(each for each in (self.web_url, self.auth.issuer, resource) if each)
+        auth = self.auth
+        resource = "" if auth.resource == NO_RESOURCE else auth.resource
+        named = (self.web_url, auth.issuer, resource, auth.identity_provider)
+        return tuple(each for each in named if each)
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,30 @@ def request_token(
     return _answer(server, post(web, server, server.token_endpoint, client, form))
 
 
+def request_assertion(
+    web: Web, server: AuthorizationServer, client: Client, form: Mapping[str, str], kind: str
+) -> str:
+    """Request what is no access token, but an assertion for another authorization server.
+
+    Args:
+        web: Sends the request.
+        server: Issues it.
+        client: The client there.
+        form: Of the grant.
+        kind: The URI of its type.
+
+    Raises:
+        AuthorizationError: There is none.
+    """
+    answer = _decoded(server, post(web, server, server.token_endpoint, client, form))
+    if answer.issued_token_type != kind:
+        raise AuthorizationError(
+            f"{place_of(server.token_endpoint)} issued a token of another type than {kind}",
+            is_lasting=True,
+        )
+    return answer.access_token
+
+
 def post(
     web: Web,
     server: AuthorizationServer,
@@ -208,9 +232,15 @@ class _Answer(msgspec.Struct):
     expires_in: int | float | str | None = None
     scope: str | None = None
     refresh_token: str | None = None
+    issued_token_type: str = ""
 
 
-def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
+def _decoded(server: AuthorizationServer, response: Response) -> _Answer:
+    """Return an answer whose token may be sent.
+
+    Raises:
+        AuthorizationError: It has none.
+    """
     place = place_of(server.token_endpoint)
     try:
         answer = msgspec.json.decode(response.body, type=_Answer)
@@ -223,13 +253,18 @@ def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
         or not all("!" <= each <= "~" for each in token)
     ):
         raise AuthorizationError(f"{place} answered with a token that no header may contain")
+    return answer
+
+
+def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
+    place, answer = place_of(server.token_endpoint), _decoded(server, response)
     if answer.token_type.lower() != "bearer":
         raise AuthorizationError(
             f"{place} issues tokens of the type {described(answer.token_type)}, which is not"
             " supported; only bearer tokens are",
             is_lasting=True,
         )
-    refresh = answer.refresh_token or ""
+    token, refresh = answer.access_token, answer.refresh_token or ""
     if len(refresh) > bounds.MAX_OAUTH_TOKEN:
         raise AuthorizationError(f"{place} answered with a refresh token that is too long")
     return TokenAnswer(

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.exchange import exchange, subject_token_of
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, has_left
 from leaseway.data_plane.oauth.obtaining import (
     RENEWED_EARLY,
@@ -26,6 +27,7 @@ from leaseway.data_plane.oauth.obtaining import (
 )
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
+from leaseway.spec.model import LISTING_TOKEN
 from leaseway.vault.key import VaultError
 from leaseway.vault.logins import Login, LoginKey, LoginStore
 
@@ -69,9 +71,23 @@ class SealedTokens:
         """
         if wanted.auth.grant == "authorization_code":
             return self._of_login(wanted, attempt)
+        if wanted.auth.subject == "caller" and subject_token_of(wanted):
+            return exchange(wanted, attempt)  # it ends with its caller's token: nothing to seal
+        if wanted.auth.subject == "caller":
+            return self._of_listing(wanted, attempt)
         return self._of_service(wanted, attempt)
 
     # The service's own tokens.
+
+    def _of_listing(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        """Return the token for listing tools, when nobody calls."""
+        try:
+            return self._of_service(wanted, attempt)
+        except AuthorizationError as error:
+            if error.is_lasting:
+                how = f"(client_credentials), unless auth has a {LISTING_TOKEN}"
+                error.args = (f"{error}; its tools are listed with the client's own token {how}",)
+            raise
 
     def _of_service(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
         """Return a token of the service, shared with other workers if the vault has a key."""

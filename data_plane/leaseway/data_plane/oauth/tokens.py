@@ -15,14 +15,22 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from leaseway.data_plane.core.ports import InstanceListener
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.oauth.errors import AuthorizationError, fault_of
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens
+from leaseway.data_plane.oauth.errors import (
+    AuthorizationError,
+    fault_of,
+    needs_scopes,
+    no_caller_token,
+)
 from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
+from leaseway.data_plane.outgoing import Authorization
 from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.vault.logins import LoginKey
@@ -44,6 +52,8 @@ _MAX_ATTEMPTS: Final = 8
 """Attempts for one server at the same time; each has a thread. A server whose authorization server
 is slow delays the tokens of no other server."""
 _MAX_SCOPES: Final = 100
+_TRIED: Final = 60.0
+"""Seconds before scopes that were not granted are requested again."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,73 @@ class TokenAuthorization:
         return self._grant.without_token(text)
 
 
+class CallerAuthorization:
+    """The authorization of requests for whoever calls, by the newest token that a call brought.
+
+    Args:
+        grant_of: Returns the grant of a caller's token.
+        callers: The tokens that callers bring.
+        spec: The server, for one subject.
+        problems: Of the instance.
+    """
+
+    def __init__(
+        self,
+        grant_of: Callable[[str], _Grant],
+        callers: CallerTokens,
+        spec: ServerSpec,
+        problems: InstanceProblems,
+    ) -> None:
+        self._grant_of = grant_of
+        self._callers = callers
+        self._subject = spec.key
+        self._problems = problems
+        self._token = ""
+        self._grant: _Grant | None = None
+
+    def _current(self) -> _Grant:
+        token = self._callers.of(self._subject)
+        if self._grant is None or token != self._token:
+            if not token:
+                raise no_caller_token(self._subject.server_id)
+            self._token, self._grant = token, self._grant_of(token)
+            self._grant.listeners.add(self._problems)
+        return self._grant
+
+    async def header(self) -> str | None:
+        """Return the value of `Authorization`, as `TokenAuthorization.header`.
+
+        Raises:
+            Fault: AUTHORIZATION_FAILED, or USER_REQUIRED: no call has brought a token.
+        """
+        return await self._current().header()
+
+    async def refused(self, sent: str | None, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether to send a refused request again, as `TokenAuthorization.refused`.
+
+        Raises:
+            Fault: AUTHORIZATION_FAILED, also if the caller's token does not suffice for the scopes
+                that the server asks for.
+        """
+        challenge = read_challenge(status, headers.get("www-authenticate") or "")
+        grant = self._current()
+        if challenge.error != "insufficient_scope":
+            return await grant.refused(sent, challenge)
+        try:
+            is_renewed = await grant.refused(sent, challenge)
+        except Fault as fault:
+            if fault.retry_delay is not None:  # nothing is known about the scopes
+                raise
+            is_renewed = False
+        if not is_renewed:
+            raise needs_scopes(self._subject.server_id, challenge.scope)
+        return True
+
+    def without_token(self, text: str) -> str:
+        """Return a text without the token in use."""
+        return text if self._grant is None else self._grant.without_token(text)
+
+
 class Tokens:
     """All tokens of a worker, by client, server and subject: the last 4,096 that were used.
 
@@ -131,6 +208,7 @@ class Tokens:
         obtain_token: Obtains one; called in a thread.
         now: The monotonic clock.
         ended: Returns those of some logins that somebody has ended; called in a thread.
+        callers: The tokens that callers bring.
     """
 
     def __init__(
@@ -138,7 +216,9 @@ class Tokens:
         obtain_token: ObtainToken = obtain,
         now: Callable[[], float] = time.monotonic,
         ended: Callable[[Collection[LoginKey]], Sequence[LoginKey]] | None = None,
+        callers: CallerTokens | None = None,
     ) -> None:
+        self._callers = callers or CallerTokens()
         self._obtain = obtain_token
         self._now = now
         self._ended = ended
@@ -153,7 +233,7 @@ class Tokens:
         spec: ServerSpec,
         resolved: ResolvedValues,
         problems: InstanceProblems,
-    ) -> TokenAuthorization | None:
+    ) -> Authorization | None:
         """Return the authorization of an instance's requests, or None if its server has none."""
         auth = spec.part.auth
         if not auth:
@@ -162,14 +242,24 @@ class Tokens:
         tenant, user = spec.key.tenant, spec.key.user
         if auth.subject == "service":
             tenant = ""  # a tenant's own variant of the server uses the same token
-        wanted = Wanted(server, resolved.url, auth, client, tenant, user)
-        settings = canonical_bytes(replace(auth, values={}))  # `client` has the values
-        key = (server, resolved.url, client, tenant, user, settings)
-        grant = self._grants.pop(key, None) or _Grant(wanted, self._attempt, self._now)
+        wanted = Wanted(server, resolved.url, auth, client, tenant, user, resolved.auth)
+        if auth.subject == "caller" and user:
+            return CallerAuthorization(partial(self._grant, wanted), self._callers, spec, problems)
+        return TokenAuthorization(self._grant(wanted), problems)
+
+    def _grant(self, wanted: Wanted, subject_token: str = "") -> _Grant:
+        """Return what is known about a token; `subject_token` is the caller's own, if any."""
+        settings = canonical_bytes(replace(wanted.auth, values={}))
+        values = tuple(sorted(wanted.values.items()))
+        subject = (wanted.tenant, wanted.user, subject_token)
+        key = (wanted.server, wanted.url, values, subject, settings)
+        grant = self._grants.pop(key, None) or _Grant(
+            replace(wanted, subject_token=subject_token), self._attempt, self._now
+        )
         self._grants[key] = grant
         while len(self._grants) > bounds.MAX_OAUTH_GRANTS:
             self._grants.popitem(last=False)
-        return TokenAuthorization(grant, problems)
+        return grant
 
     async def follow_logins(self) -> Collection[VariantKey]:
         """Look at the logins again, which have changed; return whose connections end.
@@ -217,6 +307,8 @@ class _Grant:
         self._token: Token | None = None
         self._challenge: Challenge | None = None
         self._scopes: tuple[str, ...] = ()
+        self._tried: dict[str, float] = {}  # until when a scope is not requested again
+        self._step_up: asyncio.Task[None] | None = None
         self._failures = 0
         self._questioned_until = 0.0
         self._not_before = 0.0
@@ -262,19 +354,55 @@ class _Grant:
         token = self._token
         if token is not None and token.header != sent:
             return True  # it was renewed meanwhile
+        if challenge.status == 403:  # the token stays good for other requests
+            return await self._stepped_up(challenge)
         added = self._added_scopes(challenge)
-        if challenge.status == 403 and not added:
-            return False  # this client may not do it, with any token
         if token is not None and not added and self._now() < token.trusted_until:
             return await self._on_new_refused(token, challenge)
         self._scopes = (*self._scopes, *added)
-        if challenge.status == 403:  # the token stays good for other requests
-            await self._renewed(Attempt(challenge, self._scopes))
-            return True
         self._challenge = challenge
         refused = token.answer.access_token if token is not None else ""
         await self._renewed(Attempt(challenge, self._scopes, refused))
         return True
+
+    async def _stepped_up(self, challenge: Challenge) -> bool:
+        """Return whether there is a token with more scopes, which is requested at most once.
+
+        Raises:
+            Fault: The authorization server does not grant them.
+        """
+        if challenge.error != "insufficient_scope":
+            return False
+        if self._step_up is None:
+            now = self._now()
+            added = self._added_scopes(challenge)
+            if not any(now >= self._tried.get(scope, 0.0) for scope in added):
+                return False  # this client may not do it, with any token
+            self._tried = {
+                **{scope: end for scope, end in self._tried.items() if now < end},
+                **dict.fromkeys(added, now + _TRIED),
+            }
+            self._step_up = asyncio.get_running_loop().create_task(self._add(challenge, added))
+            self._step_up.add_done_callback(self._end_step_up)
+        await asyncio.shield(self._step_up)
+        return True
+
+    async def _add(self, challenge: Challenge, added: tuple[str, ...]) -> None:
+        """Obtain a token with more scopes; all later ones have them, too."""
+        while self._running is not None:  # an attempt without them
+            await asyncio.wait([self._running])
+        scopes = (*self._scopes, *added)
+        try:
+            await self._renewed(Attempt(challenge, scopes))
+        except Fault:
+            self._not_before = 0.0  # that was about these scopes only
+            raise
+        self._scopes = scopes
+
+    def _end_step_up(self, task: asyncio.Task[None]) -> None:
+        self._step_up = None
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it
 
     async def _on_new_refused(self, token: Token, challenge: Challenge) -> bool:
         """Find out, once in a while, whether the server has moved since a person logged in.
@@ -302,9 +430,11 @@ class _Grant:
         return added if len(self._scopes) + len(added) <= _MAX_SCOPES else ()
 
     async def aclose(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        tasks = [task for task in (self._step_up, self._running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def without_token(self, text: str) -> str:
         token = self._token
@@ -364,6 +494,8 @@ class _Grant:
         if token is not None and (refused or self._now() >= token.expires_at):
             self._token = None
         _logger.info("%s", fault.message)
+        if error.is_of_caller:
+            return  # nobody but the caller can change that, and the caller is told
         for listener in tuple(self.listeners):
             listener.report(fault)
 

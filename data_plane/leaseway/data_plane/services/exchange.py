@@ -255,6 +255,8 @@ class ExchangeStream:
                 call.tenant = self._caller.tenant_for(call.tenant)
                 call.agent = self._caller.agent_for(call.agent)
                 call.user = self._caller.user_for(call.user)
+                if self._caller.token and not call.subject_token:
+                    call.subject_token = self._caller.subject_token_for(call.user, "")
         except Fault as fault:
             self._replies.reject_call(call_id, fault)
             return

@@ -21,6 +21,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.unary import UnarySink, encode_arguments, typed_response
+from leaseway.identity.interceptor import caller
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -221,6 +222,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             tracestate=request.tracestate,
             answers=request.answers,
             inline_media=request.inline_media,
+            subject_token=caller().subject_token_for(request.client.user, request.subject_token),
         )
         if not call.server_id:
             call.server_id, call.tool = self._by_exposed_name(request)

@@ -129,6 +129,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             key,
             agent=request.client.agent,
             user=request.client.user,
+            subject_token=caller().subject_token_for(request.client.user, request.subject_token),
             acquirer=request.acquirer[:MAX_KEY_LENGTH],
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
         )

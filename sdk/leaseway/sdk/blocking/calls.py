@@ -92,8 +92,9 @@ class Calls:
         inner = self._inner
         decode = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
+        subject_token = ""
         if options or self._handlers is not None:  # most calls have none, and parse nothing
-            timeout, inline_media, on_approval, callbacks = parse_call_options(
+            timeout, inline_media, subject_token, on_approval, callbacks = parse_call_options(
                 options, self._handlers, on_approval, may_be_async=False
             )
         while True:
@@ -101,11 +102,16 @@ class Calls:
                 if not callbacks:
                     result = LOOP_THREAD.run(
                         lambda: inner.call_tool(
-                            name, arguments, timeout=timeout, inline_media=inline_media
+                            name,
+                            arguments,
+                            timeout=timeout,
+                            inline_media=inline_media,
+                            subject_token=subject_token or None,
                         )
                     )
                 else:
                     events = callbacks.events(name, inline_media, tasks=False)
+                    events.subject_token = subject_token
                     stream = self._build_stream(
                         name, arguments, timeout, events, callbacks.handlers
                     )

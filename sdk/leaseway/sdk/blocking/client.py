@@ -52,6 +52,7 @@ class Client(Calls):
         tenant: The tenant whose tools to use; None means the default tenant.
         key: The shared key; None means LEASEWAY_KEY, or no key.
         user: As for `AsyncClient`.
+        subject_token: As for `AsyncClient`.
         on_elicitation: As for `AsyncClient`, but not async; it runs in the calling thread.
         on_sampling: As for `AsyncClient`, but not async; it runs in the calling thread.
         roots: As for `AsyncClient`.
@@ -73,6 +74,7 @@ class Client(Calls):
         tenant: str | None = None,
         key: str | None = None,
         user: str | None = None,
+        subject_token: str | None = None,
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
@@ -83,7 +85,9 @@ class Client(Calls):
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=False)
         self._handlers = handlers or None
-        self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key, user=user)
+        self._inner = AsyncClient(
+            address, agent=agent, tenant=tenant, key=key, user=user, subject_token=subject_token
+        )
         self._inner._media.wait = LOOP_THREAD.run
         self._lock = ThreadLock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
@@ -99,10 +103,17 @@ class Client(Calls):
         self._inner._closed = True
         LOOP_THREAD.run_exit(self._inner.close)
 
-    def session(self, key: str, *, idle: float | None = None, user: str | None = None) -> Session:
+    def session(
+        self,
+        key: str,
+        *,
+        idle: float | None = None,
+        user: str | None = None,
+        subject_token: str | None = None,
+    ) -> Session:
         """Return the session with a key; see `AsyncClient.session`."""
         with self._lock.current:
-            inner = self._inner._session(key, idle, user)
+            inner = self._inner._session(key, idle, user, subject_token)
             if inner._closed:
                 LOOP_THREAD.run(partial(_reopened, inner))
             session = self._sessions.get(key)

@@ -61,7 +61,7 @@ class CallRunner:
         self._own_session = own_session
         make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
         self._heads = lru_cache(_MAX_CACHED)(make_head)
-        self._user_of = users.of
+        self._users, self._user_of = users, users.of
         self._resolver = resolver
         self._pool = pool
         self._leases = leases
@@ -77,6 +77,8 @@ class CallRunner:
         """
         self._tracer.start(state)
         state.user = self._user_of(state.session)
+        if self._users.have_tokens:
+            state.subject_token = self._users.token_of(state.session)
         timeout = state.timeout
         try:
             if timeout is None:
@@ -262,12 +264,23 @@ def _optional_fields(state: CallState, lease_id: str) -> bytes:
     """Return the fields that most calls do not have, as a serialized `Call`."""
     traceparent, tracestate = state.trace
     events = state.events
-    if not lease_id and not traceparent and events is None and not state.acquirer:
+    if (
+        not lease_id
+        and not traceparent
+        and events is None
+        and not state.acquirer
+        and not state.subject_token
+    ):
         return b""
     fields = b""
+    subject_token = state.subject_token
+    if events is not None and events.subject_token:
+        subject_token = events.subject_token
+    if subject_token:
+        fields = execution_pb2.Call(subject_token=subject_token).SerializeToString()
     if traceparent:
         trace = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
-        fields = trace.SerializeToString()
+        fields += trace.SerializeToString()
     if lease_id:
         fields += _lease_field(lease_id)
     elif state.acquirer:

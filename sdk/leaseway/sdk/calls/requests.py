@@ -146,6 +146,7 @@ class CallState:
     repeated = False
     acquirer = ""
     user = ""
+    subject_token = ""
     expected_lease: str | None = None
     span: Span | None = None
     trace = NO_TRACE

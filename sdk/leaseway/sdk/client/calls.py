@@ -107,7 +107,8 @@ class AsyncCalls(ABC):
                 result to: from its structured content, or else from its text parsed as JSON. Needs
                 pydantic or msgspec.
             **options: `timeout`, `on_progress`, `on_log`, `log_level`, `on_elicitation`,
-                `on_sampling`, `roots`, `on_approval` and `inline_media`; see `CallOptions`.
+                `on_sampling`, `roots`, `on_approval`, `subject_token` and `inline_media`; see
+                `CallOptions`.
 
         Returns:
             The result, also if the tool reports an error (`is_error`). With `result_type`, an
@@ -124,18 +125,23 @@ class AsyncCalls(ABC):
         runtime, session = self._scope()
         decode = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
+        subject_token = ""
         if options or self._handlers is not None:  # most calls have none, and parse nothing
-            timeout, inline_media, on_approval, callbacks = parse_call_options(
+            timeout, inline_media, subject_token, on_approval, callbacks = parse_call_options(
                 options, self._handlers, on_approval, may_be_async=True
             )
         while True:
             try:
                 if not callbacks:
-                    events = CallEvents(inline_media=True) if inline_media else None
+                    events = None
+                    if inline_media or subject_token:
+                        events = CallEvents(inline_media=inline_media)
+                        events.subject_token = subject_token
                     call = tool_call(session, name, arguments, timeout, events)
                     result = await runtime.caller.run(call)
                 else:
                     buffer = callbacks.events(name, inline_media, tasks=True)
+                    buffer.subject_token = subject_token
                     stream = build_stream(self, self._scope, name, arguments, timeout, buffer)
                     result = await stream.run(callbacks)
                 break
@@ -174,8 +180,8 @@ class AsyncCalls(ABC):
         Args:
             name: As for `call_tool`.
             arguments: As for `call_tool`.
-            **options: `timeout`, `log_level`, `on_elicitation`, `on_sampling`, `roots` and
-                `inline_media`; see `StreamOptions`.
+            **options: `timeout`, `log_level`, `on_elicitation`, `on_sampling`, `roots`,
+                `subject_token` and `inline_media`; see `StreamOptions`.
 
         Returns:
             The call, to be used as `async with`; it starts at the start of the block.

@@ -39,6 +39,7 @@ from leaseway.sdk.validation import (
     check_key,
     check_seconds,
     check_text,
+    checked_token,
 )
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL
@@ -65,6 +66,8 @@ class AsyncClient(AsyncListings, AsyncCalls):
         user: The tenant's user for whom it calls, for servers that act for users; None means the
             user of the key, if it has one. Naming a user needs a key with the role delegate, or
             none at all.
+        subject_token: The OAuth token of whoever it calls for, for servers that exchange it for one
+            of their own (`token_exchange`, `id_jag`); None means the key, if that is a token.
         on_elicitation: Asks a person for a server; used by all calls, prompts and resources
             unless a call has its own handler; see `CallOptions`.
         on_sampling: Asks a model for a server, in the same way.
@@ -86,6 +89,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
         tenant: str | None = None,
         key: str | None = None,
         user: str | None = None,
+        subject_token: str | None = None,
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
@@ -93,7 +97,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
     ) -> None:
         check_callback("on_approval", on_approval, may_be_async=True)
         self._on_approval = on_approval
-        self._identity: ClientIdentity = identify(address, agent, tenant, key, user)
+        self._identity: ClientIdentity = identify(address, agent, tenant, key, user, subject_token)
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=True)
         self._handlers = handlers or None
@@ -132,7 +136,12 @@ class AsyncClient(AsyncListings, AsyncCalls):
                 runtime.abort()
 
     def session(
-        self, key: str, *, idle: float | None = None, user: str | None = None
+        self,
+        key: str,
+        *,
+        idle: float | None = None,
+        user: str | None = None,
+        subject_token: str | None = None,
     ) -> AsyncSession:
         """Return the session with a key: one conversation or job, named by the caller.
 
@@ -146,16 +155,22 @@ class AsyncClient(AsyncListings, AsyncCalls):
                 calls raise `LeaseReleased` until `acquire` or `release`.
             user: The user for whom the session calls, as for the client. None keeps the current
                 one, which is first the client's.
+            subject_token: The token of whoever the session calls for, as for the client; a new one
+                replaces it. None keeps the current one.
 
         Raises:
             InvalidRequest: The key is empty, has more than 256 characters or control characters,
                 `idle` is not positive, or the session calls for another user.
-            TypeError: The key or the user is not a str, or `idle` not a number.
+            TypeError: The key, the user or the token is not a str, or `idle` not a number.
         """
-        return self._session(key, idle, user)._reopen()
+        return self._session(key, idle, user, subject_token)._reopen()
 
     def _session(
-        self, key: str, idle: float | None = None, user: str | None = None
+        self,
+        key: str,
+        idle: float | None = None,
+        user: str | None = None,
+        subject_token: str | None = None,
     ) -> AsyncSession:
         check_key("session", key)
         if user is not None:
@@ -178,6 +193,8 @@ class AsyncClient(AsyncListings, AsyncCalls):
                     "of their own."
                 )
             session.user = user
+        if subject_token is not None:
+            session._subject_token = checked_token(subject_token)
         return session
 
     async def acquire(

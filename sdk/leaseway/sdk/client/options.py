@@ -18,7 +18,7 @@ from leaseway.sdk.transport.server_requests import (
     OnSampling,
     Roots,
 )
-from leaseway.sdk.validation import check_callback, check_level
+from leaseway.sdk.validation import check_callback, check_level, checked_token
 from leaseway.wire.names import nearest
 
 OnProgress = Callable[[float, float | None, str | None], object]
@@ -130,6 +130,10 @@ class StreamOptions(TypedDict, total=False):
     """Directories and files that the server may use, if it asks: `file://` URIs, or mappings with
     `uri` and `name`. None means the client's roots."""
 
+    subject_token: str | None
+    """The OAuth token of whoever the call is for, for servers that exchange it for one of their
+    own. None means that of the session, or else of the client."""
+
     inline_media: bool
     """Whether images and sounds are returned in place instead of as references to artifacts."""
 
@@ -159,8 +163,11 @@ def parse_call_options(
     on_approval: OnApproval | None,
     *,
     may_be_async: bool,
-) -> tuple[float | None, bool, OnApproval | None, Callbacks | None]:
-    """Return the timeout, `inline_media`, the approval callback and the callbacks of `call_tool`.
+) -> tuple[float | None, bool, str, OnApproval | None, Callbacks | None]:
+    """Return the options of `call_tool`.
+
+    These are the timeout, `inline_media`, the subject token or an empty text, the approval callback
+    and the other callbacks.
 
     Args:
         options: The options passed; they are changed.
@@ -174,10 +181,11 @@ def parse_call_options(
     """
     timeout = options.pop("timeout", None)
     inline_media = options.pop("inline_media", False)
+    subject_token = checked_token(options.pop("subject_token", None))
     on_approval = options.pop("on_approval", None) or on_approval
     check_callback("on_approval", on_approval, may_be_async=may_be_async)
     if not options and handlers is None:
-        return timeout, inline_media, on_approval, None
+        return timeout, inline_media, subject_token, on_approval, None
     _reject_unknown("call_tool", options, CallOptions.__optional_keys__)
     callbacks = Callbacks(
         options.get("on_progress"),
@@ -186,7 +194,7 @@ def parse_call_options(
         _handlers(options, handlers),
     )
     callbacks.check(may_be_async=may_be_async)
-    return timeout, inline_media, on_approval, callbacks
+    return timeout, inline_media, subject_token, on_approval, callbacks
 
 
 def build_stream_events(
@@ -219,6 +227,7 @@ def build_stream_events(
         log_level=level or "",
         inline_media=inline_media,
     )
+    events.subject_token = checked_token(options.get("subject_token"))
     return events, handlers
 
 

@@ -46,6 +46,7 @@ class AsyncSession(AsyncCalls):
         self._idle: float | None = None
         self.key = key
         self.user = ""
+        self._subject_token = ""
 
     def _reopen(self) -> Self:
         runtime = self._client._open_runtime
@@ -66,6 +67,8 @@ class AsyncSession(AsyncCalls):
         runtime, _ = self._client._scope()
         if self.user:
             runtime.users.bind(self.key, self.user)
+        if self._subject_token:
+            runtime.users.give_token(self.key, self._subject_token)
         if self._idle is not None:
             runtime.leases.set_idle_limit(self.key, self._idle)
         elif self._entered:

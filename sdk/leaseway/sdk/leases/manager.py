@@ -516,6 +516,7 @@ class LeaseManager:
             ttl=duration(terms.ttl),
             registry_version=terms.version,
             acquirer=self._acquirer,
+            subject_token=self._users.token_of(key.session),
         )
         answer = await link.request(link.leases.AcquireLease, request, _ACQUIRE_TIMEOUT)
         return self.record_grant(key, answer.lease, worker, sent_at, owned=answer.created)

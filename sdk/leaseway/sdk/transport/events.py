@@ -68,6 +68,7 @@ class CallEvents:
         meta: Members for the request's `_meta`, as a JSON object, or empty.
         lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
         cancel_reason: What the server is told if the call's task is cancelled.
+        subject_token: The token of whoever the call is for; empty means the session's.
     """
 
     wants_progress: bool = False
@@ -82,6 +83,7 @@ class CallEvents:
     deadline = 0.0
     lease_ttl = 0.0
     cancel_reason = "The caller was cancelled."
+    subject_token = ""
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Handle a progress report."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from leaseway.sdk.validation import check_key, check_tenant, check_text
+from leaseway.sdk.validation import check_key, check_tenant, check_text, checked_token
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.auth import bearer_metadata, read_key
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoint
@@ -28,6 +28,7 @@ class ClientIdentity:
         tenant: The tenant; empty means the default one.
         key: The shared key, or None.
         user: The tenant's user for whom it calls; empty means none, or that of the key.
+        subject_token: The token of whoever it calls for, or empty.
     """
 
     address: str
@@ -35,6 +36,7 @@ class ClientIdentity:
     tenant: str
     key: str | None
     user: str = ""
+    subject_token: str = ""
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ def identify(
     tenant: str | None,
     key: str | None,
     user: str | None = None,
+    subject_token: str | None = None,
 ) -> ClientIdentity:
     """Return an identity; missing values are read from the environment.
 
@@ -92,7 +95,12 @@ def identify(
         raise ValueError(f"'{chosen}' names port 0, on which no server listens; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
     return ClientIdentity(
-        ",".join(map(str, endpoints)), agent or "", tenant or "", shared, user or ""
+        ",".join(map(str, endpoints)),
+        agent or "",
+        tenant or "",
+        shared,
+        user or "",
+        checked_token(subject_token),
     )
 
 

@@ -1,4 +1,4 @@
-"""The users for whom the sessions of a client call."""
+"""For whom the sessions of a client call: the user, and the token of whoever that is."""
 
 from __future__ import annotations
 
@@ -15,11 +15,30 @@ class SessionUsers:
 
     Args:
         default: The client's own user, or empty: that of sessions without one.
+        token: The client's own subject token, or empty: that of sessions without one.
+
+    Attributes:
+        have_tokens: Whether there is any subject token.
     """
 
-    def __init__(self, default: str) -> None:
+    def __init__(self, default: str, token: str = "") -> None:
         self._default = default
+        self._token = token
         self._users: dict[str, str] = {}
+        self._tokens: dict[str, str] = {}
+        self.have_tokens = bool(token)
+
+    def token_of(self, session: str) -> str:
+        """Return the subject token of a session, or empty for none."""
+        return self._tokens.get(session, self._token)
+
+    def give_token(self, session: str, token: str) -> None:
+        """Let a session call with a subject token from now on; a new one replaces it."""
+        self.have_tokens = True
+        self._tokens.pop(session, None)
+        self._tokens[session] = token
+        if len(self._tokens) > _MAX_SESSIONS:
+            del self._tokens[next(iter(self._tokens))]
 
     def of(self, session: str) -> str:
         """Return the user of a session, or empty for none."""

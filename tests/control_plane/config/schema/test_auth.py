@@ -59,6 +59,33 @@ def test_logins_of_tenants_need_no_client() -> None:
     assert part(spec).auth.redirect_port == 8_123
 
 
+@pytest.mark.parametrize("transport", ["streamable_http", "sse", "websocket", "http_api"])
+@pytest.mark.parametrize(
+    ("grant", "more"),
+    [
+        ("token_exchange", "audience: tracker, actor_token: {file: /actor}, "),
+        (
+            "id_jag",
+            (
+                "identity_provider: 'https://login.example.com', identity_provider_client_id: one,"
+                " identity_provider_client_secret: {secret: OTHER}, "
+            ),
+        ),
+    ],
+)
+def test_callers_tokens_are_exchanged_for_every_transport(
+    transport: str, grant: str, more: str
+) -> None:
+    spec = remote(
+        f"auth: {{{grant}: {{client_id: me, {more}subject_token_type: jwt,"
+        " listing_token: {env: LISTING}}}",
+        transport,
+    )
+    assert (spec.part.auth.grant, spec.part.auth.subject) == (grant, "caller")
+    assert spec.part.auth.values["listing_token"] == Value("env", "LISTING")
+    assert decode_spec(spec.key, encode_spec(spec)).part.auth == spec.part.auth
+
+
 def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None:
     plain, one, other = remote("enabled: true"), remote(MINIMAL), remote(MINIMAL.replace("me", "i"))
     assert part(plain).auth == NO_AUTH

@@ -236,7 +236,7 @@ def _wanted(
         near = nearest(server, {key.server_id: None for key in servers}, 1)
         hint = f" Did you mean '{near[0]}'?" if near else " See: leaseway check"
         raise CliFailure(f"The configuration has no usable server '{server[:64]}'.{hint}", USAGE)
-    if spec.part.auth.subject == "service":
+    if spec.part.auth.subject not in ("tenant", "user"):
         raise CliFailure(
             f"Nobody logs in to the server {server}: its entry has no auth: {{authorization_code:"
             " {for: tenant}}, or for: user.",

@@ -34,12 +34,17 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
 from leaseway.spec.model import (
+    ACTOR_TOKEN,
     ALGORITHMS,
     CLIENT_ID,
     CLIENT_SECRET,
+    LISTING_TOKEN,
     NO_RESOURCE,
     PRIVATE_KEY,
-    SUBJECTS,
+    PROVIDER_ID,
+    PROVIDER_KEY,
+    PROVIDER_SECRET,
+    SUBJECT_TOKEN_TYPES,
     Auth,
     AuthGrant,
     Subject,
@@ -48,7 +53,17 @@ from leaseway.spec.model import (
 
 MAX_SCOPES: Final = 100
 _MAX_SCOPE: Final = 256
-_PEOPLE: Final = tuple(each for each in SUBJECTS if each != "service")
+_PEOPLE: Final = ("tenant", "user")
+_VALUES: Final = (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    PRIVATE_KEY,
+    ACTOR_TOKEN,
+    LISTING_TOKEN,
+    PROVIDER_ID,
+    PROVIDER_SECRET,
+    PROVIDER_KEY,
+)
 
 
 def _address_fault(address: str) -> str | None:
@@ -120,8 +135,7 @@ _COMMON: Final = (
 
 def _grant(grant: AuthGrant, subject: Subject) -> Callable[..., Auth]:
     def build(**given: Any) -> Auth:
-        names = (CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY)
-        values = {name: given.pop(name) for name in names if name in given}
+        values = {name: given.pop(name) for name in _VALUES if name in given}
         return Auth(**{"grant": grant, "subject": subject, "values": values, **given})
 
     return build
@@ -148,9 +162,54 @@ _AUTHORIZATION_CODE: Final = record(
     "'authorization_code'",
     required=("for",),
 )
+_OF_CALLERS: Final = (
+    *_COMMON,
+    Key(
+        "subject_token_type",
+        choice(*SUBJECT_TOKEN_TYPES),
+        about="The type of the tokens that callers bring.",
+    ),
+    Key(
+        LISTING_TOKEN,
+        _value(MAX_TEXT, "a token"),
+        about="The token for listing tools, when nobody calls; by default the client's own.",
+    ),
+)
+_TOKEN_EXCHANGE: Final = record(
+    keyed(
+        *_OF_CALLERS,
+        Key(
+            "audience",
+            plain_text(longest=MAX_URL, empty=False),
+            about="The logical name of the server at the authorization server.",
+        ),
+        Key(
+            ACTOR_TOKEN,
+            _value(MAX_TEXT, "a token"),
+            about="The token of whoever acts for the caller (the actor of the new token).",
+        ),
+    ),
+    _grant("token_exchange", "caller"),
+    "'token_exchange'",
+    required=(CLIENT_ID,),
+)
+_ID_JAG: Final = record(
+    keyed(
+        *_OF_CALLERS,
+        Key("identity_provider", _ADDRESS, about="The issuer of the tokens that callers bring."),
+        Key(PROVIDER_ID, _value(MAX_HEADER, ""), about="The client at the identity provider."),
+        Key(PROVIDER_SECRET, _value(MAX_HEADER, "a client secret")),
+        Key(PROVIDER_KEY, _value(MAX_TEXT, "a private key")),
+    ),
+    _grant("id_jag", "caller"),
+    "'id_jag'",
+    required=(CLIENT_ID, "identity_provider", PROVIDER_ID),
+)
 _READERS: Final[Mapping[str, Reader[Auth]]] = {
     "client_credentials": _CLIENT_CREDENTIALS,
     "authorization_code": _AUTHORIZATION_CODE,
+    "token_exchange": _TOKEN_EXCHANGE,
+    "id_jag": _ID_JAG,
 }
 
 
@@ -188,6 +247,8 @@ def _client_fault(found: Auth) -> str | None:
     has_secret, has_key = CLIENT_SECRET in found.values, PRIVATE_KEY in found.values
     if has_secret and has_key:
         return "has 'client_secret' and 'private_key'; keep the one that your client has."
+    if PROVIDER_SECRET in found.values and PROVIDER_KEY in found.values:
+        return f"has '{PROVIDER_SECRET}' and '{PROVIDER_KEY}'; keep the one that your client has."
     if found.grant == "client_credentials" and not has_secret and not has_key:
         return "needs 'client_secret' or 'private_key', such as client_secret: {secret: NAME}."
     if (has_secret or has_key) and CLIENT_ID not in found.values:

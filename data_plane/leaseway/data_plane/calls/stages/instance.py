@@ -51,7 +51,7 @@ class InstanceStage:
         key = _lease_key(call)
         if call.lease_id:
             lease: WorkerLease | None = self._leases.get_held(call.lease_id, key)
-            self._leases.check_user(lease, call.user)
+            self._leases.check_user(lease, active.generation.key.user)
         elif not key.session:
             raise Fault(
                 Reason.SESSION_REQUIRED,
@@ -60,7 +60,7 @@ class InstanceStage:
         else:
             lease = self._leases.find(key)
             if lease is not None:
-                self._leases.check_user(lease, call.user)
+                self._leases.check_user(lease, active.generation.key.user)
                 self._leases.add_client(lease, call.acquirer[:MAX_KEY_LENGTH])
         if lease is None:
             return None
@@ -87,7 +87,9 @@ class InstanceStage:
                 live = await generation.wait_for_shared("" if call.method else call.tool)
             except Fault:
                 tenant = call.tenant or DEFAULT_TENANT
-                newest = self._pool.resolve(call.server_id, tenant, call.agent, call.user)
+                newest = self._pool.resolve(
+                    call.server_id, tenant, call.agent, call.user, call.subject_token
+                )
                 if newest is generation or not newest.is_shared:
                     raise
                 generation = newest
@@ -103,12 +105,17 @@ class InstanceStage:
         key = _lease_key(call)
         if call.lease_id:
             held = self._leases.get_held(call.lease_id, key)
-            self._leases.check_user(held, call.user)
+            self._leases.check_user(held, active.generation.key.user)
             key = held.key
         elif call.report_end:
             self._leases.report_end(key, call.expected_lease)
         lease, created = await self._leases.acquire(
-            key, agent=call.agent, user=call.user, acquirer=call.acquirer, ttl=ttl
+            key,
+            agent=call.agent,
+            user=call.user,
+            subject_token=call.subject_token,
+            acquirer=call.acquirer,
+            ttl=ttl,
         )
         active.event("the lease is held")
         live = self._leases.live_instance(lease)

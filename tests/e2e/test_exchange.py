@@ -1,0 +1,160 @@
+"""Callers' own tokens become tokens for a server: through SDK, planes, workers and the front."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from tests.conftest import BOUND
+from tests.data_plane.oauth.issuer import EXCHANGE, Issuer
+from tests.e2e.system import eventually, running
+
+from leaseway.sdk import AsyncClient, AuthorizationFailed, Client, PermissionDenied, UserRequired
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+SECRET = "planted-secret-2Rq80h"
+ALICE, BOB = "planted-token-of-alice-Xk81", "planted-token-of-bob-Lw27"
+
+
+@asynccontextmanager
+async def issuing() -> AsyncIterator[Issuer]:
+    issuer = Issuer()
+    server = await issuer.start()
+    try:
+        yield issuer
+    finally:
+        await server.close()
+
+
+def servers_of(issuer: Issuer) -> dict[str, object]:
+    auth = {"token_exchange": {"client_id": "gateway", "client_secret": {"env": "WORD"}}}
+    shared = {
+        "transport": "streamable_http",
+        "url": f"{issuer.base}/mcp",
+        "truely-stateless": True,
+        "protocol": "legacy",
+        "auth": auth,
+    }
+    leased = {**shared, "truely-stateless": False, "transform": [{"prefix": "leased_"}]}
+    return {"shared": shared, "leased": leased}
+
+
+async def is_listed(client: AsyncClient) -> bool:
+    return {"whoami", "leased_whoami"} <= {each.name for each in await client.list_tools()}
+
+
+async def test_every_caller_acts_by_the_token_that_it_gives(tmp_path: Path) -> None:
+    async with (
+        issuing() as issuer,
+        running(tmp_path, servers_of(issuer), workers=2, environment={"WORD": SECRET}) as (
+            system,
+            client,
+        ),
+        AsyncClient(system.address, agent="test", subject_token=BOB) as bob,
+    ):
+        await eventually(lambda: is_listed(client))
+        alice = client.session("alice", subject_token=ALICE)
+        seen: Counter[tuple[str, str]] = Counter()
+        while sum(seen.values()) < 1_000:
+            calls = {
+                ALICE: alice.call_tool("whoami", timeout=BOUND),
+                BOB: bob.call_tool("whoami", timeout=BOUND),
+                "of-a-call": client.call_tool("whoami", subject_token="of-a-call", timeout=BOUND),
+            }
+            found = await asyncio.gather(*calls.values())
+            seen.update(zip(calls, (each.text for each in found), strict=True))
+        assert set(seen) == {(each, each) for each in (ALICE, BOB, "of-a-call")}
+
+        assert (await alice.call_tool("leased_whoami", timeout=BOUND)).text == ALICE
+        assert (await bob.call_tool("leased_whoami", timeout=BOUND)).text == BOB
+        with pytest.raises(PermissionDenied):  # the session is Alice's
+            await alice.call_tool("leased_whoami", subject_token=BOB, timeout=BOUND)
+        with pytest.raises(UserRequired, match="subject_token"):
+            await client.call_tool("whoami", timeout=BOUND)
+
+        issuer.refused_tokens.add("expired")
+        with pytest.raises(AuthorizationFailed, match="valid one") as refused:
+            await client.call_tool("whoami", subject_token="expired", timeout=BOUND)
+        assert refused.value.oauth_error == "invalid_grant"
+
+        # A worker and a server with each token: not one request for each call.
+        asked = Counter(form.get("subject_token", "") for form in issuer.granted)
+        assert max(asked[ALICE], asked[BOB]) <= 4
+        shown = system.logs() + repr(await client.problems()) + repr(await client.servers())
+        assert "planted" not in shown
+        assert "AUTHORIZATION_FAILED" not in shown
+
+
+def test_a_blocking_client_gives_a_token_with_a_call_or_for_a_session() -> None:
+    """See tests/sdk for the rest of the blocking client."""
+    client = Client("127.0.0.1:1", subject_token=ALICE)
+    assert ALICE not in repr(client)
+    with pytest.raises(TypeError, match="subject_token is a str"):
+        client.session("one", subject_token=1)  # type: ignore[arg-type]
+
+
+async def test_a_lease_goes_on_with_a_new_token_of_the_same_user(tmp_path: Path) -> None:
+    async with (
+        issuing() as issuer,
+        running(tmp_path, servers_of(issuer), environment={"WORD": SECRET}) as (_, client),
+    ):
+        await eventually(lambda: is_listed(client))
+        session = client.session("long", user="anna", subject_token="first")
+        assert (await session.call_tool("leased_whoami", timeout=BOUND)).text == "first"
+        lease = await session.acquire("leased")
+        client.session("long", subject_token="second")
+        assert (await session.call_tool("leased_whoami", timeout=BOUND)).text == "second"
+        assert (await session.acquire("leased")).id == lease.id
+
+
+def token_of(key: RSAKey, subject: str) -> str:
+    claims = {
+        "iss": "https://login.example",
+        "aud": "leaseway",
+        "sub": subject,
+        "exp": int(time.time()) + 600,
+    }
+    return jwt.encode({"alg": "RS256", "kid": "one"}, claims, key)
+
+
+async def test_a_token_that_is_the_credential_is_the_one_that_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = RSAKey.generate_key(2_048, {"kid": "one"})
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    (tmp_path / "identity.toml").write_text(
+        '[[jwt]]\nissuer = "https://login.example"\naudience = "leaseway"\n'
+        'jwks = "keys.json"\ntenant = "acme"\n'
+    )
+    environment = {
+        "WORD": SECRET,
+        "LEASEWAY_IDENTITY": str(tmp_path / "identity.toml"),
+        "LEASEWAY_KEY": "the-shared-key-of-this-test",
+    }
+    monkeypatch.setenv("LEASEWAY_KEY", environment["LEASEWAY_KEY"])
+    tokens = {name: token_of(key, name) for name in ("alice", "bob")}
+    async with (
+        issuing() as issuer,
+        running(tmp_path, servers_of(issuer), environment=environment) as (system, _),
+    ):
+        for name, token in tokens.items():
+            async with AsyncClient(system.address, key=token) as client:
+                await eventually(lambda client=client: is_listed(client))
+                assert (await client.call_tool("whoami", timeout=BOUND)).text == token
+                assert (await client.call_tool("leased_whoami", timeout=BOUND)).text == token
+                session = client.session(name)
+                assert (await session.acquire("leased")).id
+        async with AsyncClient(system.address, key=environment["LEASEWAY_KEY"]) as client:
+            with pytest.raises(UserRequired):  # the shared key is nobody's token
+                await client.call_tool("whoami", timeout=BOUND)
+        exchanged = {f["subject_token"] for f in issuer.granted if f["grant_type"] == EXCHANGE}
+        assert exchanged == set(tokens.values())
+        assert "eyJ" not in system.logs()
