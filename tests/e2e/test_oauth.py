@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import html
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import aiohttp
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.oauth.authority import SECRET, Resource, provider
+from tests.data_plane.oauth.authority import SECRET, Resource, consent, provider
 from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System, eventually, running
-from yarl import URL
 
 from leaseway.sdk import AsyncClient, AsyncSession, LeaseRevoked, LoginRequired, UserRequired
 
@@ -94,20 +90,6 @@ async def log_in(
     assert status == 0, lines
     whom = f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
     assert lines[-1] == f"leaseway: {whom} is logged in to the server whoami."
-
-
-async def consent(address: str, person: str) -> None:
-    """Log in and consent on the provider's pages, until the redirect to the command."""
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
-        response = await browser.get(address)
-        while response.url.path.startswith("/interaction"):
-            page = await response.text()
-            action = html.unescape(re.search(r'action="([^"]+)"', page)[1])  # type: ignore[index]
-            prompt = re.search(r'name="prompt" value="(\w+)"', page)[1]  # type: ignore[index]
-            form = {"prompt": prompt, "login": person, "password": "any"}
-            response = await browser.post(response.url.join(URL(action)), data=form)
-        assert "You are logged in" in await response.text()
 
 
 async def leaseway(*words: str, environment: Mapping[str, str]) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 // An OpenID provider that others wrote (npm oidc-provider); prints its port, then each grant as JSON.
 //
-// Clients: `service` (client_credentials, secret in argv[2]), `signer` and dynamically registered ones. Every
+// Clients: `service` and `leaseway` (client_credentials, secret in argv[2]), `signer` and dynamically registered ones. Every
 // resource gets tokens as JWT. Refresh tokens rotate: one that is spent twice ends the grant.
 import crypto from 'node:crypto';
 import http from 'node:http';
@@ -29,14 +29,14 @@ server.listen(0, '127.0.0.1', () => {
   const provider = new Provider(issuer, {
     jwks: { keys: [privateKey.export({ format: 'jwk' })] },
     clients: [
-      {
-        client_id: 'service',
+      ...['service', 'leaseway'].map((id) => ({
+        client_id: id,
         client_secret: secret,
         grant_types: ['client_credentials'],
         redirect_uris: [],
         response_types: [],
         token_endpoint_auth_method: 'client_secret_basic',
-      },
+      })),
       ...(key ? [signer] : []),
     ],
     clientAuthMethods: ['none', 'client_secret_basic', 'private_key_jwt'],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +23,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from tests.conftest import BOUND, ROOT, absent
 from tests.data_plane.oauth.guarded import Guarded
+from yarl import URL
 
 SECRET = "planted-secret-5Kd81x"
 SERVERS = ROOT / "tests" / "servers"
@@ -182,3 +185,17 @@ class Resource(Guarded):
     def name_of(self, token: str) -> str:
         # It was valid when the request arrived, and may have expired since.
         return str(jwt.decode(token, self.keys, algorithms=["RS256"]).claims["sub"])
+
+
+async def consent(address: str, person: str) -> None:
+    """Log in and consent on the provider's pages, until the redirect to the command."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
+        response = await browser.get(address)
+        while response.url.path.startswith("/interaction"):
+            page = await response.text()
+            action = html.unescape(re.search(r'action="([^"]+)"', page)[1])  # type: ignore[index]
+            prompt = re.search(r'name="prompt" value="(\w+)"', page)[1]  # type: ignore[index]
+            form = {"prompt": prompt, "login": person, "password": "any"}
+            response = await browser.post(response.url.join(URL(action)), data=form)
+        assert "You are logged in" in await response.text()
