@@ -20,18 +20,35 @@ _SUFFIXES = {
 }
 
 
+def declared_names() -> frozenset[str]:
+    """Return the names of all metrics, as the code has them."""
+    return frozenset(str(name.value) for name in _names() if isinstance(name, ast.Constant))
+
+
+def _names() -> Iterator[ast.expr | None]:
+    for node in _nodes():
+        if isinstance(node, ast.Call) and any(True for _ in _series(node)):
+            yield node.args[0]
+        elif isinstance(node, ast.Dict) and any(True for _ in _totals(node)):
+            yield from node.keys
+
+
 @cache
 def declared_metrics() -> dict[str, frozenset[str]]:
     """Return the labels of each series name."""
     found: dict[str, frozenset[str]] = {}
+    for node in _nodes():
+        if isinstance(node, ast.Call):
+            found.update(_series(node))
+        elif isinstance(node, ast.Dict):
+            found.update(_totals(node))
+    return found
+
+
+def _nodes() -> Iterator[ast.AST]:
     for source in _SOURCES:
         for path in sorted((ROOT / source).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call):
-                    found.update(_series(node))
-                elif isinstance(node, ast.Dict):
-                    found.update(_totals(node))
-    return found
+            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def _series(call: ast.Call) -> Iterator[tuple[str, frozenset[str]]]:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from tests.observability.declared_metrics import ROOT, declared_metrics
+from tests.observability.declared_metrics import ROOT, declared_metrics, declared_names
 from tests.observability.recording import dashboard_expressions, rules
 
 _FOLDER = ROOT / "deploy" / "observability"
@@ -88,6 +88,13 @@ def test_an_expression_names_series_and_labels_that_exist(place: str, expression
     assert names <= set(known), f"{place}: {sorted(names - set(known))}"
     allowed = _OF_PROMETHEUS.union(*(known[name] for name in names)) | {"leaseway_server"}
     assert labels <= allowed, f"{place}: {sorted(labels - allowed)}"
+
+
+def test_the_operating_page_has_a_row_for_each_metric() -> None:
+    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    table = page.partition("| metric | kind | attributes | exported by |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row]
+    assert declared_names() == {name for cell in cells for name in re.findall(r"`(.+?)`", cell)}
 
 
 def test_the_dashboards_are_those_that_are_written_from_their_panels() -> None:
