@@ -109,6 +109,7 @@ class Key:
         default: The default in words; empty means `value`.
         required: Whether each server that accepts the key needs it.
         required_by: The transports that need it, if not all do.
+        only: The one built-in transport of its kind that accepts it; empty means all.
         instead: A key that makes this one optional, or empty.
         domain: Whether domain layers may set it.
         by_name: Whether layers merge its mapping name by name.
@@ -122,6 +123,7 @@ class Key:
     default: str = ""
     required: bool = False
     required_by: tuple[str, ...] = ()
+    only: str = ""
     instead: str = ""
     domain: DomainMay = "if_opened"
     by_name: bool = False

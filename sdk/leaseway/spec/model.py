@@ -241,12 +241,15 @@ class Part:
         uses_pipes: Whether its instances are child processes of the worker, connected by pipes.
         on_worker: Whether its instances are processes that see the worker's files.
         reads_artifacts: Whether arguments of its tools can be references to artifacts.
+        entry_keys: Keys of its entries that are no settings of the part: the control plane makes
+            other settings of them.
     """
 
     transports: ClassVar[tuple[str, ...]] = ()
     uses_pipes: ClassVar[bool] = False
     on_worker: ClassVar[bool] = False
     reads_artifacts: ClassVar[bool] = False
+    entry_keys: ClassVar[tuple[Key, ...]] = ()
 
     @classmethod
     def is_meant(cls, settings: Container[str]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from leaseway.spec.keys import Key, OwnReader, setting
 from leaseway.spec.kinds.shared import ChildPart, indexed
 
 
@@ -21,9 +22,16 @@ class Builtin:
     """
 
     tools: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
+    roots: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "The folders that file tools may reach: [the kit](kit.md).")
+    )
+    commands: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "The command lines that may be executed.")
+    )
+    hosts: tuple[str, ...] = setting(
+        (),
+        Key(OwnReader(), "The hosts that requests may be sent to.", default="public ones"),
+    )
 
 
 NOTHING_BUILTIN: Final = Builtin()

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from leaseway.spec.keys import Key, OwnReader, setting
 from leaseway.spec.kinds.shared import CommandPart
 
 MAX_IMAGE: Final = 1_024
@@ -27,7 +28,14 @@ class ContainerPart(CommandPart):
     transports: ClassVar[tuple[str, ...]] = ("stdio",)
     on_worker: ClassVar[bool] = False
 
-    image: str = ""
+    image: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The container image of the server; each instance is a container:"
+            " [servers as images](kubernetes.md#servers-as-images).",
+        ),
+    )
 
     @classmethod
     def is_meant(cls, settings: Container[str]) -> bool:

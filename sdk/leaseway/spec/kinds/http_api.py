@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.http_tools import MAX_RETRIES, HttpTool
+from leaseway.spec.keys import Flag, Key, OwnReader, Whole, setting
 from leaseway.spec.kinds.shared import RequestPart
 from leaseway.spec.model import Value
 
@@ -50,11 +51,37 @@ class HttpApiPart(RequestPart):
 
     transports: ClassVar[tuple[str, ...]] = ("http_api",)
     reads_artifacts: ClassVar[bool] = True
+    entry_keys: ClassVar[tuple[Key, ...]] = (
+        Key(
+            OwnReader(),
+            "The file or URL of an OpenAPI document; its operations become tools.",
+            name="openapi",
+        ),
+    )
 
-    http_tools: tuple[HttpTool, ...] = ()
-    security: Mapping[str, Credential] = field(default_factory=dict)
-    follow_redirects: bool = False
-    retries: int = 0
+    url: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The address that its requests start with: [REST APIs](rest-tools.md).",
+            name="base_url",
+            default="the document's",
+        ),
+    )
+    http_tools: tuple[HttpTool, ...] = setting(
+        (), Key(OwnReader(), "The tools, each of which is an HTTP request.")
+    )
+    security: Mapping[str, Credential] = setting(
+        {},
+        Key(
+            OwnReader(),
+            "Credentials of requests; without `type`, for a security scheme of the document.",
+        ),
+    )
+    follow_redirects: bool = setting(False, Key(Flag(), "Whether redirects are followed."))
+    retries: int = setting(
+        0, Key(Whole(0, MAX_RETRIES), "How often an idempotent request is repeated.")
+    )
 
     @property
     def values(self) -> Mapping[str, Value]:

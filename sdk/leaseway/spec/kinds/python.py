@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from leaseway.spec.keys import Key, OwnReader, setting
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.model import Value, config_values
 
@@ -22,9 +23,26 @@ class PythonPart(ChildPart):
 
     transports: ClassVar[tuple[str, ...]] = ("python",)
 
-    module: str = ""
-    class_name: str = ""
-    config: str = ""
+    module: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The module of the class: [Python classes](python-servers.md).",
+            required=True,
+        ),
+    )
+    class_name: str = setting(
+        "", Key(OwnReader(), "The name of the class.", name="class", required=True)
+    )
+    config: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "A mapping that the class receives; may contain references.",
+            domain="set",
+            by_name=True,
+        ),
+    )
 
     @property
     def values(self) -> Mapping[str, Value]:

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from leaseway.spec.kinds.shared import McpPart, indexed, keyed, literals
+from leaseway.spec.keys import setting
+from leaseway.spec.kinds.shared import (
+    ARGS,
+    COMMAND,
+    ENV,
+    HEADERS,
+    SESSION_ID,
+    URL,
+    McpPart,
+    indexed,
+    keyed,
+    literals,
+)
 from leaseway.spec.model import Value
 
 
@@ -13,12 +25,12 @@ from leaseway.spec.model import Value
 class RegisteredPart(McpPart):
     """What a registered transport is given; it uses of it what it needs."""
 
-    command: str = ""
-    args: tuple[str, ...] = ()
-    url: str = ""
-    env: Mapping[str, Value] = field(default_factory=dict)
-    headers: Mapping[str, Value] = field(default_factory=dict)
-    session_id: str = ""
+    command: str = setting("", COMMAND)
+    args: tuple[str, ...] = setting((), ARGS)
+    url: str = setting("", URL)
+    env: Mapping[str, Value] = setting({}, ENV)
+    headers: Mapping[str, Value] = setting({}, HEADERS)
+    session_id: str = setting("", SESSION_ID)
 
     @property
     def values(self) -> Mapping[str, Value]:

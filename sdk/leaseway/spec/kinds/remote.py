@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from leaseway.spec.kinds.shared import McpPart, RequestPart
+from leaseway.spec.keys import setting
+from leaseway.spec.kinds.shared import SESSION_ID, URL, McpPart, RequestPart
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class RemotePart(RequestPart, McpPart):
 
     transports: ClassVar[tuple[str, ...]] = ("streamable_http", "sse", "websocket")
 
-    session_id: str = ""
+    url: str = setting("", URL)
+    session_id: str = setting("", SESSION_ID)
 
     @property
     def texts(self) -> Iterable[tuple[str, str]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
+from leaseway.spec.keys import Choice, Key, OwnReader, setting
 from leaseway.spec.lease_names import shared_part
 from leaseway.spec.model import (
+    INHERIT_ENV,
     NO_AUTH,
     NO_LIMITS,
     NO_SANDBOX,
@@ -17,6 +19,43 @@ from leaseway.spec.model import (
     Part,
     Sandbox,
     Value,
+)
+
+PROTOCOLS: Final = (
+    "auto",
+    "legacy",
+    "2026-07-28",
+    "2025-11-25",
+    "2025-06-18",
+    "2025-03-26",
+    "2024-11-05",
+)
+"""Values of `protocol:`."""
+
+# Keys that registered transports accept, too.
+COMMAND: Final = Key(OwnReader(), "The program.", "command", required=True, instead="image")
+ARGS: Final = Key(OwnReader(), "Its arguments.", "args")
+ENV: Final = Key(
+    OwnReader(),
+    "Environment variables: literals or [references](#secrets).",
+    "env",
+    domain="set_known_names",
+    by_name=True,
+)
+URL: Final = Key(OwnReader(), "The address of the server.", "url", required=True)
+HEADERS: Final = Key(
+    OwnReader(),
+    "HTTP headers: literals or [references](#secrets).",
+    "headers",
+    domain="set_known_names",
+    by_name=True,
+)
+SESSION_ID: Final = Key(
+    OwnReader(),
+    "The MCP session to join.",
+    "sessionId",
+    default="a new one",
+    only="streamable_http",
 )
 
 
@@ -34,7 +73,13 @@ def literals(values: Mapping[str, Value]) -> Iterable[str]:
 class McpPart(Part):
     """A server that speaks MCP."""
 
-    protocol: str = "auto"
+    protocol: str = setting(
+        "auto",
+        Key(
+            Choice(PROTOCOLS),
+            "The version of MCP: `auto`, `legacy` (with a handshake), or one such as `2026-07-28`.",
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -44,10 +89,33 @@ class ChildPart(McpPart):
     uses_pipes: ClassVar[bool] = True
     on_worker: ClassVar[bool] = True
 
-    env: Mapping[str, Value] = field(default_factory=dict)
-    inherit_env: InheritEnv = "safe"
-    limits: Limits = NO_LIMITS
-    sandbox: Sandbox = NO_SANDBOX
+    env: Mapping[str, Value] = setting({}, ENV)
+    # Leaseway enforces these only for processes that it starts itself.
+    inherit_env: InheritEnv = setting(
+        "safe",
+        Key(
+            Choice(INHERIT_ENV),
+            "Which of the worker's variables it inherits: `safe` (none with a name that looks"
+            " secret), `all` or `none`.",
+        ),
+    )
+    limits: Limits = setting(
+        NO_LIMITS,
+        Key(
+            OwnReader(),
+            "`memory`, `cpu`, `open_files` and `processes` of each instance.",
+            default="unlimited",
+        ),
+    )
+    sandbox: Sandbox = setting(
+        NO_SANDBOX,
+        Key(
+            OwnReader(),
+            "`true`, `strict`, or `level` (`basic`, `strict`), `network` and `writable`: runs its"
+            " process in bubblewrap; [what each level blocks](security.md#what-holds-a-server).",
+            default="off",
+        ),
+    )
 
     @property
     def values(self) -> Mapping[str, Value]:
@@ -75,11 +143,33 @@ class CommandPart(ChildPart):
             an image.
     """
 
-    command: str = ""
-    args: tuple[str, ...] = ()
-    cwd: str = ""
-    env_file: str = ""
-    pod_template: str = ""
+    command: str = setting("", COMMAND)
+    args: tuple[str, ...] = setting((), ARGS)
+    cwd: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "Its working directory: absolute, `${NAME}` allowed, with `image` inside the"
+            " container; `private`: [an empty folder for each client](#state-in-files).",
+            default="the worker's",
+        ),
+    )
+    env_file: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "A file of `NAME=VALUE` lines on the worker, watched like a `{file}`; `env` overrides"
+            " it.",
+        ),
+    )
+    pod_template: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "On Kubernetes, the PodTemplateSpec that its pods are based on.",
+            name="podTemplate",
+        ),
+    )
 
     @property
     def values(self) -> Mapping[str, Value]:
@@ -110,9 +200,25 @@ class RequestPart(Part):
     """
 
     url: str = ""
-    headers: Mapping[str, Value] = field(default_factory=dict)
-    proxy: Mapping[str, Value] = field(default_factory=dict)
-    auth: Auth = NO_AUTH
+    headers: Mapping[str, Value] = setting({}, HEADERS)
+    proxy: Mapping[str, Value] = setting(
+        {},
+        Key(
+            OwnReader(),
+            "`none`, the address of a forward proxy, a reference to one, or `{url, username,"
+            " password}`: see [proxies](#proxies).",
+            default="the environment's",
+        ),
+    )
+    auth: Auth = setting(
+        NO_AUTH,
+        Key(
+            OwnReader(),
+            "How workers obtain OAuth tokens for its requests: see"
+            " [remote servers](remote-servers.md).",
+            default="none",
+        ),
+    )
 
     @property
     def values(self) -> Mapping[str, Value]:

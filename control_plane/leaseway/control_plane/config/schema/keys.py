@@ -33,17 +33,11 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec import keys as declarations
-from leaseway.spec.http_tools import MAX_RETRIES
-from leaseway.spec.keys import DAY, INSTANT, Choice, Flag, OwnReader, Whole, keys_of
-from leaseway.spec.kinds.table import TRANSPORTS
+from leaseway.spec.keys import DAY, INSTANT, keys_of
+from leaseway.spec.kinds.registered import RegisteredPart
+from leaseway.spec.kinds.table import PARTS, TRANSPORTS
 from leaseway.spec.kinds.transports import is_known, is_registered, known_transports
-from leaseway.spec.model import (
-    INHERIT_ENV,
-    Controls,
-    Exposure,
-    Launch,
-    Naming,
-)
+from leaseway.spec.model import Controls, Exposure, Launch, Naming, Part
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_SERVERS
 from leaseway.wire.timing.backoff import Backoff
@@ -181,18 +175,29 @@ READERS: Final[Mapping[str, Reader[Any]]] = {
 
 
 def _server_keys() -> Iterator[ServerKey]:
-    """Yield the keys that every server accepts, then those of each kind."""
+    """Yield the keys that every server accepts, then those of the kinds."""
     for settings in (Controls, Launch, Naming, Exposure):
         for found in keys_of(settings):
             yield _server_key(found, restarts=settings is Launch)
-    for kind, transports in _OF_KINDS:
-        for found in kind:
-            yield _server_key(
-                found,
-                transports=transports,
-                for_registered=found.name in _FOR_REGISTERED,
-                restarts=True,
-            )
+    of_kinds: dict[str, declarations.Key] = {}
+    transports: dict[str, set[str]] = {}
+    for kind in PARTS:
+        for found in _of_kind(kind):
+            of_kinds[found.name] = found
+            accepting = (found.only,) if found.only else kind.transports
+            transports.setdefault(found.name, set()).update(accepting)
+    for_registered = {found.name for found in _of_kind(RegisteredPart)}
+    for name, found in of_kinds.items():
+        yield _server_key(
+            found,
+            transports=frozenset(transports[name]),
+            for_registered=name in for_registered,
+            restarts=True,
+        )
+
+
+def _of_kind(kind: type[Part]) -> tuple[declarations.Key, ...]:
+    return (*keys_of(kind), *kind.entry_keys)
 
 
 def _server_key(declared: declarations.Key, **more: Any) -> ServerKey:
@@ -202,188 +207,6 @@ def _server_key(declared: declarations.Key, **more: Any) -> ServerKey:
         declared.name, read, path, about=declared.description, declared=declared, **more
     )
 
-
-PROTOCOLS: Final = (
-    "auto",
-    "legacy",
-    "2026-07-28",
-    "2025-11-25",
-    "2025-06-18",
-    "2025-03-26",
-    "2024-11-05",
-)
-"""Values of `protocol:`."""
-
-_OWN: Final = OwnReader()
-_MCP: Final = (
-    declarations.Key(
-        Choice(PROTOCOLS),
-        "The version of MCP: `auto`, `legacy` (with a handshake), or one such as `2026-07-28`.",
-        "protocol",
-        value="auto",
-    ),
-)
-_PROCESS: Final = (
-    declarations.Key(
-        _OWN,
-        "Environment variables: literals or [references](#secrets).",
-        "env",
-        domain="set_known_names",
-        by_name=True,
-    ),
-    # Leaseway enforces these only for processes that it starts itself.
-    declarations.Key(
-        Choice(INHERIT_ENV),
-        "Which of the worker's variables it inherits: `safe` (none with a name that looks secret),"
-        " `all` or `none`.",
-        "inherit_env",
-        value="safe",
-    ),
-    declarations.Key(
-        _OWN,
-        "`memory`, `cpu`, `open_files` and `processes` of each instance.",
-        "limits",
-        default="unlimited",
-    ),
-    declarations.Key(
-        _OWN,
-        "`true`, `strict`, or `level` (`basic`, `strict`), `network` and `writable`: runs its"
-        " process in bubblewrap; [what each level blocks](security.md#what-holds-a-server).",
-        "sandbox",
-        default="off",
-    ),
-)
-_COMMAND: Final = (
-    declarations.Key(_OWN, "The program.", "command", required=True, instead="image"),
-    declarations.Key(_OWN, "Its arguments.", "args"),
-    declarations.Key(
-        _OWN,
-        "Its working directory: absolute, `${NAME}` allowed, with `image` inside the container;"
-        " `private`: [an empty folder for each client](#state-in-files).",
-        "cwd",
-        default="the worker's",
-    ),
-    declarations.Key(
-        _OWN,
-        "A file of `NAME=VALUE` lines on the worker, watched like a `{file}`; `env` overrides it.",
-        "env_file",
-    ),
-)
-_CONTAINER: Final = (
-    declarations.Key(
-        _OWN,
-        "The container image of the server; each instance is a container:"
-        " [servers as images](kubernetes.md#servers-as-images).",
-        "image",
-    ),
-    declarations.Key(
-        _OWN,
-        "On Kubernetes, the PodTemplateSpec that its pods are based on.",
-        "podTemplate",
-        "pod_template",
-    ),
-)
-_PYTHON: Final = (
-    declarations.Key(
-        _OWN,
-        "The module of the class: [Python classes](python-servers.md).",
-        "module",
-        required=True,
-    ),
-    declarations.Key(_OWN, "The name of the class.", "class", "class_name", required=True),
-    declarations.Key(
-        _OWN,
-        "A mapping that the class receives; may contain references.",
-        "config",
-        domain="set",
-        by_name=True,
-    ),
-)
-_BUILTIN: Final = (
-    declarations.Key(
-        _OWN, "The folders that file tools may reach: [the kit](kit.md).", "roots", "builtin.roots"
-    ),
-    declarations.Key(
-        _OWN, "The command lines that may be executed.", "commands", "builtin.commands"
-    ),
-    declarations.Key(
-        _OWN,
-        "The hosts that requests may be sent to.",
-        "hosts",
-        "builtin.hosts",
-        default="public ones",
-    ),
-)
-_REQUESTS: Final = (
-    declarations.Key(
-        _OWN,
-        "HTTP headers: literals or [references](#secrets).",
-        "headers",
-        domain="set_known_names",
-        by_name=True,
-    ),
-    declarations.Key(
-        _OWN,
-        "`none`, the address of a forward proxy, a reference to one, or `{url, username,"
-        " password}`: see [proxies](#proxies).",
-        "proxy",
-        default="the environment's",
-    ),
-    declarations.Key(
-        _OWN,
-        "How workers obtain OAuth tokens for its requests: see"
-        " [remote servers](remote-servers.md).",
-        "auth",
-        default="none",
-    ),
-)
-_REMOTE: Final = (declarations.Key(_OWN, "The address of the server.", "url", required=True),)
-_STREAMABLE: Final = (
-    declarations.Key(
-        _OWN, "The MCP session to join.", "sessionId", "session_id", default="a new one"
-    ),
-)
-_API: Final = (
-    declarations.Key(
-        _OWN,
-        "The address that its requests start with: [REST APIs](rest-tools.md).",
-        "base_url",
-        "url",
-        default="the document's",
-    ),
-    declarations.Key(_OWN, "The tools, each of which is an HTTP request.", "http_tools"),
-    declarations.Key(
-        _OWN, "The file or URL of an OpenAPI document; its operations become tools.", "openapi"
-    ),
-    declarations.Key(
-        _OWN,
-        "Credentials of requests; without `type`, for a security scheme of the document.",
-        "security",
-    ),
-    declarations.Key(Flag(), "Whether redirects are followed.", "follow_redirects", value=False),
-    declarations.Key(
-        Whole(0, MAX_RETRIES), "How often an idempotent request is repeated.", "retries", value=0
-    ),
-)
-_FOR_REGISTERED: Final = frozenset(
-    {"protocol", "command", "args", "env", "url", "headers", "sessionId"}
-)
-_PROCESSES: Final = frozenset({"stdio", "python", "builtin"})
-_STDIO: Final = frozenset({"stdio"})
-_NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
-_HTTP_API: Final = frozenset({"http_api"})
-_OF_KINDS: Final = (
-    (_MCP, _PROCESSES | _NETWORK),
-    (_COMMAND, _STDIO),
-    (_CONTAINER, _STDIO),
-    (_PYTHON, frozenset({"python"})),
-    (_BUILTIN, frozenset({"builtin"})),
-    (_PROCESS, _PROCESSES),
-    (_REMOTE, _NETWORK),
-    (_REQUESTS, _NETWORK | _HTTP_API),
-    (_STREAMABLE, frozenset({"streamable_http"})),
-    (_API, _HTTP_API),
-)
 
 SERVER_KEYS: Final[Mapping[str, ServerKey]] = {key.name: key for key in _server_keys()}
 """The keys of one server. A field `instances.x` is in its `InstancePolicy`, `policy.x` in its
