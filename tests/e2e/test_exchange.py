@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from tests.conftest import BOUND
 from tests.data_plane.oauth.issuer import EXCHANGE, Issuer
 from tests.e2e.system import eventually, running
+from tests.e2e.test_mcp_front import JSON, front
 
 from leaseway.sdk import AsyncClient, AuthorizationFailed, Client, PermissionDenied, UserRequired
 
@@ -125,20 +128,69 @@ def token_of(key: RSAKey, subject: str) -> str:
     return jwt.encode({"alg": "RS256", "kid": "one"}, claims, key)
 
 
-async def test_a_token_that_is_the_credential_is_the_one_that_is_exchanged(
+async def test_a_client_of_the_front_acts_by_its_own_token_and_gets_step_up_challenges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    environment, key = trusting(tmp_path)
+    monkeypatch.setenv("LEASEWAY_KEY", environment["LEASEWAY_KEY"])
+    monkeypatch.setenv("LEASEWAY_IDENTITY", environment["LEASEWAY_IDENTITY"])
+    tokens = {name: token_of(key, name) for name in ("alice", "bob")}
+    async with (
+        issuing() as issuer,
+        running(tmp_path, servers_of(issuer), environment=environment) as (system, _),
+        front(system) as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        async with AsyncClient(system.address, key=tokens["alice"]) as client:
+            await eventually(lambda: is_listed(client))
+        for token in tokens.values():
+            status, _, body = await call(http, url, token)
+            assert status == 200, body
+            assert body["result"]["content"][0]["text"] == token
+
+        issuer.needed, issuer.grants_scopes = "more", False
+        for _ in range(3):  # the first one by aiohttp, others on the short way
+            status, challenge, body = await call(http, url, tokens["bob"])
+            assert status == 403
+            assert body["error"]["data"]["scope"] == "more"
+            assert challenge.startswith('Bearer error="insufficient_scope", scope="more", ')
+            assert f'resource_metadata="{url.removesuffix("/mcp")}/.well-known/' in challenge
+        issuer.needed = ""
+        assert (await call(http, url, tokens["bob"]))[0] == 200
+
+
+async def call(
+    http: aiohttp.ClientSession, url: str, token: str
+) -> tuple[int, str, dict[str, Any]]:
+    """Call a tool as a client of 2025-11-25; return the status, the challenge and the body."""
+    params = {"name": "whoami", "arguments": {}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": "2025-11-25"}
+    async with http.post(url, json=message, headers=headers) as answer:
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        return answer.status, challenge, await answer.json()
+
+
+def trusting(folder: Path) -> tuple[dict[str, str], RSAKey]:
+    """Return the environment of planes that accept an issuer's tokens, and its key."""
     key = RSAKey.generate_key(2_048, {"kid": "one"})
-    (tmp_path / "keys.json").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
-    (tmp_path / "identity.toml").write_text(
+    (folder / "keys.json").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    (folder / "identity.toml").write_text(
         '[[jwt]]\nissuer = "https://login.example"\naudience = "leaseway"\n'
         'jwks = "keys.json"\ntenant = "acme"\n'
     )
     environment = {
         "WORD": SECRET,
-        "LEASEWAY_IDENTITY": str(tmp_path / "identity.toml"),
+        "LEASEWAY_IDENTITY": str(folder / "identity.toml"),
         "LEASEWAY_KEY": "the-shared-key-of-this-test",
     }
+    return environment, key
+
+
+async def test_a_token_that_is_the_credential_is_the_one_that_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, key = trusting(tmp_path)
     monkeypatch.setenv("LEASEWAY_KEY", environment["LEASEWAY_KEY"])
     tokens = {name: token_of(key, name) for name in ("alice", "bob")}
     async with (

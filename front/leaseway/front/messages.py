@@ -35,7 +35,12 @@ class JsonRpcError(Exception):
         message: What failed, where, why, and what to do.
         data: More about it, or None.
         request_id: The id of the failed request as JSON, if the message could not be read further.
+
+    Attributes:
+        needed_scope: The scopes that the caller's own token must have, or None.
     """
+
+    needed_scope: str | None = None
 
     def __init__(
         self, code: int, message: str, data: Any = None, *, request_id: bytes = b""

@@ -19,6 +19,7 @@ from mcp_types.jsonrpc import (
 from leaseway.front.handshake import CACHE_HINTS, SERVER_META
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.sdk import (
+    AuthorizationFailed,
     ConfirmationRequired,
     InputRequired,
     InvalidArguments,
@@ -43,6 +44,8 @@ RESOURCE_NOT_FOUND: Final = -32002
 _UNAVAILABLE: Final = -32000
 """JSON-RPC leaves -32000 to -32019 to implementations; `data.reason` tells them apart."""
 _says_missing: Final = re.compile(r"\b(not found|unknown resource|no such)\b", re.IGNORECASE).search
+_INSUFFICIENT_SCOPE: Final = "insufficient_scope"
+_MAX_SCOPES: Final = 2_048
 _INTERNAL: Final = frozenset({Reason.INTERNAL, Reason.INCOMPATIBLE_VERSION})
 _INVALID: Final = frozenset({Reason.INVALID_REQUEST, Reason.INVALID_ARGUMENTS})
 _CAPABILITIES: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
@@ -126,7 +129,18 @@ def rpc_error(error: LeasewayError, uri: str = "") -> JsonRpcError:
         data["confirmationId"] = error.confirmation_id
     if server := error.metadata.get("server"):
         data["server"] = server
-    return JsonRpcError(_code(error), str(error), data)
+    converted = JsonRpcError(_code(error), str(error), data)
+    if isinstance(error, AuthorizationFailed) and error.oauth_error == _INSUFFICIENT_SCOPE:
+        converted.needed_scope = data["scope"] = _scopes_in(error.metadata.get("scope", ""))
+    return converted
+
+
+def _scopes_in(text: str) -> str:
+    """Return a server's list of scopes for a header: those that may be in one (RFC 6749, 3.3)."""
+    scopes = text[:_MAX_SCOPES].split()
+    return " ".join(
+        each for each in scopes if all("!" <= c <= "~" and c not in '"\\' for c in each)
+    )
 
 
 def resource_error(error: LeasewayError, uri: str, *, modern: bool) -> JsonRpcError:

@@ -75,6 +75,9 @@ class BatchPart:
     def set_cookie(self, cookie: str) -> None:
         self._reply.set_cookie(cookie)
 
+    def step_up(self, scope: str) -> None:
+        """Ask for nothing: the other requests of the batch have their own responses."""
+
     def finish(self, message: bytes, status: int = 200) -> None:
         """Add the response; the batch as a whole has its own status."""
         self._batch.add(message)

@@ -12,7 +12,7 @@ import asyncio
 import resource
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -233,11 +233,11 @@ class FrontConnection(asyncio.Protocol):
         elif self._buffer and not self._with_aiohttp and self._blocked_since is None:
             self._handle_buffered()
 
-    def send_message(self, message: bytes, status: int, cookie: str) -> None:
-        """Respond with one JSON message, and with a `Set-Cookie` header unless it is empty."""
+    def send_message(self, message: bytes, status: int, headers: Mapping[str, str]) -> None:
+        """Respond with one JSON message, and with further headers."""
         head = (_OK if status == 200 else _response_head(status)) % (len(message), _date())
-        if cookie:
-            head = head[:-2] + b"Set-Cookie: %b\r\n\r\n" % cookie.encode()
+        for name, value in headers.items():
+            head = head[:-2] + b"%b: %b\r\n\r\n" % (name.encode(), value.encode())
         self._write(head, message)
 
     def send_accepted(self) -> None:

@@ -22,6 +22,7 @@ from leaseway.front.http.request_checks import (
     speaks_modern,
 )
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
+from leaseway.front.http.streams import RESOURCE_METADATA
 from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
 from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
@@ -130,6 +131,8 @@ class HttpServer:
             if http.method == "GET" and http.path.startswith(_METADATA) and self._callers.issuers:
                 return self._metadata(http)
             front, holder = await self._authenticate(http)
+            if self._callers.issuers:
+                http[RESOURCE_METADATA] = self._metadata_url(http)
             connection = self._connections.get(http.protocol)
             if holder is not None and connection is not None:
                 self._connections.set_holder(connection, holder)
@@ -161,8 +164,7 @@ class HttpServer:
         if "Authorization" in http.headers:
             challenge += ', error="invalid_token"'
         if self._callers.issuers:
-            path = http.path.rstrip("/").replace('"', "")
-            challenge += f', resource_metadata="{self._base_url(http)}{_METADATA}{path}"'
+            challenge += f', resource_metadata="{self._metadata_url(http)}"'
         return {"WWW-Authenticate": challenge}
 
     def _metadata(self, http: web.BaseRequest) -> web.Response:
@@ -178,6 +180,10 @@ class HttpServer:
         }
         # Public, and read by MCP clients in web pages, too.
         return web.json_response(metadata, headers={"Access-Control-Allow-Origin": "*"})
+
+    def _metadata_url(self, http: web.BaseRequest) -> str:
+        path = http.path.rstrip("/").replace('"', "")
+        return f"{self._base_url(http)}{_METADATA}{path}"
 
     def _base_url(self, http: web.BaseRequest) -> str:
         return self._public_url or f"{http.scheme}://{http.host}".replace('"', "")

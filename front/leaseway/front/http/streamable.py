@@ -56,7 +56,13 @@ from leaseway.front.http.request_checks import (
     read_body,
     speaks_modern,
 )
-from leaseway.front.http.streams import AiohttpSender, HttpReply, Reply, json_response
+from leaseway.front.http.streams import (
+    RESOURCE_METADATA,
+    HttpReply,
+    Reply,
+    json_response,
+    reply_to,
+)
 from leaseway.front.messages import (
     JsonRpcError,
     Message,
@@ -241,6 +247,7 @@ class HttpFront:
             scope,
             lives,
             streams,
+            http.get(RESOURCE_METADATA, ""),
             lambda body, _: version is not None or MODERN_MARK not in body,
             lambda reply, message: self._handle_legacy(
                 reply, message, scope, lives, cookie, media, offers
@@ -253,8 +260,7 @@ class HttpFront:
             elif message.method is None:
                 raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC message.")
             return web.Response(status=202)
-        sender = AiohttpSender(http)
-        reply = HttpReply(sender, accepts_stream=streams)
+        sender, reply = reply_to(http, streams)
         # Shielded, because a client that disconnects has not cancelled its request.
         task = asyncio.create_task(
             self._handle_legacy(reply, message, scope, lives, cookie, media, offers)
@@ -275,8 +281,7 @@ class HttpFront:
         lives = (live, await self._handle_in_header(http, scope), cookie.live)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         offers = _SESSION not in http.headers
-        sender = AiohttpSender(http)
-        reply = HttpReply(sender, accepts_stream=streams)
+        sender, reply = reply_to(http, streams)
         batch = BatchReply(reply)
         tasks = []
         for message in messages:
@@ -298,6 +303,7 @@ class HttpFront:
         scope: str,
         lives: Sequence[LiveSession | None],
         streams: bool,
+        metadata: str,
         matches: Callable[[bytes, Message], bool],
         handle: Callable[[HttpReply, Message], Coroutine[Any, Any, None]],
         *,
@@ -309,6 +315,7 @@ class HttpFront:
             scope: The server in the URL, or empty.
             lives: The sessions of the ids in the head.
             streams: Whether the client accepts an event stream.
+            metadata: Where clients that send tokens of their own find the front's metadata.
             matches: Returns whether a body passes the same checks as the current one.
             handle: Handles a request, given its reply.
             cancel_on_disconnect: Whether a lost connection cancels the request.
@@ -330,7 +337,7 @@ class HttpFront:
             for live in lives:
                 if live is not None and self._sessions.find_live(live.id, scope) is not live:
                     return None
-            reply.accepts_stream = streams
+            reply.accepts_stream, reply.resource_metadata = streams, metadata
             task = asyncio.create_task(handle(reply, message))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
@@ -376,7 +383,7 @@ class HttpFront:
             request = Request(
                 message, Listener(reply.send), False, scope, carried, offers, media=media
             )
-            reply.finish((await self._handle(request))[0])
+            reply.finish((await self._handle(request, reply))[0])
             return
         listener = Listener(reply.send)
         listener.log_level = live.log_level
@@ -388,7 +395,7 @@ class HttpFront:
         request = Request(message, listener, False, scope, carried, offers, media=media)
         with live.running(message.request_id, listener):
             try:
-                response, _ = await self._handle(request)
+                response, _ = await self._handle(request, reply)
             except asyncio.CancelledError:
                 reply.abandon()
                 if not live.was_cancelled():
@@ -428,6 +435,7 @@ class HttpFront:
                 scope,
                 (live, cookie.live),
                 streams,
+                http.get(RESOURCE_METADATA, ""),
                 lambda _, message: (
                     message.method == "tools/call" and read_name_and_meta(message) == name_and_meta
                 ),
@@ -436,8 +444,7 @@ class HttpFront:
                 ),
                 cancel_on_disconnect=True,
             )
-        sender = AiohttpSender(http)
-        reply = HttpReply(sender, accepts_stream=streams)
+        sender, reply = reply_to(http, streams)
         await self._handle_modern(reply, message, scope, headers, answers, live, cookie)
         return await sender.response()
 
@@ -466,18 +473,20 @@ class HttpFront:
                     error = rejection_error(rejection)
                     reply.finish(error_message(message.request_id, error), _status(error))
                     return
-            response, status = await self._handle(request)
+            response, status = await self._handle(request, reply)
         except asyncio.CancelledError:
             reply.abandon()
             raise
         reply.finish(response, status)
 
-    async def _handle(self, request: Request) -> tuple[bytes, int]:
+    async def _handle(self, request: Request, reply: Reply) -> tuple[bytes, int]:
         """Return the JSON-RPC response to a request, with its HTTP status."""
         request_id = request.message.request_id
         try:
             return result_message(request_id, await self._methods.handle(request)), 200
         except JsonRpcError as error:
+            if error.needed_scope is not None:
+                reply.step_up(error.needed_scope)
             return error_message(request_id, error), _status(error) if request.modern else 200
         except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("A request of an MCP client failed: %s", request.message.method)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -26,6 +27,9 @@ _HEADERS: Final = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+RESOURCE_METADATA: Final = web.RequestKey("resource_metadata", str)
+"""Where the front's metadata are, in a request of a client that sends a token of its own."""
 _JSON: Final = {"Content-Type": "application/json"}
 
 _log = logging.getLogger("leaseway.front")
@@ -115,8 +119,8 @@ class EventStream:
 class Sender(Protocol):
     """Sends the response to one POST, in one of three forms."""
 
-    def send_message(self, message: bytes, status: int, cookie: str) -> None:
-        """Respond with one JSON message, and with a `Set-Cookie` header unless it is empty."""
+    def send_message(self, message: bytes, status: int, headers: Mapping[str, str]) -> None:
+        """Respond with one JSON message, and with further headers."""
 
     def send_accepted(self) -> None:
         """Respond with 202 and no message."""
@@ -143,6 +147,9 @@ class Reply(Protocol):
     def set_cookie(self, cookie: str) -> None:
         """Set the value of the `Set-Cookie` header of the response."""
 
+    def step_up(self, scope: str) -> None:
+        """Ask for a token with further scopes, unless clients' tokens are not their own."""
+
     def finish(self, message: bytes, status: int = 200) -> None:
         """Send the response."""
 
@@ -160,15 +167,32 @@ class HttpReply:
 
     Attributes:
         accepts_stream: Whether the client accepts an event stream.
+        resource_metadata: Where clients that send tokens of their own find the front's metadata;
+            empty for others.
     """
 
-    __slots__ = ("_cookie", "_sender", "_stream", "_timer", "accepts_stream")
+    __slots__ = (
+        "_headers",
+        "_is_step_up",
+        "_sender",
+        "_stream",
+        "_timer",
+        "accepts_stream",
+        "resource_metadata",
+    )
 
     def __init__(
-        self, sender: Sender, *, accepts_stream: bool = False, has_timer: bool = True
+        self,
+        sender: Sender,
+        *,
+        accepts_stream: bool = False,
+        has_timer: bool = True,
+        resource_metadata: str = "",
     ) -> None:
         self.accepts_stream = accepts_stream
-        self._cookie = ""
+        self.resource_metadata = resource_metadata
+        self._headers: Mapping[str, str] = _NO_HEADERS
+        self._is_step_up = False
         self._sender = sender
         self._stream: EventStream | None = None
         self._timer = (
@@ -184,7 +208,18 @@ class HttpReply:
 
     def set_cookie(self, cookie: str) -> None:
         """Set the value of the `Set-Cookie` header of the response."""
-        self._cookie = cookie
+        self._headers = {**self._headers, "Set-Cookie": cookie}
+
+    def step_up(self, scope: str) -> None:
+        """Ask for a token with further scopes, unless clients' tokens are not their own.
+
+        The response is 403 then, if it has not become a stream (RFC 6750, section 3.1).
+        """
+        if self.resource_metadata:
+            known = f'resource_metadata="{self.resource_metadata}"'
+            challenge = f'Bearer error="insufficient_scope", scope="{scope}", {known}'
+            self._headers = {**self._headers, "WWW-Authenticate": challenge}
+            self._is_step_up = True
 
     def send(self, message: bytes) -> None:
         """Send a notification; it is lost if the client accepts only JSON."""
@@ -200,7 +235,7 @@ class HttpReply:
         """Send the response."""
         if self._stream is None:
             self._stop_timer()
-            self._sender.send_message(message, status, self._cookie)
+            self._sender.send_message(message, 403 if self._is_step_up else status, self._headers)
         else:
             self._stream.put(message, keep=True)
             self._stream.end()
@@ -221,7 +256,7 @@ class HttpReply:
     def _open(self) -> EventStream:
         if self._stream is None:
             self._stop_timer()
-            self._stream = EventStream(cookie=self._cookie)
+            self._stream = EventStream(cookie=self._headers.get("Set-Cookie", ""))
             self._sender.send_stream(self._stream)
         return self._stream
 
@@ -238,9 +273,9 @@ class AiohttpSender:
         self._response: web.StreamResponse | None = None
         self._writing: asyncio.Task[web.StreamResponse] | None = None
 
-    def send_message(self, message: bytes, status: int, cookie: str) -> None:
+    def send_message(self, message: bytes, status: int, headers: Mapping[str, str]) -> None:
         self._response = json_response(message, status)
-        _set_cookie(self._response, cookie)
+        self._response.headers.update(headers)
 
     def send_accepted(self) -> None:
         self._response = web.Response(status=202)
@@ -254,6 +289,13 @@ class AiohttpSender:
             return await self._writing
         assert self._response is not None
         return self._response
+
+
+def reply_to(http: web.BaseRequest, accepts_stream: bool) -> tuple[AiohttpSender, HttpReply]:
+    """Return the reply to a request that aiohttp has read, and what sends it."""
+    sender = AiohttpSender(http)
+    metadata = http.get(RESOURCE_METADATA, "")
+    return sender, HttpReply(sender, accepts_stream=accepts_stream, resource_metadata=metadata)
 
 
 def json_response(message: bytes, status: int = 200) -> web.Response:
