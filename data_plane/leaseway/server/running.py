@@ -16,6 +16,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ def main() -> int:
     options = parser.parse_args()
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # PYTHONSAFEPATH removes it
-    return run(lambda notifier: _build(options.module, options.name, notifier), options.module)
+    return run(partial(_build, options.module, options.name), options.module)
 
 
 def run(build: Callable[[Notifier], BaseMCPServer], module: str | None = None) -> int:
@@ -57,7 +58,7 @@ def run(build: Callable[[Notifier], BaseMCPServer], module: str | None = None) -
     """
     telemetry = configure_telemetry((module or "leaseway-server").rpartition(".")[2])
     try:
-        anyio.run(serve, build, lambda: _folder(module))
+        anyio.run(serve, build, partial(_folder, module))
     except KeyboardInterrupt:
         return 130
     except BaseException as raised:  # noqa: BLE001 - the process ends with a sentence

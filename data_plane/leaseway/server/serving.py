@@ -20,6 +20,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -57,7 +58,7 @@ class _ActiveCall:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     queue: deque[tuple[str, Mapping[str, Any]]] = field(
-        default_factory=lambda: deque(maxlen=_MAX_QUEUED)
+        default_factory=partial(deque, maxlen=_MAX_QUEUED)
     )
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
@@ -202,11 +203,8 @@ class _Handlers:
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     def _tool_call(self, tool: Tool, arguments: dict[str, Any]) -> Callable[[], Any]:
-        function = tool.function
-        if function is not None:
-            return async_like(function, lambda: _list_of(function(arguments)))
-        handle = self._server.handle_tool
-        return async_like(handle, lambda: _list_of(handle(tool.name, arguments)))
+        handle = tool.function or partial(self._server.handle_tool, tool.name)
+        return async_like(handle, lambda: _list_of(handle(arguments)))
 
     async def _in_call(self, context: Any, function: Callable[[], Any]) -> Any:
         """Run a handler and send its notifications, all of them before its result."""

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
@@ -81,7 +82,7 @@ class OpenAsks:
             return 0
         ask_id = next(_ask_ids)
         self._open[ask_id] = ask
-        ask.on_withdrawn = lambda: self._withdraw(ask_id)
+        ask.withdrawn.connect(partial(self._withdraw, ask_id))
         return ask_id
 
     def _withdraw(self, ask_id: int) -> None:
@@ -292,6 +293,7 @@ class ActiveCall:
     call: execution_pb2.Call
     arguments: bytes
     _sink: CallSink
+    trace: CallTrace | None = None
     generation: Generation = field(init=False)
     plan: ToolPlan | AdmittedRequest = field(init=False)
     line: Iterator[Callable[[ActiveCall], bool]] = field(init=False)
@@ -311,7 +313,6 @@ class ActiveCall:
     task: asyncio.Task[None] | None = None
     deadline: float | None = None
     asks: OpenAsks | None = None
-    trace: CallTrace | None = None
     timer: ToolTimer | None = None
     sent_at: float = 0.0
     arrived_at: float = 0.0
@@ -462,7 +463,7 @@ class ActiveCall:
     def ask(self, ask: Ask) -> None:
         """Pass on a question of the server to the caller."""
         if self.asks is None:
-            self.asks = OpenAsks(lambda ask_id: self._sink.withdraw_ask(self, ask_id))
+            self.asks = OpenAsks(partial(self._sink.withdraw_ask, self))
         ask_id = self.asks.add(ask)
         if ask_id:
             self.event(f"the caller is asked: {ask.method}")

@@ -146,12 +146,11 @@ class Executor:
     def start_call(self, call: execution_pb2.Call, arguments: bytes, sink: CallSink) -> ActiveCall:
         """Start a call. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
-        active = self._active[number] = ActiveCall(self, number, call, arguments, sink)
+        trace = CallTrace(call, self._worker_id) if self._traced and wants_trace(call) else None
+        active = self._active[number] = ActiveCall(self, number, call, arguments, sink, trace)
         active.arrived_at = time.perf_counter()
         if self.recent is not None:
             active.started_at = active.arrived_at
-        if self._traced and wants_trace(call):
-            active.trace = CallTrace(call, self._worker_id)
         if self._recorder is not None:
             active.caller = caller()
             active.audit = AuditEntry(active.caller.name)

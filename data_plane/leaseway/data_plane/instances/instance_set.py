@@ -119,7 +119,7 @@ class InstanceSet:
 
     def adopt(self, live: LiveInstance) -> None:
         """Add an instance that a probe has started."""
-        live.owner = self._owner
+        live.give_to(self._owner)
         self.resolved_values = self.resolved_values or live.instance.resolved_values
         self._add(live)
         self._start_succeeded(live)
@@ -239,7 +239,7 @@ class InstanceSet:
 
     def discard(self, live: LiveInstance) -> asyncio.Task[None]:
         """Remove an instance and close it in the background."""
-        live.owner = None
+        live.give_to(None)
         self.remove(live, "closed")
         return self._context.background.spawn(
             live.close(), f"close instance {live.instance.id} of server {self.key}"

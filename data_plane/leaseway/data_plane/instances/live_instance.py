@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
@@ -211,6 +211,17 @@ class LiveInstance:
             "server on all workers.",
             metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
         )
+
+    def limit_calls(self, max_running: int, weight_of: Callable[[str], float]) -> CallTurns:
+        """Return the turns of calls, by the limit that the newest configuration sets."""
+        if self.turns is None:
+            self.turns = CallTurns(max_running, weight_of)
+        self.turns.max_running, self.turns.weight_of = max_running, weight_of
+        return self.turns
+
+    def give_to(self, owner: InstanceOwner | None) -> None:
+        """Notify another owner, or none, of what happens from now on."""
+        self.owner = owner
 
     def end_call(self) -> None:
         """Count an ended call; notify the owner after the last call of a draining instance."""

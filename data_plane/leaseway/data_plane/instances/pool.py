@@ -52,12 +52,12 @@ class _ProbeInstance(InstanceOwner):
         self._timer = asyncio.get_running_loop().call_later(
             _PROBE_INSTANCE_LIFETIME, on_end, f"was unused for {_PROBE_INSTANCE_LIFETIME:g} s"
         )
-        live.owner = self
+        live.give_to(self)
 
     def release(self) -> LiveInstance:
         """Return the instance, which has no owner from now on."""
         self._timer.cancel()
-        self.live.owner = None
+        self.live.give_to(None)
         return self.live
 
     def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from leaseway.data_plane.kit.server import Kit, KitOptions, build_tools
 from leaseway.spec.builtin import BUILTIN_TOOLS
@@ -19,7 +20,7 @@ def main() -> int:
         return 2
     from leaseway.server.running import run  # importing it takes a second
 
-    return run(lambda notifier: Kit(tools, notifier), "leaseway-kit")
+    return run(partial(Kit, tools), "leaseway-kit")
 
 
 def parse_options(arguments: Sequence[str]) -> KitOptions:

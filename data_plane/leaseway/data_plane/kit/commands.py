@@ -15,6 +15,7 @@ import shutil
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from leaseway.data_plane.kit.roots import AllowedFolders
@@ -231,7 +232,7 @@ async def _read_output(end: int) -> tuple[str, bool]:
     """Read a pipe to its end; return its text, and whether that was truncated."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(end, "rb", buffering=0)
+        partial(asyncio.StreamReaderProtocol, reader), os.fdopen(end, "rb", buffering=0)
     )
     output, truncated = bytearray(), False
     try:

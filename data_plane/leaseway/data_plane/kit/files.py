@@ -10,6 +10,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from leaseway.data_plane.kit.roots import AllowedFolders, ResolvedPath, check_regular, path_error
@@ -34,7 +35,7 @@ def read_file(roots: AllowedFolders) -> Tool:
         description=f"Reads a text file (UTF-8, at most 1 MiB). Allowed folders: {roots}.",
         input_schema=arguments_schema({"path": _PATH}, "path"),
         annotations=READ_ONLY,
-        function=lambda arguments: _read(roots, arguments["path"]),
+        function=partial(_read, roots),
     )
 
 
@@ -59,7 +60,7 @@ def write_file(roots: AllowedFolders) -> Tool:
             "content",
         ),
         annotations={**_WRITES, "idempotentHint": True},
-        function=lambda arguments: _write(roots, arguments),
+        function=partial(_write, roots),
     )
 
 
@@ -93,7 +94,7 @@ def edit_file(roots: AllowedFolders) -> Tool:
             "edits",
         ),
         annotations={**_WRITES, "idempotentHint": False},
-        function=lambda arguments: _edit(roots, arguments),
+        function=partial(_edit, roots),
     )
 
 
@@ -104,7 +105,7 @@ def delete_file(roots: AllowedFolders) -> Tool:
         description=f"Deletes a file or a link, but no folders. Allowed folders: {roots}.",
         input_schema=arguments_schema({"path": _PATH}, "path"),
         annotations={**_WRITES, "idempotentHint": True},
-        function=lambda arguments: _delete(roots, arguments["path"]),
+        function=partial(_delete, roots),
     )
 
 
@@ -124,7 +125,7 @@ def get_file_info(roots: AllowedFolders) -> Tool:
             }
         ),
         annotations=READ_ONLY,
-        function=lambda arguments: _info(roots, arguments["path"]),
+        function=partial(_info, roots),
     )
 
 
@@ -148,8 +149,8 @@ def read_text(path: ResolvedPath) -> str:
         raise ToolError(f"{path.shown!r} is no UTF-8 text.") from None
 
 
-def _read(roots: AllowedFolders, path: str) -> str:
-    with _file(roots, path) as resolved:
+def _read(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:
+    with _file(roots, arguments["path"]) as resolved:
         return read_text(resolved)
 
 
@@ -179,7 +180,8 @@ def _edit(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:
         return "\n".join(lines)[:MAX_FILE] or "No difference."
 
 
-def _delete(roots: AllowedFolders, path: str) -> str:
+def _delete(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:
+    path = arguments["path"]
     with roots.resolve(path, follow=False) as resolved:
         status = resolved.status()
         if not stat.S_ISLNK(status.st_mode):
@@ -191,7 +193,8 @@ def _delete(roots: AllowedFolders, path: str) -> str:
         return f"Deleted {resolved.shown}."
 
 
-def _info(roots: AllowedFolders, path: str) -> ToolResult:
+def _info(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
+    path = arguments["path"]
     with roots.resolve(path) as resolved:
         status = resolved.status()
     kind = "other"

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -46,9 +47,7 @@ def list_files(roots: AllowedFolders) -> Tool:
             }
         ),
         annotations=READ_ONLY,
-        function=lambda arguments: _list(
-            roots, arguments.get("path", "."), arguments.get("pattern")
-        ),
+        function=partial(_list, roots),
     )
 
 
@@ -88,7 +87,7 @@ def search_files(roots: AllowedFolders) -> Tool:
             }
         ),
         annotations=READ_ONLY,
-        function=lambda arguments: _search(roots, arguments),
+        function=partial(_search, roots),
     )
 
 
@@ -109,7 +108,8 @@ class _Entry:
     is_folder: bool
 
 
-def _list(roots: AllowedFolders, path: str, pattern: str | None) -> ToolResult:
+def _list(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
+    path, pattern = arguments.get("path", "."), arguments.get("pattern")
     names: list[str] = []
     truncated = False
     for visited, entry in enumerate(_walk(roots, path, deep=pattern is not None)):

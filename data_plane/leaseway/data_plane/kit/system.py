@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,7 +16,11 @@ from leaseway.wire.secrets.secret_names import is_secret_text
 _OWN_PREFIXES: Final = ("LEASEWAY_", "_LEASEWAY_")
 
 
-def current_time(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Tool:
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def current_time(now: Callable[[], datetime] = _utc_now) -> Tool:
     """Return the tool `current_time`; `now` returns a datetime with a time zone."""
     return Tool(
         name="current_time",
@@ -39,18 +44,19 @@ def current_time(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Too
             }
         ),
         annotations=READ_ONLY,
-        function=lambda arguments: _time(arguments.get("timezone", "UTC"), now()),
+        function=partial(_time, now),
     )
 
 
-def _time(name: str, now: datetime) -> ToolResult:
+def _time(now: Callable[[], datetime], arguments: Mapping[str, Any]) -> ToolResult:
+    name = arguments.get("timezone", "UTC")
     try:
         zone = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ToolError(
             f"{name!r} is no IANA time zone. Use a name like UTC or America/New_York."
         ) from None
-    local = now.astimezone(zone)
+    local = now().astimezone(zone)
     structured = {
         "timezone": name,
         "datetime": local.isoformat(timespec="seconds"),

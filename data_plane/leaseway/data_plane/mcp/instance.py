@@ -319,8 +319,8 @@ class Instance:
         session = self._session = await session_type.connect(context)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
-        peer.on_warning = partial(self._listener.on_warning, self)
-        peer.on_warning_cleared = partial(self._listener.on_warning_cleared, self)
+        peer.warned.connect(partial(self._listener.on_warning, self))
+        peer.warning_cleared.connect(partial(self._listener.on_warning_cleared, self))
         self.pid, self.warnings = session.pid, session.warnings
         return session
 

@@ -337,7 +337,6 @@ class _Redirect:
             raise AuthorizationError(
                 f"port {port} of {_HOST} cannot be used for the redirect: {error.strerror}"
             ) from None
-        self._server.daemon_threads = True
         self.url = f"http://{_HOST}:{self._server.server_address[1]}{_PATH}"
 
     def __enter__(self) -> _Redirect:

@@ -103,7 +103,7 @@ class Continuations:
         state = f"{self._incarnation}.{secrets.token_urlsafe(24)}"
         expiry = self._loop.call_later(self._timeout, self._expire, state)
         self._suspended[state] = _Suspended(sink.tenant, sink, expiry)
-        sink.on_growth = self._check_memory
+        sink.suspend(self._check_memory)
         self._check_memory()
         return state
 
@@ -157,7 +157,7 @@ class Continuations:
     def _pop(self, state: str) -> UnarySink:
         entry = self._suspended.pop(state)
         entry.expiry.cancel()
-        entry.sink.on_growth = None
+        entry.sink.resume()
         self._changed.set()
         return entry.sink
 

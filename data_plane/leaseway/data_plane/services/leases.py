@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, Final
 
 import grpc
@@ -217,7 +218,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             start = page_start("ListLeases", request)
         except Fault as fault:
             await abort(context, fault)
-        held = sorted(self._leases.leases, key=lambda lease: lease.id)
+        held = sorted(self._leases.leases, key=attrgetter("id"))
         tenant = request.tenant
         found = (((lease.id,), lease) for lease in held if tenant in ("", lease.key.tenant))
         leases, token = one_page(start, found, self._lease_message)

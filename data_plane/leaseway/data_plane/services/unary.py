@@ -190,7 +190,6 @@ class UnarySink:
         result: The result's payload and `isError`, or the fault.
         keeps_events: Whether the caller requested progress and log messages.
         connection: The caller's connection, as gRPC names it.
-        on_growth: Called when the sink holds more bytes; None unless the call is suspended.
     """
 
     def __init__(self, keep_events: bool, connection: str = "") -> None:
@@ -198,7 +197,7 @@ class UnarySink:
         self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
         self.keeps_events = keep_events
         self.connection = connection
-        self.on_growth: Callable[[], None] | None = None
+        self._on_growth: Callable[[], None] | None = None  # only while the call is suspended
         self._events: deque[execution_pb2.CallToolStreamingResponse] = deque()
         self._event_bytes = 0
         self._other_bytes = 0
@@ -293,9 +292,17 @@ class UnarySink:
                 self.active.answer(execution_pb2.Answer(ask_id=ask_id, result=encoded))
         self._has_questions = bool(self.questions)  # unanswered questions are sent again
 
+    def suspend(self, on_growth: Callable[[], None]) -> None:
+        """Keep the call without a request of its caller; report when it holds more bytes."""
+        self._on_growth = on_growth
+
+    def resume(self) -> None:
+        """End the suspension."""
+        self._on_growth = None
+
     def cancel(self, reason: str) -> None:
         """Cancel the call, unless it has ended or is suspended."""
-        if self.active is not None and self.on_growth is None:
+        if self.active is not None and self._on_growth is None:
             # gRPC rounds a deadline up by as much as 1 % on its way to this worker.
             timeout = self.active.call.timeout_ms / 1_000
             self.active.cancel(reason, slack=_EARLY_SECONDS + _EARLY_SHARE * timeout)
@@ -323,8 +330,8 @@ class UnarySink:
 
     def _grew(self) -> None:
         self._changed.set()
-        if self.on_growth is not None:
-            self.on_growth()
+        if self._on_growth is not None:
+            self._on_growth()
 
     @property
     def _has_response(self) -> bool:

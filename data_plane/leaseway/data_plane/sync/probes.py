@@ -32,6 +32,7 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.span_attributes import Attr
 from leaseway.wire.timing.backoff import RETRY
 from leaseway.wire.timing.durations import duration
+from leaseway.wire.timing.running_tasks import RunningTasks
 
 _tracer = tracer("leaseway.data_plane")
 _MIN_LIST_TIMEOUT: Final = 1.0
@@ -57,7 +58,7 @@ class Prober:
         self._send = send
         self._context = pool.context
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: RunningTasks[int] = RunningTasks()
         self._relisting: dict[Generation, dict[LiveInstance, None]] = {}
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
         self._context.events.tools_changed.connect(self._on_tools_changed)
@@ -65,8 +66,7 @@ class Prober:
     def start(self, probe: sync_pb2.Probe) -> None:
         """Start a probe; its result is sent when it ends."""
         task = self._context.background.spawn(self._run(probe), f"probe {probe.key.server_id}")
-        self._running[probe.id] = task
-        task.add_done_callback(lambda _task: self._running.pop(probe.id, None))
+        self._running.add(probe.id, task)
 
     def cancel(self, probe_id: int) -> None:
         """Cancel a probe; its instance is closed, and no result is sent."""

@@ -14,7 +14,7 @@ TENANTS = st.sampled_from(sorted(WEIGHTS))
 
 
 def turns_of(most: int) -> CallTurns:
-    turns = CallTurns()
+    turns = CallTurns(1, lambda _tenant: 1)
     turns.max_running, turns.weight_of = most, WEIGHTS.__getitem__
     return turns
 

@@ -8,7 +8,7 @@ from functools import partial
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
-from leaseway.data_plane.core.calls.call import ToolRequest, answerable
+from leaseway.data_plane.core.calls.call import NO_ANSWERS, ToolRequest, answerable
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, AdmittedRequest
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -44,29 +44,39 @@ class SendStage:
         meta: dict[str, object] | None = None
         if active.trace is not None or call.traceparent or call.meta:
             meta = _request_meta(active, live)
+        read_artifact = None
         if isinstance(plan, ToolPlan):
-            label = plan.original_name
-            head = live.head(active.generation.variant.toolset, label)
-            request = ToolRequest(label, head, active.arguments, meta)
+            method, label, name = "", plan.original_name, plan.original_name
+            head = live.head(active.generation.variant.toolset, name)
+            params = active.arguments
             if live.spec.part.reads_artifacts:
-                request.read_artifact = partial(self._read_artifact, active)
+                read_artifact = partial(self._read_artifact, active)
         else:
-            label = plan.method
+            method, label, name = plan.method, plan.method, plan.name
+            head, params = b"", plan.params
             meta = {**(plan.meta or {}), **(meta or {})}
-            request = ToolRequest(plan.name, b"", plan.params, meta, method=label)
-        if call.wants_progress:
-            request.on_progress = active.progress
-        if call.log_level:
-            check_log_level(call.log_level)
-            request.on_log, request.log_level = active.log, call.log_level
-        if call.answers:
-            request.on_ask, request.answers = active.ask, answerable(call.answers)
-        if call.passes_input:
-            request.passes_input, request.continuation = True, parse_input(call.input)
+        log_level, answers, passes_input = call.log_level, call.answers, call.passes_input
+        if log_level:
+            check_log_level(log_level)
+        request = ToolRequest(
+            name,
+            head,
+            params,
+            meta,
+            on_progress=active.progress if call.wants_progress else None,
+            on_log=active.log if log_level else None,
+            log_level=log_level or "info",
+            on_ask=active.ask if answers else None,
+            answers=answerable(answers) if answers else NO_ANSWERS,
+            continuation=parse_input(call.input) if passes_input else b"",
+            passes_input=passes_input,
+            method=method,
+            read_artifact=read_artifact,
+        )
         if self._meters is not None:
             active.timer = self._meters.timer(live.spec, label)
         active.sent_at = time.perf_counter()
-        if request.method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
+        if method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
             self._subscribe(active, live, plan)
             return True
         active.pending = live.instance.call(request, active.handle_outcome)

@@ -26,11 +26,7 @@ class TurnStage:
         """Let a call pass if it may run now."""
         live, spec = active.live, active.generation.variant.spec
         assert live is not None
-        turns = live.turns
-        if turns is None:
-            turns = live.turns = CallTurns()
-        turns.max_running = spec.max_calls or 1
-        turns.weight_of = spec.policy.weight_of
+        turns = live.limit_calls(spec.max_calls or 1, spec.policy.weight_of)
         if turns.add(active, _tenant(active)):
             return True
         self._waiting.add(active)

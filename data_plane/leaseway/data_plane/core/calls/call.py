@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.signals import Signal
 
 Answers = frozenset[str]
 """MCP methods that a caller answers."""
@@ -52,10 +53,10 @@ class Ask:
         on_refusal: Called with a JSON-RPC error code and a message.
 
     Attributes:
-        on_withdrawn: Called when the server withdraws the question; set by its receiver.
+        withdrawn: The server has withdrawn the question.
     """
 
-    __slots__ = ("_on_answer", "_on_refusal", "is_open", "method", "on_withdrawn", "params")
+    __slots__ = ("_on_answer", "_on_refusal", "is_open", "method", "params", "withdrawn")
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Ask:
         self.method = method
         self.params = params
         self.is_open = True
-        self.on_withdrawn: Callable[[], None] | None = None
+        self.withdrawn: Signal[()] = Signal()
         self._on_answer = on_answer
         self._on_refusal = on_refusal
 
@@ -87,8 +88,7 @@ class Ask:
         """End the question because the server no longer wants an answer."""
         if self.is_open:
             self.is_open = False
-            if self.on_withdrawn is not None:
-                self.on_withdrawn()
+            self.withdrawn.emit()
 
 
 OnAsk = Callable[[Ask], None]

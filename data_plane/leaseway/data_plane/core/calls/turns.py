@@ -21,9 +21,9 @@ class CallTurns:
         weight_of: The weight of a tenant, at least 1. May change at any time.
     """
 
-    def __init__(self) -> None:
-        self.max_running = 1
-        self.weight_of: Callable[[str], float] = lambda _tenant: 1
+    def __init__(self, max_running: int, weight_of: Callable[[str], float]) -> None:
+        self.max_running = max_running
+        self.weight_of = weight_of
         self._running: set[Hashable] = set()
         self._queues: dict[str, dict[Any, None]] = {}
         # When each tenant's next turn starts, in turns of a tenant of weight 1.

@@ -258,7 +258,7 @@ class HttpConnection(Peer):
                 self.liveness.mark_received(self._next_id)
                 if self._unreachable:
                     self._unreachable = False
-                    self.on_warning_cleared(UNREACHABLE)
+                    self.warning_cleared.emit(UNREACHABLE)
                 posted = PostedRequest(key, headers, session, opens, in_session)
                 await self._responses.read(posted, response, self.era)
         except SessionForgotten:
@@ -284,7 +284,9 @@ class HttpConnection(Peer):
     def _warn_unreachable(self, fault: Fault) -> None:
         if fault.started == "no" and not self._unreachable:
             self._unreachable = True
-            self.on_warning(UNREACHABLE, f"{fault.message} Its calls fail until it responds again.")
+            self.warned.emit(
+                UNREACHABLE, f"{fault.message} Its calls fail until it responds again."
+            )
 
     async def _recover(
         self,
@@ -433,7 +435,7 @@ class HttpConnection(Peer):
             return False
         self._unproven = True
         self._on_tools_changed()
-        self._on_reopened()
+        self.reopened.emit()
         return True
 
     def _is_in_session(self, key: object) -> bool:
@@ -482,7 +484,7 @@ class HttpConnection(Peer):
             self._endpoint,
             headers,
             partial(self._events.handle_event, None),
-            lambda: self._stream_expired(session),
+            partial(self._stream_expired, session),
             self.refusals.suspect,
         )
         self._get_stream = self._spawn(stream.run())

@@ -40,7 +40,10 @@ def main(arguments: list[str]) -> None:
     for step in arguments[:end]:
         name, _, value = step.partition("=")
         try:
-            _STEPS[name](value)
+            if name in _LIMITS:
+                _set_limit(name, value)
+            else:
+                _STEPS[name](value)
         except (OSError, ValueError) as error:
             shown = name if name == "seccomp" else step  # its value is a long hex string
             sys.exit(_report(f"could not apply the limit {shown}: {error}", 125))
@@ -65,7 +68,17 @@ def _join(path: str) -> None:
         processes.write(str(os.getpid()))
 
 
-def _set_limit(kind: int, limit: int) -> None:
+_LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "data": resource.RLIMIT_DATA,
+    "nproc": resource.RLIMIT_NPROC,
+}
+
+
+def _set_limit(name: str, value: str) -> None:
+    kind, limit = _LIMITS[name], int(value)
+    if name == "nproc":
+        limit += _count_tasks()  # the kernel counts those of other servers, too
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
@@ -85,9 +98,6 @@ def _open_filter(value: str) -> None:
 
 _STEPS: dict[str, Callable[[str], None]] = {
     "join": _join,
-    "nofile": lambda value: _set_limit(resource.RLIMIT_NOFILE, int(value)),
-    "data": lambda value: _set_limit(resource.RLIMIT_DATA, int(value)),
-    "nproc": lambda value: _set_limit(resource.RLIMIT_NPROC, _count_tasks() + int(value)),
     "seccomp": _open_filter,
 }
 

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import threading
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -95,7 +96,7 @@ class ServerProcess:
 
         try:
             popen = await reaper.spawner.start(
-                mark, lambda: _spawn(launch, mark), lambda late: server_process(late)._abort()
+                mark, partial(_spawn, launch, mark), lambda late: server_process(late)._abort()
             )
         except (OSError, ValueError, SpawnHangsError, asyncio.CancelledError) as error:
             if launch.cgroup is not None:

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
-from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
@@ -49,6 +50,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
 )
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.signals import Signal
 
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that a cheap request may take after others were refused."""
@@ -115,8 +117,9 @@ class Peer(Dispatcher[TransportContext]):
         liveness: When the server last sent something.
         refusals: Calls that failed in a row.
         cheap_request: The method that shows whether the server serves anything.
-        on_warning: Called with the reason and text of a warning.
-        on_warning_cleared: Called with the reason of a warning that no longer holds.
+        warned: A warning, with its reason and text.
+        warning_cleared: The reason of a warning that no longer holds.
+        reopened: Its subscriptions are lost, as the server's session was renewed.
         late_replies: Responses to requests that are no longer pending, including duplicates.
         stray_replies: Responses to requests that were never sent.
         garbage: Messages that were not JSON-RPC.
@@ -147,11 +150,11 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
-        self.on_warning: Callable[[str, str], None] = lambda _reason, _text: None
-        self.on_warning_cleared: Callable[[str], None] = lambda _reason: None
+        self.warned = Signal[str, str]()
+        self.warning_cleared = Signal[str]()
+        self.reopened: Signal[()] = Signal()
         self._warned = False
         self._has_repaired = False
-        self._on_reopened: Callable[[], None] = lambda: None
         self._inbox = Inbox(
             server,
             self.transport_type,
@@ -209,16 +212,16 @@ class Peer(Dispatcher[TransportContext]):
         """Register the listed tools; return those that can be called over this transport."""
         return tools
 
-    def set_update_callbacks(self, on_update: OnUpdate, on_reopened: Callable[[], None]) -> None:
-        """Set the callbacks for a changed resource's URI, and for lost subscriptions."""
-        self._inbox.on_update = on_update
-        self._on_reopened = on_reopened
+    @property
+    def resource_updated(self) -> Signal[str]:
+        """The URI of a changed resource."""
+        return self._inbox.resource_updated
 
     def warn_no_back_channel(self) -> None:
         """Warn, once, that this protocol version has no server requests."""
         if not self._warned:
             self._warned = True
-            self.on_warning(
+            self.warned.emit(
                 NO_BACK_CHANNEL,
                 f"a tool tried to ask its caller by a request from the server, which protocol "
                 f"{self.era.version} does not have, and failed. Set protocol: legacy in its entry.",
@@ -393,14 +396,17 @@ class Peer(Dispatcher[TransportContext]):
         call.id = self._new_id()
         self._calls[call.id] = call
         if call.rounds is None:
-            call.rounds = InputRounds(
+            rounds = InputRounds(
                 self.server,
                 call.request,
-                lambda continuation: self._resend(call, continuation),
-                lambda fault: self._fail_call(call, fault),
+                partial(self._resend, call),
+                partial(self._fail_call, call),
                 self.roots,
             )
-        call.rounds.start(result, declined)
+            call.begin_rounds(rounds)
+        else:
+            rounds = call.rounds
+        rounds.start(result, declined)
 
     def _resend(self, call: ToolCall, continuation: bytes) -> None:
         request = dataclasses.replace(call.request, continuation=continuation)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -114,7 +115,7 @@ class SseTransport(Transport):
         if before is not None:
             before.cancel()  # answered on the stream: this is the next round of the call
         self._posting[receipt] = task
-        task.add_done_callback(lambda done: self._posted(done, receipt, cost))
+        task.add_done_callback(partial(self._posted, receipt, cost))
 
     def withdraw(self, receipt: Receipt) -> bool:
         """Cancel the POST of a message."""
@@ -124,7 +125,7 @@ class SseTransport(Transport):
         task.cancel()
         return not receipt.written
 
-    def _posted(self, done: asyncio.Task[None], receipt: Receipt, cost: int) -> None:
+    def _posted(self, receipt: Receipt, cost: int, done: asyncio.Task[None]) -> None:
         self._waiting -= cost
         if self._posting.get(receipt) is done:
             del self._posting[receipt]

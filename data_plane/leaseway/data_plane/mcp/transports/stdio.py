@@ -8,6 +8,7 @@ can be withdrawn.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from leaseway.data_plane.mcp.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
@@ -64,10 +65,10 @@ class StdioTransport(Transport):
         try:
             await process.open()
             self._writer, _ = await self._loop.connect_write_pipe(
-                lambda: _StdinProtocol(self), pipe_for_loop(process.stdin)
+                partial(_StdinProtocol, self), pipe_for_loop(process.stdin)
             )
             self._reader, _ = await self._loop.connect_read_pipe(
-                lambda: _StdoutProtocol(self), pipe_for_loop(process.stdout)
+                partial(_StdoutProtocol, self), pipe_for_loop(process.stdout)
             )
         except BaseException:
             for pipe, transport in ((process.stdin, self._writer), (process.stdout, self._reader)):

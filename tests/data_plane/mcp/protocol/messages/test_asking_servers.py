@@ -257,7 +257,7 @@ async def test_a_request_that_the_server_cancels_is_withdrawn(bench: Bench, how:
         plain = caller.on_ask
 
         def take(ask: Ask) -> None:
-            ask.on_withdrawn = withdrawn.set
+            ask.withdrawn.connect(withdrawn.set)
             plain(ask)
 
         caller.request["on_ask"] = take

@@ -77,7 +77,7 @@ def test_a_server_request_is_resolved_once() -> None:
     said: list[Any] = []
     for action in ("answer", "refuse", "withdraw"):
         ask = Ask(ELICIT, b"{}", said.append, lambda code, text: said.append((code, text)))
-        ask.on_withdrawn = lambda: said.append("withdrawn")
+        ask.withdrawn.connect(lambda: said.append("withdrawn"))
         getattr(ask, action)(*{"answer": (b"1",), "refuse": (1, "no"), "withdraw": ()}[action])
         ask.answer(b"again")
         ask.refuse(2, "again")
@@ -313,7 +313,7 @@ def test_a_cancelled_call_withdraws_its_requests() -> None:
     call = Modern(ROOTS)
     call.start(inputRequests={"a": {"method": ROOTS}})
     withdrawn: list[bool] = []
-    call.asks[0].on_withdrawn = lambda: withdrawn.append(True)
+    call.asks[0].withdrawn.connect(lambda: withdrawn.append(True))
     call.rounds.cancel()
     assert withdrawn == [True]
     assert (call.resent, call.faults) == ([], [])

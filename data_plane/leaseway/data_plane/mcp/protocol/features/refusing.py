@@ -75,9 +75,9 @@ async def _investigate(peer: Peer, policy: RefusalPolicy) -> Fault | None:
         if can_renew:
             refusal = await peer.probe()
         if refusal is not None:
-            peer.on_warning(REFUSING, f"{_text(refusal)} Its calls fail until it recovers.")
+            peer.warned.emit(REFUSING, f"{_text(refusal)} Its calls fail until it recovers.")
     peer.refusals.in_row = 0
-    peer.on_warning_cleared(REFUSING)
+    peer.warning_cleared.emit(REFUSING)
     return None
 
 

@@ -150,7 +150,8 @@ class InstanceSubscriptions:
         offered = capabilities.resources if capabilities is not None else None
         self._offered = offered is not None and bool(offered.subscribe)
         if not peer.era.modern:
-            peer.set_update_callbacks(self._updated, self._renew)
+            peer.resource_updated.connect(self._updated)
+            peer.reopened.connect(self._renew)
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
         """Subscribe to a resource until cancelled or failed.

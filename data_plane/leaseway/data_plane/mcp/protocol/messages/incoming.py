@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, OnUpdate
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     encode_answer,
@@ -33,6 +33,8 @@ from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.messages.server_requests import parse_params, unanswered_text
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import ROOTS
+from leaseway.wire.signals import Signal
+from leaseway.wire.timing.running_tasks import RunningTasks
 
 _logger = logging.getLogger(__name__)
 MAX_NOTIFICATIONS: Final = 256
@@ -155,7 +157,7 @@ class Inbox:
         on_tools_changed: Called when the server notifies of a changed list.
 
     Attributes:
-        on_update: Called with the URI of a changed resource; None without subscriptions.
+        resource_updated: The URI of a changed resource.
         roots: The answer to roots requests, or None if callers answer them.
     """
 
@@ -175,11 +177,11 @@ class Inbox:
         self._find_asked_call = find_asked_call
         self._server_requests = LegacyServerRequests(lambda line, _call: answer(line))
         self._on_tools_changed = on_tools_changed
-        self.on_update: OnUpdate | None = None
+        self.resource_updated = Signal[str]()
         self.roots: bytes | None = None
         self._on_request: OnRequest | None = None
         self._intercept: OnNotifyIntercept | None = None
-        self._handlers: dict[object, asyncio.Task[None]] = {}
+        self._handlers: RunningTasks[object] = RunningTasks()
         self._queue: deque[tuple[str, Mapping[str, Any] | None]] = deque()
         self._wake = asyncio.Event()
         self._closed = False
@@ -265,8 +267,7 @@ class Inbox:
             task = asyncio.get_running_loop().create_task(
                 self._run_handler(self._on_request, message.id, method, _params(message))
             )
-            self._handlers[key] = task
-            task.add_done_callback(lambda _: self._handlers.pop(key, None))
+            self._handlers.add(key, task)
 
     async def _run_handler(
         self,
@@ -298,11 +299,10 @@ class Inbox:
     def _handle_log(self, log: _Log, related_call: ToolCall) -> None:
         related_call.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
 
-    @staticmethod
-    def _handle_update(on_update: OnUpdate, params: Mapping[str, Any] | None) -> None:
+    def _handle_update(self, params: Mapping[str, Any] | None) -> None:
         uri = (params or {}).get("uri")
         if isinstance(uri, str) and 0 < len(uri) <= bounds.MAX_URI:
-            on_update(uri)
+            self.resource_updated.emit(uri)
 
     def _handle_cancelled(self, request_id: object) -> None:
         self._server_requests.withdraw(request_id)
@@ -316,8 +316,8 @@ class Inbox:
             self._handle_cancelled((params or {}).get("requestId"))
         elif method in _LIST_CHANGED:
             self._on_tools_changed()
-        elif method == "notifications/resources/updated" and self.on_update is not None:
-            self._handle_update(self.on_update, params)
+        elif method == "notifications/resources/updated":
+            self._handle_update(params)
         if intercepted(self._intercept, method, params):
             return
         if len(self._queue) >= MAX_NOTIFICATIONS:

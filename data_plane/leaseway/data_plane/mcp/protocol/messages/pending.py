@@ -111,6 +111,10 @@ class ToolCall:
         self.rounds: InputRounds | None = None
         self.written = False
 
+    def begin_rounds(self, rounds: InputRounds) -> None:
+        """Ask the caller for input from now on."""
+        self.rounds = rounds
+
     def cancel(self, reason: str) -> None:
         """Cancel the call, also at the server."""
         if self._done is not None:
