@@ -119,7 +119,7 @@ class CatalogCache:
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Call a listener at every change; return a function that unsubscribes it."""
         self._listeners.add(listener)
-        return lambda: self._listeners.discard(listener)
+        return partial(self._listeners.discard, listener)
 
     async def close(self) -> None:
         tasks = [*self._fetches.values(), *((self._watch,) if self._watch else ())]
@@ -134,7 +134,7 @@ class CatalogCache:
         task = self._fetches.get(kind)
         if task is None:
             task = self._fetches[kind] = asyncio.create_task(self._fetch(kind))
-            task.add_done_callback(lambda done: self._on_fetched(kind, done))
+            task.add_done_callback(partial(self._on_fetched, kind))
         return await asyncio.shield(task)
 
     def _on_fetched(self, kind: str, task: asyncio.Task[Collection[Any]]) -> None:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
@@ -80,21 +81,21 @@ class PagedListing(Generic[ItemT]):
 
 
 def tool_listing(tools: Iterable[Tool]) -> PagedListing[Tool]:
-    return _listing("tools", tools, lambda tool: (tool.name,), tool_definition, to_2025_11_25.tool)
+    return _listing("tools", tools, attrgetter("name"), tool_definition, to_2025_11_25.tool)
 
 
 def prompt_listing(prompts: Iterable[Prompt]) -> PagedListing[Prompt]:
-    return _listing("prompts", prompts, lambda prompt: (prompt.name,), _prompt_definition)
+    return _listing("prompts", prompts, attrgetter("name"), _prompt_definition)
 
 
 def resource_listing(resources: Iterable[Resource]) -> PagedListing[Resource]:
     """List resources. If two servers have the same URI, `resources/read` uses the first one."""
-    return _listing("resources", resources, lambda item: (item.uri,), _resource_definition)
+    return _listing("resources", resources, attrgetter("uri"), _resource_definition)
 
 
 def template_listing(templates: Iterable[ResourceTemplate]) -> PagedListing[ResourceTemplate]:
     return _listing(
-        "resourceTemplates", templates, lambda item: (item.uri_template,), _template_definition
+        "resourceTemplates", templates, attrgetter("uri_template"), _template_definition
     )
 
 
@@ -170,13 +171,13 @@ def _definition(extra: dict[str, Any], /, **members: Any) -> dict[str, Any]:
 def _listing(
     member: str,
     items: Iterable[ItemT],
-    key_of: Callable[[ItemT], ListingKey],
+    name_of: Callable[[ItemT], str],
     define: Callable[[ItemT], dict[str, Any]],
     for_older: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> PagedListing[ItemT]:
     by_key: dict[ListingKey, ItemT] = {}
     for item in items:
-        by_key.setdefault(key_of(item), item)
+        by_key.setdefault((name_of(item),), item)
     keys = tuple(sorted(by_key))
     encoded: list[bytes] = []
     older: dict[ListingKey, bytes] = {}

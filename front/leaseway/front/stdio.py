@@ -22,7 +22,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.live_session import LiveSession, answered_methods
+from leaseway.front.calling.live_session import ClientRequests, LiveSession, answered_methods
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sealing import Owner, SealedSession, Sealer, input_capabilities
 from leaseway.front.calling.sessions import SessionTable
@@ -149,14 +149,16 @@ class StdioFront:
     async def _finish_requests(self) -> None:
         """Wait until the front drains and its requests have finished."""
         await self._drain.started.wait()
-        await self._drain.wait_for_requests(lambda: len(self._tasks))
+        await self._drain.wait_for_requests(self._tasks.__len__)
 
     def _session(self, capabilities: object) -> LiveSession:
         known = input_capabilities(capabilities)
         sealed = SealedSession(self._key, self._tenant, self._scope, "", known, 0.0)
-        live = LiveSession(sealed, "", self._methods.client.session(self._key, idle=math.inf))
-        live.push = self._writer.offer
-        return live
+        sdk = self._methods.client.session(self._key, idle=math.inf)
+        return LiveSession(sealed, "", sdk, self._push)
+
+    def _push(self, _live: LiveSession, message: bytes) -> bool:
+        return self._writer.offer(message)
 
     async def _handle_line(self, line: bytes) -> None:
         is_modern = MODERN_MARK in line
@@ -271,8 +273,7 @@ class StdioFront:
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         listener.log_level = live.log_level
         listener.answers = live.answers
-        listener.ask = lambda request: live.ask(request, self._writer.write)
-        listener.withdraw = lambda request: live.withdraw(request, self._writer.write)
+        listener.ask_through(ClientRequests(live, self._writer.write))
         carried = Carried(self._sessions, live)
         return Request(message, listener, False, self._scope, carried)
 

@@ -34,8 +34,8 @@ class Server:
         answered: asyncio.Future[execution_pb2.Answer] = asyncio.Future()
         params = json.dumps({"message": text}).encode()
         ask = execution_pb2.Ask(ask_id=1, method="elicitation/create", params=params)
-        assert self.listener.ask is not None
-        self.listener.ask(ServerRequest(ask, answered.set_result))
+        assert self.listener.asker is not None
+        self.listener.asker.ask(ServerRequest(ask, answered.set_result))
         answer = await answered
         return json.loads(answer.result) if answer.result else "refused"
 

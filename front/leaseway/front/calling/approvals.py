@@ -32,7 +32,7 @@ _ask_ids = itertools.count(1)
 
 def can_ask(listener: Listener, error: ConfirmationRequired) -> bool:
     """Return whether the client's user may approve the call and supports elicitation."""
-    can_elicit = listener.passes_input or listener.ask is not None
+    can_elicit = listener.passes_input or listener.asker is not None
     return error.may_approve and can_elicit and ELICIT in listener.answers
 
 
@@ -81,16 +81,15 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
 
     params = encode(await _params(client, error))
     server_request = own_request(next(_ask_ids), ELICIT, params, on_answer)
-    assert listener.ask is not None
-    listener.ask(server_request)
+    assert listener.asker is not None
+    listener.asker.ask(server_request)
     try:
         async with asyncio.timeout(_TIMEOUT):
             answer = await pending
     except TimeoutError:
         return
     finally:
-        if listener.withdraw is not None:
-            listener.withdraw(server_request)
+        listener.asker.withdraw(server_request)
     result = msgspec.json.decode(answer) if answer else None
     await _decide(client, error.confirmation_id, result)
 

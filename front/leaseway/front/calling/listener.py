@@ -6,10 +6,25 @@ The SDK's relay calls the tool; this is the client's side of the call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from leaseway.front.messages import encode, notification
 from leaseway.sdk.relay import RelayEvents, ServerRequest
 from leaseway.wire.bounds import LEASE_TTL, MAX_ASKS
+
+
+class Asker(Protocol):
+    """Asks a client what its servers want to know."""
+
+    def ask(self, server_request: ServerRequest) -> None:
+        """Send a server request to the client."""
+
+    def withdraw(self, server_request: ServerRequest) -> None:
+        """Cancel a server request at the client."""
+
+
+def _drop(_message: bytes) -> None:
+    """Send nothing: the client waits for nothing."""
 
 
 class Listener(RelayEvents):
@@ -20,8 +35,7 @@ class Listener(RelayEvents):
         log_level: The lowest level of log messages that it requested, or empty for none.
         answers: The methods of server requests that it answers.
         send: Sends a notification to the client; never waits, drops it if the queue is full.
-        ask: Sends a server request to the client.
-        withdraw: Cancels a server request at the client.
+        asker: Asks the client; None if it cannot be asked.
         passes_input: Whether `input_required` results are passed on to the client.
         input: The client's answers to such a result, as a JSON object, or empty.
         meta: The part of `_meta` for the server, as a JSON object, or empty.
@@ -30,13 +44,24 @@ class Listener(RelayEvents):
 
     # Class attributes, because most requests use the defaults.
     token = b""
-    ask: Callable[[ServerRequest], None] | None = None
-    withdraw: Callable[[ServerRequest], None] | None = None
     lease_ttl: float = LEASE_TTL
 
-    def __init__(self, send: Callable[[bytes], object]) -> None:
+    def __init__(self, send: Callable[[bytes], object], asker: Asker | None = None) -> None:
         self.send = send
+        self.asker = asker
         self._open: dict[int, ServerRequest] | None = None
+
+    def ask_through(self, asker: Asker) -> None:
+        """Ask the client in another way from now on."""
+        self.asker = asker
+
+    def detach(self) -> None:
+        """Drop notifications while the client has no request that they belong to."""
+        self.send = _drop
+
+    def attach(self, other: Listener) -> None:
+        """Send further notifications to another request of the client."""
+        self.send, self.token = other.send, other.token
 
     def on_progress(self, progress: float, total: float | None, message: str) -> None:
         """Relay progress, unless the request that resumed the call has no progress token."""
@@ -56,22 +81,22 @@ class Listener(RelayEvents):
 
     def handle_request(self, server_request: ServerRequest) -> None:
         """Relay a server request to the client, or reject it."""
-        ask = self.ask
+        asker = self.asker
         if self._open is None:
             self._open = {}
-        if ask is None or server_request.method not in self.answers:
+        if asker is None or server_request.method not in self.answers:
             server_request.reject(f"This client does not answer {server_request.method}.")
         elif len(self._open) >= MAX_ASKS:
             server_request.reject(f"{MAX_ASKS} requests to this client already wait.")
         else:
             self._open[server_request.ask_id] = server_request
-            ask(server_request)
+            asker.ask(server_request)
 
     def handle_withdrawal(self, ask_id: int) -> None:
         """Cancel a server request at the client, because its server withdrew it."""
         server_request = self._open.pop(ask_id, None) if self._open else None
-        if server_request is not None and self.withdraw is not None:
-            self.withdraw(server_request)
+        if server_request is not None and self.asker is not None:
+            self.asker.withdraw(server_request)
 
     def reset(self) -> None:
         """Cancel the open server requests of a failed attempt or of an ended call."""

@@ -141,6 +141,27 @@ class _Calling:
             live.on_idle()
 
 
+class ClientRequests:
+    """Asks the client of a session in the stream of one of its requests.
+
+    Args:
+        live: The session.
+        send: Sends the client a message.
+    """
+
+    def __init__(self, live: LiveSession, send: Callable[[bytes], None]) -> None:
+        self._live = live
+        self._send = send
+
+    def ask(self, server_request: ServerRequest) -> None:
+        """Send a server request to the client."""
+        self._live.ask(server_request, self._send)
+
+    def withdraw(self, server_request: ServerRequest) -> None:
+        """Cancel a server request at the client."""
+        self._live.withdraw(server_request, self._send)
+
+
 class LiveSession:
     """An MCP session with its state on this front.
 
@@ -148,6 +169,7 @@ class LiveSession:
         sealed: The contents of its id.
         session_id: The id that the client sends; empty on stdio.
         sdk: Its SDK session.
+        push: Sends a notification of this session outside of its requests.
         lease_ttl: The time to live of its leases in seconds.
         is_derived: Whether its key is derived from what the client sends, so that it can start
             anew after it has ended.
@@ -160,7 +182,6 @@ class LiveSession:
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
         answers: The methods of server requests that the client answers.
-        push: Sends a notification outside of a request; returns False if no stream accepts it.
     """
 
     def __init__(
@@ -168,6 +189,7 @@ class LiveSession:
         sealed: SealedSession,
         session_id: str,
         sdk: AsyncSession,
+        push: Callable[[LiveSession, bytes], object],
         lease_ttl: float = LEASE_TTL,
         *,
         is_derived: bool = False,
@@ -185,7 +207,7 @@ class LiveSession:
         self.answers = answered_methods(sealed.capabilities)
         self.log_level = ""
         self.last_used = time.monotonic()
-        self.push: Callable[[bytes], bool] = lambda _message: False
+        self._push = push
         self._running: dict[bytes, _Running] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
@@ -225,6 +247,14 @@ class LiveSession:
         self._cancelled.discard(task)
         task.uncancel()
         return True
+
+    def admit(self, on_idle: Callable[[], None]) -> None:
+        """Let it have leases; `on_idle` is called when no call is in flight any more."""
+        self.on_idle = on_idle
+
+    def leave(self) -> None:
+        """Let it have no leases until it is admitted again."""
+        self.on_idle = None
 
     def ask(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
         """Send a server request to the client; its response must be passed to `answer`."""
@@ -278,7 +308,7 @@ class LiveSession:
             raise
 
     def _on_updated(self, uri: str) -> None:
-        self.push(notification("notifications/resources/updated", encode({"uri": uri})))
+        self._push(self, notification("notifications/resources/updated", encode({"uri": uri})))
 
     async def unsubscribe(self, uri: str) -> None:
         subscription = self._subscriptions.pop(uri, None)

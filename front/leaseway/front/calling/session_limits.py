@@ -79,7 +79,7 @@ class SessionLimits:
                 {"reason": str(Reason.CAPACITY), "started": "no", "retryAfter": 1.0},
             ) from None
         held.sessions[live] = end
-        live.on_idle = held.has_changed.set
+        live.admit(held.has_changed.set)
 
     def remove(self, live: LiveSession) -> None:
         """Forget a session, which has ended or goes on elsewhere."""
@@ -87,7 +87,7 @@ class SessionLimits:
         held = self._held.get(client)
         if held is None or held.sessions.pop(live, None) is None:
             return
-        live.on_idle = None
+        live.leave()
         held.has_changed.set()
         if not held.sessions:
             del self._held[client]

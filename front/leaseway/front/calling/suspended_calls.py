@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -89,7 +90,7 @@ class SuspendedCalls:
             return await call.task
         state = f"{_STATE}{secrets.token_hex(16)}"
         self._calls[state] = call
-        call.suspend(lambda: self._calls.pop(state, None))
+        call.suspend(partial(self._calls.pop, state, None))
         return encode(
             {
                 "resultType": "input_required",
@@ -111,7 +112,7 @@ class _SuspendableCall:
     def __init__(self, listener: Listener, call: Coroutine[Any, Any, bytes]) -> None:
         self._listener = listener
         self._attached = listener
-        listener.ask, listener.withdraw = self._ask, self._withdraw
+        listener.ask_through(self)
         self._loop = asyncio.get_running_loop()
         self._server_requests: dict[str, ServerRequest] = {}
         self._sent: set[str] = set()
@@ -139,7 +140,7 @@ class _SuspendableCall:
 
     def suspend(self, on_timeout: Callable[[], object]) -> None:
         """Drop notifications until the client answers; after the timeout, cancel the call."""
-        self._listener.send = lambda _message: None
+        self._listener.detach()
 
         def expire() -> None:
             on_timeout()
@@ -152,7 +153,7 @@ class _SuspendableCall:
         if self._timer is not None:
             self._timer.cancel()
         self._attached = listener
-        self._listener.send, self._listener.token = listener.send, listener.token
+        self._listener.attach(listener)
 
     def pass_cancel_reason(self) -> None:
         """Let the server be told why the client cancelled its newest request."""
@@ -175,7 +176,7 @@ class _SuspendableCall:
             server_request.reject(reason)
         self._server_requests.clear()
 
-    def _ask(self, server_request: ServerRequest) -> None:
+    def ask(self, server_request: ServerRequest) -> None:
         if self._rejection:
             server_request.reject(self._rejection)
             return
@@ -183,7 +184,7 @@ class _SuspendableCall:
         self._server_requests[f"question-{self._count}"] = server_request
         self._wake()
 
-    def _withdraw(self, server_request: ServerRequest) -> None:
+    def withdraw(self, server_request: ServerRequest) -> None:
         for name, asked in tuple(self._server_requests.items()):
             if asked is server_request:
                 del self._server_requests[name]

@@ -32,7 +32,7 @@ from leaseway.front.calling.conversations import COOKIE
 from leaseway.front.calling.ended_sessions import EndedSessions
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.live_session import LiveSession, answered_methods
+from leaseway.front.calling.live_session import ClientRequests, LiveSession, answered_methods
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sessions import SessionTable, TooManySessions
@@ -125,6 +125,7 @@ class HttpFront:
         self._streams = NotificationStreams()
         self._requests: set[asyncio.Task[Any]] = set()
         self._closed = False
+        sessions.notified.connect(self._streams.push)
 
     @property
     def sessions(self) -> int:
@@ -249,8 +250,13 @@ class HttpFront:
             streams,
             http.get(RESOURCE_METADATA, ""),
             lambda body, _: version is not None or MODERN_MARK not in body,
-            lambda reply, message: self._handle_legacy(
-                reply, message, scope, lives, cookie, media, offers
+            partial(
+                self._handle_legacy,
+                scope=scope,
+                lives=lives,
+                cookie=cookie,
+                media=media,
+                offers=offers,
             ),
             cancel_on_disconnect=False,
         )
@@ -357,7 +363,6 @@ class HttpFront:
             live = self._sessions.create(scope, version, params.get("capabilities"), client)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
-        live.push = partial(self._streams.push, live)
         instructions = await self._methods.instructions.text(scope)
         result = initialize_result(version, instructions, self._control_plane)
         response = json_response(result_message(message.request_id, result))
@@ -390,8 +395,7 @@ class HttpFront:
         listener.lease_ttl = live.lease_ttl
         if live.answers and reply.accepts_stream:
             listener.answers = live.answers
-            listener.ask = lambda request: live.ask(request, reply.ask)
-            listener.withdraw = lambda request: live.withdraw(request, reply.ask)
+            listener.ask_through(ClientRequests(live, reply.ask))
         request = Request(message, listener, False, scope, carried, offers, media=media)
         with live.running(message.request_id, listener):
             try:
@@ -439,8 +443,13 @@ class HttpFront:
                 lambda _, message: (
                     message.method == "tools/call" and read_name_and_meta(message) == name_and_meta
                 ),
-                lambda reply, message: self._handle_modern(
-                    reply, message, scope, headers, answers, live, cookie
+                partial(
+                    self._handle_modern,
+                    scope=scope,
+                    headers=headers,
+                    answers=answers,
+                    handle=live,
+                    cookie=cookie,
                 ),
                 cancel_on_disconnect=True,
             )
@@ -538,8 +547,6 @@ class HttpFront:
         if not session_id:
             return SessionCookie(http.secure)
         live = await self._sessions.open(session_id, scope)
-        if live is not None:
-            live.push = partial(self._streams.push, live)
         return SessionCookie(http.secure, session_id, live, self._told_cookies)
 
     async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
@@ -549,7 +556,6 @@ class HttpFront:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         if live is None:
             raise HttpError(404, missing)
-        live.push = partial(self._streams.push, live)
         return live
 
     async def _check_scope(self, scope: str) -> None:
