@@ -17,6 +17,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -95,7 +96,7 @@ def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
         raise ValueError("keys: write a path.")
     tables = document.get("jwt", [])
     is_only_one = isinstance(tables, list) and len(tables) == 1
-    issuers = _tables(document, "jwt", lambda table: _issuer(table, folder, is_only_one))
+    issuers = _tables(document, "jwt", partial(_issuer, folder=folder, is_only_one=is_only_one))
     names = [issuer.issuer for issuer in issuers]
     if len(set(names)) < len(names):
         raise ValueError("jwt: two tables name the same issuer.")

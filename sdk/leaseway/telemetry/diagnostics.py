@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -195,7 +196,7 @@ def _recorder(folder: Path, name: str) -> Callable[[Stall], None]:
 
     def record(stall: Stall) -> None:
         nonlocal longest, busiest
-        longest = max(longest, stall, key=lambda stall: stall.seconds)
+        longest = max(longest, stall, key=attrgetter("seconds"))
         busiest = max(busiest, stall, key=lambda stall: min(stall.seconds, stall.busy))
         found = {"longest": asdict(longest), "busiest": asdict(busiest), "program": sys.argv[:1]}
         with suppress(OSError):  # the folder may have been removed

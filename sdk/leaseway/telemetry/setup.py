@@ -9,6 +9,7 @@ import asyncio
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -78,7 +79,7 @@ def _page(meter: Meter, attributes: dict[str, str]) -> Page:
 
     def page() -> Callable[[str], tuple[bytes, str]]:
         families = meter.collect()
-        return lambda accept: render(families, attributes, accept)
+        return partial(render, families, attributes)
 
     return page
 

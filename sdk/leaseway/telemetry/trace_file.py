@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -289,7 +290,7 @@ def format_tree(spans: Iterable[SpanRecord], trace_id: str) -> str:
 
     A span whose parent is missing from `spans` is not indented, like a first span.
     """
-    members = sorted((s for s in spans if s.trace_id == trace_id), key=lambda s: s.start_ns)
+    members = sorted((s for s in spans if s.trace_id == trace_id), key=attrgetter("start_ns"))
     span_ids = {span.span_id for span in members}
     children: dict[str, list[SpanRecord]] = {}
     for span in members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from traceback import walk_tb
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -113,7 +114,7 @@ def _go_environment() -> SandboxedEnvironment:
     environment.globals.clear()
     environment.filters.update(
         field=go_functions.field,
-        get=lambda cell: cell[0],
+        get=itemgetter(0),
         lift=go_functions.lift,
         pairs=go_functions.pairs,
         put=_put,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from operator import itemgetter
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def fair_order(
         count = counts[tenant] if tenant in counts else count_held(tenant)
         counts[tenant] = count + 1
         ranked.append((count, position, request))
-    ranked.sort(key=lambda entry: entry[:2])
+    ranked.sort(key=itemgetter(0, 1))
     return [request for _, _, request in ranked]
 
 
@@ -44,7 +45,7 @@ def find_evicted(waiting: Collection[T], tenant_of: Callable[[T], str], tenant: 
         tenant: The tenant of the new request.
     """
     counts = Counter(map(tenant_of, waiting))
-    largest, count = max(counts.items(), key=lambda entry: entry[1])
+    largest, count = max(counts.items(), key=itemgetter(1))
     if count <= counts[tenant] + 1:
         return None
     return next(request for request in reversed(list(waiting)) if tenant_of(request) == largest)

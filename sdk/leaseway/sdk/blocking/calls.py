@@ -101,7 +101,8 @@ class Calls:
             try:
                 if not callbacks:
                     result = LOOP_THREAD.run(
-                        lambda: inner.call_tool(
+                        partial(
+                            inner.call_tool,
                             name,
                             arguments,
                             timeout=timeout,
@@ -129,11 +130,11 @@ class Calls:
         if not error.may_approve:
             raise error
         get_scope = self._inner._scope
-        approved = on_approval(LOOP_THREAD.run(lambda: get_approval(get_scope, error)))
+        approved = on_approval(LOOP_THREAD.run(partial(get_approval, get_scope, error)))
         if approved is None:
             raise error
         LOOP_THREAD.run(
-            lambda: decide_approval(get_scope, error.confirmation_id, "", approve=approved is True)
+            partial(decide_approval, get_scope, error.confirmation_id, "", approve=approved is True)
         )
 
     def stream_tool(
@@ -225,7 +226,7 @@ class Calls:
         inner, handlers = self._inner, self._handlers
         if handlers is None:
             return LOOP_THREAD.run(
-                lambda: inner._request(build, timeout, result_type, inline_media=inline_media)
+                partial(inner._request, build, timeout, result_type, inline_media=inline_media)
             )
 
         async def build_stream() -> AsyncToolStream:  # it must be built in the client's loop

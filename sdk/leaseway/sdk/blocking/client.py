@@ -35,6 +35,12 @@ from leaseway.sdk.validation import check_callback
 from leaseway.wire.bounds import LEASE_TTL
 
 
+class _LoopClient(AsyncClient):
+    """The asynchronous client of a synchronous one, whose results wait in the calling thread."""
+
+    _wait = LOOP_THREAD.run
+
+
 class Client(Calls):
     """Lists and calls tools, and holds leases, from any thread.
 
@@ -85,10 +91,9 @@ class Client(Calls):
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=False)
         self._handlers = handlers or None
-        self._inner = AsyncClient(
+        self._inner = _LoopClient(
             address, agent=agent, tenant=tenant, key=key, user=user, subject_token=subject_token
         )
-        self._inner._media.wait = LOOP_THREAD.run
         self._lock = ThreadLock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 

@@ -225,4 +225,4 @@ class BlockingContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        LOOP_THREAD.run_exit(lambda: self._inner.__aexit__(kind, error, trace))
+        LOOP_THREAD.run_exit(partial(self._inner.__aexit__, kind, error, trace))

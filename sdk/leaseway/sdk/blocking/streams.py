@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Self
 
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, BlockingContext
@@ -85,7 +86,7 @@ class ResourceUpdates(BlockingContext):
 
     def next(self, timeout: float | None = None) -> str:
         """Wait for the next change; see `AsyncResourceUpdates.next`."""
-        return LOOP_THREAD.run(lambda: self._inner.next(timeout))
+        return LOOP_THREAD.run(partial(self._inner.next, timeout))
 
 
 class ToolWatch:

@@ -173,6 +173,10 @@ class AsyncArtifact:
                 raise error_from_fault(fault) from None
 
 
+Wait = Callable[[Callable[[], Coroutine[Any, Any, Any]]], object]
+"""Runs a coroutine and waits for it in the calling thread."""
+
+
 class ClientMedia:
     """Reads the artifacts in the results of a client, as long as the client is open.
 
@@ -181,9 +185,9 @@ class ClientMedia:
             synchronous one; otherwise None.
     """
 
-    def __init__(self, client: RuntimeOwner) -> None:
+    def __init__(self, client: RuntimeOwner, wait: Wait | None) -> None:
         self._client = weakref.ref(client)
-        self.wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], object] | None = None
+        self.wait = wait
 
     async def load(self, session: str, ref: str) -> bytes:
         """Read the artifact of a call in a session."""

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from leaseway.sdk.catalog.providers import describe_refusal
 from leaseway.sdk.catalog.tools import Tool
-from leaseway.sdk.client.artifacts import ClientMedia
+from leaseway.sdk.client.artifacts import ClientMedia, Wait
 from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.client.listings import AsyncListings
 from leaseway.sdk.client.options import OnApproval
@@ -81,6 +81,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         TypeError: A parameter has the wrong type.
     """
 
+    _wait: Wait | None = None
+    """How results wait for their artifacts in another thread; None in coroutines."""
+
     def __init__(  # noqa: PLR0913 - the names and handlers of a client
         self,
         address: str | None = None,
@@ -101,7 +104,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=True)
         self._handlers = handlers or None
-        self._media = ClientMedia(self)
+        self._media = ClientMedia(self, self._wait)
         self._open_runtime: Runtime | None = None
         self._closed = False
         self._sessions: weakref.WeakValueDictionary[str, AsyncSession] = (

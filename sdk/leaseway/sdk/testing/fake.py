@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Final, Self, TypedDict, TypeVar, Unpack
+from functools import partial
+from typing import Final, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
@@ -34,6 +35,7 @@ from leaseway.wire.messages.states import LeaseOutcome
 _DEFAULT_SERVER: Final = "tools"
 
 WorkT = TypeVar("WorkT")
+P = ParamSpec("P")
 
 
 class ClientOptions(TypedDict, total=False):
@@ -163,7 +165,7 @@ class FakeLeaseway:
     @property
     def calls(self) -> list[RecordedCall]:
         """The calls that reached a tool, the oldest first; at most the last 100,000."""
-        return self._run(lambda: list(self._servers.calls))
+        return self._run(list, self._servers.calls)
 
     @property
     def leases(self) -> list[LeaseInfo]:
@@ -198,7 +200,7 @@ class FakeLeaseway:
             )
         self._registry.check_tool(tool)
         fault = fault_from_error(error)
-        self._run(lambda: self._servers.behaviour.fail(tool, fault, times))
+        self._run(self._servers.behaviour.fail, tool, fault, times)
 
     def delay_next(self, tool: str, seconds: float, times: int = 1) -> None:
         """Delay the next calls of a tool.
@@ -212,7 +214,7 @@ class FakeLeaseway:
             ValueError: There is no such tool.
         """
         self._registry.check_tool(tool)
-        self._run(lambda: self._servers.behaviour.delay(tool, seconds, times))
+        self._run(self._servers.behaviour.delay, tool, seconds, times)
 
     def hold(self, tool: str) -> Hold:
         """Make all calls of a tool wait until a `with` block ends, without any sleeping.
@@ -229,8 +231,8 @@ class FakeLeaseway:
         """
         self._registry.check_tool(tool)
         behaviour = self._servers.behaviour
-        hold = Hold(lambda: self._run(lambda: behaviour.release(tool)))
-        self._run(lambda: behaviour.hold(tool, hold))
+        hold = Hold(partial(self._run, behaviour.release, tool))
+        self._run(behaviour.hold, tool, hold)
         return hold
 
     def advance(self, seconds: float) -> None:
@@ -242,7 +244,7 @@ class FakeLeaseway:
             seconds: How far.
         """
         planes = self._running()
-        self._run(lambda: planes.advance(seconds))
+        self._run(planes.advance, seconds)
         self._on_change()
 
     def expire_lease(self, lease: Lease | LeaseInfo | str) -> None:
@@ -275,7 +277,7 @@ class FakeLeaseway:
     ) -> None:
         lease_id = lease if isinstance(lease, str) else lease.id
         planes = self._running()
-        self._run(lambda: planes.worker.leases.end(lease_id, outcome, reason))
+        self._run(planes.worker.leases.end, lease_id, outcome, reason)
         self._on_change()  # the control plane knows the end before a test advances its clock
 
     def _on_change(self) -> None:
@@ -291,15 +293,15 @@ class FakeLeaseway:
         task.add_done_callback(self._reconciling.discard)
 
     def _on_update(self, server_id: str, uri: str) -> None:
-        self._run(lambda: self._servers.notify_subscribers(server_id, uri))
+        self._run(self._servers.notify_subscribers, server_id, uri)
 
-    def _run(self, work: Callable[[], WorkT]) -> WorkT:
+    def _run(self, work: Callable[P, WorkT], *args: P.args, **kwargs: P.kwargs) -> WorkT:
         """Run a function in the planes' event loop, the only place where their state is changed."""
         if self._planes is None or threading.get_ident() == self._loop_thread:
-            return work()
+            return work(*args, **kwargs)
 
         async def run() -> WorkT:
-            return work()
+            return work(*args, **kwargs)
 
         return LOOP_THREAD.run(run)
 

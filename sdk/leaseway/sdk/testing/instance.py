@@ -118,16 +118,29 @@ class _ActiveRequest:
 
     written = True
 
-    def __init__(self, instance: FunctionInstance, done: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self,
+        instance: FunctionInstance,
+        done: Callable[[Outcome], None],
+        on_end: Callable[[], object] | None = None,
+    ) -> None:
         self._instance = instance
         self._done: Callable[[Outcome], None] | None = done
-        self.on_end: Callable[[], object] = lambda: None
+        self._on_end = on_end
+        self._task: asyncio.Task[None] | None = None
         instance.active.add(self)
+
+    def work(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task if the request ends before it."""
+        self._task = task
 
     def end(self, outcome: Outcome) -> None:
         done, self._done = self._done, None
         self._instance.active.discard(self)
-        self.on_end()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        if self._on_end is not None:
+            self._on_end()
         if done is not None:
             done(outcome)
 
@@ -204,17 +217,16 @@ class FunctionInstance:
         task = self._loop.create_task(
             self._run(request, context, active), name=f"leaseway fake call {request.name}"
         )
-        active.on_end = task.cancel
+        active.work(task)
         return active
 
     def follow(
         self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]
     ) -> _ActiveRequest:
         """Subscribe to a resource."""
-        active = _ActiveRequest(self, done)
         subscribers = self._servers.subscribers[self._offers.id, uri]
         subscribers.add(on_update)
-        active.on_end = partial(subscribers.discard, on_update)
+        active = _ActiveRequest(self, done, partial(subscribers.discard, on_update))
         self._loop.call_soon(on_update, "")  # the subscription holds
         return active
 
@@ -243,7 +255,6 @@ class FunctionInstance:
         except Exception as error:  # noqa: BLE001 - a test's function raises what it likes
             internal = Fault(Reason.INTERNAL, f"The fake failed: {error!r}", "yes")
             outcome = Outcome(b"", fault=internal)
-        active.on_end = lambda: None  # it would cancel this task
         lost = outcome.fault
         if lost is not None and lost.reason is Reason.SERVER_LOST and self._offers.stateful:
             self._close(lost, lost)

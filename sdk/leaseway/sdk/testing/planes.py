@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import grpc
@@ -232,7 +233,7 @@ class Planes:
         reported = [
             entry for entry in self.plane.state.problems.open() if entry.problem.scope == "client"
         ]
-        return [messages.problem(entry) for entry in sorted(reported, key=lambda e: e.last_seen)]
+        return [messages.problem(entry) for entry in sorted(reported, key=attrgetter("last_seen"))]
 
     def _lease_clock(self) -> float:
         """Return a monotonic time that never jumps.

@@ -22,6 +22,7 @@ from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.status import status_from_fault
+from leaseway.wire.timing.running_tasks import RunningTasks
 
 _ACTIONS: Final = ("accept", "decline", "cancel")
 _ROLES: Final = ("user", "assistant")
@@ -309,7 +310,7 @@ class AnswerTasks:
         self._tool = tool
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # the reader task, which starts them, has another one
-        self._tasks: dict[ServerRequest, asyncio.Task[None]] = {}
+        self._tasks: RunningTasks[ServerRequest] = RunningTasks()
 
     def start(self, request: ServerRequest) -> None:
         """Answer a request in a task; reject it if too many are running."""
@@ -321,8 +322,7 @@ class AnswerTasks:
             name=f"answer {request.method}",
             context=self._context.copy(),
         )
-        self._tasks[request] = task
-        task.add_done_callback(lambda _: self._tasks.pop(request, None))
+        self._tasks.add(request, task)
 
     def withdraw(self, ask_id: int) -> None:
         """Cancel the handler of a request that its server withdrew."""

@@ -6,6 +6,7 @@ Stubs are created on it once. RPCs complete on the channel on which they started
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Self
 
 import grpc
@@ -43,7 +44,7 @@ class ReplaceableChannel(grpc.aio.Channel):
         """Replace the channel if necessary; called before each RPC and connection attempt."""
 
     def _call(
-        self, kind: str, method: str, serializers: tuple[Any, ...], args: Any, kwargs: Any
+        self, kind: str, method: str, serializers: tuple[Any, ...], *args: Any, **kwargs: Any
     ) -> Any:
         self._refresh()
         callable_ = self._methods.get((kind, method))
@@ -53,7 +54,7 @@ class ReplaceableChannel(grpc.aio.Channel):
         return callable_(*args, **kwargs)
 
     def _method(self, kind: str, method: str, *serializers: Any) -> Any:
-        return lambda *args, **kwargs: self._call(kind, method, serializers, args, kwargs)
+        return partial(self._call, kind, method, serializers)
 
     # The methods that stubs call.
 

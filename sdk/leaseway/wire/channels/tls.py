@@ -171,7 +171,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
                 files.forget()
         connection.context = newest[0]
 
-    context.sni_callback = on_hello
+    context.sni_callback = on_hello  # wired late: ssl takes it in no other way
     return context
 
 

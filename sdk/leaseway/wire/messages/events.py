@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Final, Literal, get_args
 
 from leaseway.v1 import admin_pb2
@@ -91,7 +92,7 @@ class History:
                 if event.number <= number:
                     break
                 newer.append(event)
-        return sorted(newer, key=lambda event: event.number)
+        return sorted(newer, key=attrgetter("number"))
 
     def select(
         self,
@@ -114,7 +115,7 @@ class History:
             event for event in self.after(after) if matches(event, server_id=server_id, kinds=kinds)
         ]
         # By time, because a worker that joins reports earlier events.
-        selected.sort(key=lambda event: (event.at, event.number))
+        selected.sort(key=attrgetter("at", "number"))
         return selected[-last:] if last else selected
 
 
