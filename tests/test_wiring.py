@@ -51,3 +51,20 @@ def test_a_constructor_that_sets_attributes_of_other_objects_is_found() -> None:
 )
 def test_changing_state_is_no_late_wiring(statement: str) -> None:
     assert _late(f"def drive(self, car, engine):\n    {statement}") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "has_reason"),
+    [
+        ("context.sni_callback = hello  # wired late: ssl takes it in no other way\n", True),
+        ("context.sni_callback = hello  # wired late:\n", False),
+        ("context.sni_callback = hello\n", False),
+    ],
+)
+def test_late_wiring_with_a_reason_is_not_counted(
+    tmp_path: Path, line: str, has_reason: bool
+) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(line)
+    wiring = runpy.run_path(str(_PATH))
+    assert wiring["_has_reason"](path, ast.parse(line).body[0]) is has_reason

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -48,7 +50,7 @@ def approvals(context: click.Context) -> None:
 @client_options
 def list_(everything: bool, as_json: bool, connection: ConnectionOptions) -> None:
     """List calls that wait for approval, newest first."""
-    found = with_client(connection, lambda client: client.approvals())
+    found = with_client(connection, methodcaller("approvals"))
     shown = [each for each in found if everything or each.state == "waiting"]
     if as_json:
         print_json(shown)
@@ -76,7 +78,7 @@ def list_(everything: bool, as_json: bool, connection: ConnectionOptions) -> Non
 @client_options
 def show(approval_id: str, as_json: bool, connection: ConnectionOptions) -> None:
     """Show the whole call of APPROVAL, with invisible characters escaped."""
-    found = with_client(connection, lambda client: _find(client, approval_id))
+    found = with_client(connection, partial(_find, approval_id=approval_id))
     if as_json:
         print_json(found)
     else:
@@ -94,7 +96,7 @@ def approve(approval_id: str, note: str, yes: bool, connection: ConnectionOption
     A call that is too long for the list is shown first, and has to be confirmed.
     """
     if not yes:
-        waiting = with_client(connection, lambda client: _find(client, approval_id))
+        waiting = with_client(connection, partial(_find, approval_id=approval_id))
         if waiting.state == "waiting" and _length(waiting) > _MAX_LISTED:
             _print_whole(waiting)
             if not sys.stdin.isatty():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -121,7 +122,8 @@ def call(  # noqa: PLR0913 - each is an option of the command
         # Without --session the call's session ends with this command, and its artifacts with it.
         values_to_send = await _keep_texts(client, tool, arguments, values)
         result: ToolResult = await with_lease(
-            lambda: caller.call_tool(
+            partial(
+                caller.call_tool,
                 tool,
                 values_to_send,
                 timeout=timeout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,7 +96,7 @@ def prompt(
     async def request(client: AsyncClient) -> PromptResult:
         caller = client if session is None else client.session(session)
         result = await with_lease(
-            lambda: caller.get_prompt(name, values, server=server, timeout=timeout)
+            partial(caller.get_prompt, name, values, server=server, timeout=timeout)
         )
         await print_new_lease(client, session, result)
         return result
@@ -165,7 +166,9 @@ def resource(
 
     async def request(client: AsyncClient) -> ResourceResult:
         caller = client if session is None else client.session(session)
-        result = await with_lease(lambda: caller.read_resource(uri, server=server, timeout=timeout))
+        result = await with_lease(
+            partial(caller.read_resource, uri, server=server, timeout=timeout)
+        )
         await print_new_lease(client, session, result)
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connec
     print_issues(errors, err=True)
     if parsed.broken:
         raise CliFailure("The configuration is broken: a reload would change nothing.", FAILED)
-    running = with_client(replace(connection, tenant=ALL_TENANTS), lambda client: client.servers())
+    running = with_client(replace(connection, tenant=ALL_TENANTS), methodcaller("servers"))
     rows = changes_to(running, parsed)
     if as_json:
         print_json(rows)

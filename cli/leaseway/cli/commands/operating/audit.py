@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,7 +102,7 @@ def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: 
         for path in files:
             for record in _records(path):
                 _merge(calls, record)
-    found = sorted(filter(matches, calls.values()), key=lambda record: record["time"])
+    found = sorted(filter(matches, calls.values()), key=itemgetter("time"))
     _show(found[-limit:], as_json)
 
 

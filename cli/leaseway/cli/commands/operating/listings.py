@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @client_options
 def servers(by_instance: bool, as_json: bool, connection: ConnectionOptions) -> None:
     """List the servers and their states."""
-    listed = with_client(connection, lambda client: client.servers(load=True))
+    listed = with_client(connection, methodcaller("servers", load=True))
     now = datetime.now(UTC)
     if by_instance and not as_json:
         print_table(instances.HEADERS, instances.rows(listed, now), "There are no instances.")
@@ -84,7 +85,7 @@ def leases(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
     if watch:
         watch_leases(connection, as_json=as_json)
         return
-    listed = with_client(connection, lambda client: client.leases(idle=True))
+    listed = with_client(connection, methodcaller("leases", idle=True))
     _show(
         listed,
         as_json,
@@ -109,7 +110,7 @@ def leases(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
 @client_options
 def workers(as_json: bool, connection: ConnectionOptions) -> None:
     """List the workers, with their leases and instances."""
-    listed = with_client(connection, lambda client: client.workers(load=True))
+    listed = with_client(connection, methodcaller("workers", load=True))
     _show(
         listed,
         as_json,
@@ -161,7 +162,7 @@ def problems(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
     if watch:
         watch_problems(connection, as_json=as_json)
         return
-    listed = with_client(connection, lambda client: client.problems())
+    listed = with_client(connection, methodcaller("problems"))
     _show(
         listed,
         as_json,

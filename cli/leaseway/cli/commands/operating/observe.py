@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -98,7 +99,7 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     yield f"servers   {_counted(server.state for server in overview.servers)}"
     down = sorted(
         (server for server in overview.servers if server.state is not ServerState.READY),
-        key=lambda server: server.state.rank,
+        key=attrgetter("state.rank"),
     )
     for server in down[:_MAX_ROWS]:
         reason = _line(server.problem) or server.state.meaning
@@ -114,7 +115,7 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     sessions = len({lease.session for lease in overview.leases})
     yield f"leases    {len(overview.leases)} of {sessions} sessions"
     yield f"problems  {_counted(problem.severity for problem in overview.problems)}"
-    for problem in sorted(overview.problems, key=lambda each: each.severity)[:_MAX_ROWS]:
+    for problem in sorted(overview.problems, key=attrgetter("severity"))[:_MAX_ROWS]:
         place = problem.server_id or problem.worker or problem.scope
         shown = any(
             server.id == problem.server_id and problem.message in server.problem

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -89,7 +90,7 @@ def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) 
         replace(_row(server, parts, elapsed), **_load(loads[server]))
         for server, parts in by_server.items()
     ]
-    return sorted(rows, key=lambda row: _order(row, sort))
+    return sorted(rows, key=partial(_order, sort=sort))
 
 
 def _load(parts: Sequence[TrafficInfo]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from leaseway.cli.options.common import ConnectionOptions
@@ -136,7 +138,7 @@ def watch_problems(connection: ConnectionOptions, *, as_json: bool) -> None:
             else:
                 yield _problem_text(event, problem)
 
-    _watch(connection, lambda client: client.problems(), render, "No problems.")
+    _watch(connection, methodcaller("problems"), render, "No problems.")
 
 
 def _watch(
@@ -156,7 +158,7 @@ def _watch(
         empty: The sentence to print to stderr if there are no items at first.
     """
     try:
-        with_client(connection, lambda client: _print_changes(client, poll, render, empty))
+        with_client(connection, partial(_print_changes, poll=poll, render=render, empty=empty))
     except KeyboardInterrupt:
         return  # Ctrl-C is the normal end
 

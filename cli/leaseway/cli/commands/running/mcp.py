@@ -8,6 +8,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -161,7 +162,7 @@ def mcp_front(
             "mcp-front",
             "",
             log,
-            lambda: run_http(options, listener, ready_printer()),
+            partial(run_http, options, listener, ready_printer()),
             exit_with_stdin,
             loop_factory=uvloop_factory(),
         )

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -175,7 +176,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
             "control-plane",
             "",
             log,
-            lambda: run(options, ready=ready_printer(metrics_listener, console_listener)),
+            partial(run, options, ready=ready_printer(metrics_listener, console_listener)),
             exit_with_stdin,
         )
 
@@ -317,7 +318,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
             "worker",
             options.id,
             log,
-            lambda: run(options, ready=ready_printer(metrics_listener, artifacts_listener)),
+            partial(run, options, ready=ready_printer(metrics_listener, artifacts_listener)),
             exit_with_stdin,
             loop_factory=uvloop_factory(),
         )
