@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import secrets
@@ -19,16 +18,12 @@ from leaseway.data_plane.artifacts.storage import DirectoryStorage
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import (
-    InstanceListener,
-    InstancePort,
-    OpenInstance,
     PeoplesLogins,
 )
-from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.http_tools.rendering import Renderers
-from leaseway.data_plane.mcp.host import Host, http_client
-from leaseway.data_plane.mcp.instance import Instance, load
+from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
@@ -39,8 +34,6 @@ from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
-from leaseway.spec.lease_names import LeaseNames
-from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.logs_otlp import OtlpAudit, otlp_audit
 from leaseway.telemetry.setup import run_meter
@@ -114,7 +107,9 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                     facts.append(worker.state.counts)
                     folders.append(worker.server_folders)
                     authenticator.refusals.refused.connect(worker.records.record_refused_rpc)
-                    background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
+                    background.spawn(
+                        _load_mcp_after(worker.sync.caught_up, open_instance), "load MCP"
+                    )
                     await worker.serve(server, shutdown, partial(ready, str(bound)))
             finally:
                 background.cancel_all()
@@ -144,9 +139,9 @@ def _own_files(options: WorkerOptions) -> Iterator[Path]:
     yield from (path for path in (options.audit, options.artifacts) if path is not None)
 
 
-async def _load_mcp_after(caught_up: asyncio.Event) -> None:
+async def _load_mcp_after(caught_up: asyncio.Event, opener: Opener) -> None:
     await caught_up.wait()
-    await load()
+    await opener.load()
 
 
 def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | None:
@@ -203,12 +198,11 @@ async def _connections(
     callers: CallerTokens,
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
-) -> AsyncIterator[tuple[OpenInstance, PeoplesLogins]]:
+) -> AsyncIterator[tuple[Opener, PeoplesLogins]]:
     """Yield a factory of instances, and the logins that they use.
 
     All processes of the instances have exited afterwards.
     """
-    numbers = itertools.count(1)
     reaper = Reaper()
     renderers = Renderers(os.environ)
     try:
@@ -216,41 +210,19 @@ async def _connections(
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
             sealed = SealedTokens(LoginStore(place) if place is not None else None)
             tokens = Tokens(sealed, ended=sealed.ended, callers=callers)
-            host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths, tokens)
-
-            def open_instance(
-                spec: ServerSpec,
-                listener: InstanceListener,
-                *,
-                known_version: str = "",
-                resolved_values: ResolvedValues | None = None,
-                names: LeaseNames | None = None,
-            ) -> InstancePort:
-                instance_id = f"{worker_id}-{spec.key.server_id}-{next(numbers)}"
-                if spec.transport == "http_api":
-                    return HttpInstance(
-                        spec,
-                        http,
-                        os.environ,
-                        vault,
-                        listener,
-                        instance_id=instance_id,
-                        resolved_values=resolved_values,
-                        renderers=renderers,
-                        tokens=tokens,
-                    )
-                return Instance(
-                    spec,
-                    host,
-                    listener,
-                    instance_id=instance_id,
-                    known_version=known_version,
-                    resolved_values=resolved_values,
-                    names=names,
-                )
-
+            host = WorkerHost(
+                environment=os.environ,
+                http=http,
+                vault=vault,
+                tokens=tokens,
+                reaper=reaper,
+                renderers=renderers,
+                pods=pods,
+                server_folders=server_folders,
+                own_paths=own_paths,
+            )
             try:
-                yield open_instance, tokens
+                yield Opener(worker_id, host), tokens
             finally:
                 await tokens.aclose()
                 if pods is not None:

@@ -38,11 +38,11 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.problems import WorkerProblems
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.instances.reports import Reports
+from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import QuotaMeters, StateMeters
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
-from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges

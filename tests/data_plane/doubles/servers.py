@@ -21,8 +21,8 @@ from leaseway.data_plane.core.ports import (
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered_text
-from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec

@@ -17,6 +17,7 @@ from tests.servers.rest_api import RestApi
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpParameter, HttpTool
@@ -106,7 +107,13 @@ async def calling(
     listener = RecordingListener()
     async with http_client() as http:
         instance = HttpInstance(
-            spec, http, environment or {}, NO_VAULT, listener, instance_id="w-rest-1"
+            spec,
+            http,
+            environment or {},
+            NO_VAULT,
+            listener,
+            instance_id="w-rest-1",
+            read_values=read_references,
         )
         try:
             await instance.start()

@@ -15,6 +15,7 @@ from tests.forward_proxy import ForwardProxy
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpTool
@@ -55,7 +56,15 @@ async def calls(
     server = server_spec(VariantKey("api"), "http_api", url=url, http_tools=tools, **spec)
     found = []
     async with http_client() as http:
-        instance = HttpInstance(server, http, environment, NO_VAULT, Listener(), instance_id="i")
+        instance = HttpInstance(
+            server,
+            http,
+            environment,
+            NO_VAULT,
+            Listener(),
+            instance_id="i",
+            read_values=read_references,
+        )
         await instance.start()
         for _ in range(times):
             done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -17,8 +17,12 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.openers import open_kind
+from leaseway.data_plane.kinds.opening import Opening
+from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.eras import KnownEras
-from leaseway.data_plane.mcp.host import Host, http_client
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
@@ -119,10 +123,10 @@ class Bench:
     ) -> Instance:
         """Return an instance that has not been started."""
         environment = os.environ if environment is None else environment
-        host = Host(
-            environment,
-            self.reaper,
-            self.http,
+        host = WorkerHost(
+            environment=environment,
+            reaper=self.reaper,
+            http=self.http,
             server_folders=lambda: self.server_folders,
             own_paths=lambda: self.own_paths,
             eras=self.eras,
@@ -130,7 +134,9 @@ class Bench:
         for name in ("vault", "tokens"):
             if name in more:
                 host = replace(host, **{name: more.pop(name)})
-        instance = Instance(spec, host, self, instance_id=f"i{len(self.instances)}", **more)
+        opening = Opening(f"i{len(self.instances)}", self, read_references, **more)
+        instance = open_kind(spec, host, opening)
+        assert isinstance(instance, Instance)
         self.instances.append(instance)
         return instance
 

@@ -21,6 +21,7 @@ from tests.data_plane.oauth.guarded import Guarded
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.http_tools import HttpTool
@@ -88,6 +89,7 @@ async def started(bench: Bench, spec: ServerSpec, tokens: Tokens | None = None) 
         NO_VAULT,
         bench,
         instance_id="api",
+        read_values=read_references,
         tokens=tokens,
     )
     await instance.start()

@@ -16,6 +16,7 @@ from tests.data_plane.oauth.issuer import EXCHANGE, TYPE, Issuer
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
@@ -82,7 +83,14 @@ async def started(bench: Bench, spec: ServerSpec, tokens: Tokens) -> InstancePor
     if spec.transport != "http_api":
         return await bench.start(spec, ENVIRONMENT, tokens=tokens)
     instance = HttpInstance(
-        spec, bench.http, ENVIRONMENT, NO_VAULT, bench, instance_id="api", tokens=tokens
+        spec,
+        bench.http,
+        ENVIRONMENT,
+        NO_VAULT,
+        bench,
+        instance_id="api",
+        read_values=read_references,
+        tokens=tokens,
     )
     await instance.start()
     return instance

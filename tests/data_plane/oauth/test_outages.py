@@ -21,6 +21,7 @@ from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
@@ -86,7 +87,14 @@ async def instance_of(
     )
     tokens = Tokens(now=clock) if clock is not None else Tokens()
     instance = HttpInstance(
-        spec, bench.http, ENVIRONMENT, NO_VAULT, bench, instance_id="api", tokens=tokens
+        spec,
+        bench.http,
+        ENVIRONMENT,
+        NO_VAULT,
+        bench,
+        instance_id="api",
+        read_values=read_references,
+        tokens=tokens,
     )
     await instance.start()
     return instance

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.references.resolver import BadEnvFile, parse_env_file
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Value, VariantKey

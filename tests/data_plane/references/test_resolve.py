@@ -17,8 +17,8 @@ from tests.data_plane.changing_values import release
 from tests.data_plane.conftest import logging_to
 from tests.specs import changed
 
-from leaseway.data_plane.references import resolve as resolving
-from leaseway.data_plane.references.resolve import read_references, resolve
+from leaseway.data_plane.kinds import values as resolving
+from leaseway.data_plane.kinds.values import read_references, resolve
 from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.kinds.builtin import Builtin
 from leaseway.spec.kinds.table import server_spec

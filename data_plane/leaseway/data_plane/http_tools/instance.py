@@ -44,8 +44,7 @@ from leaseway.data_plane.http_tools.results import (
 )
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.outgoing import Outgoing
-from leaseway.data_plane.references.resolve import read_references
-from leaseway.data_plane.references.resolver import Vault
+from leaseway.data_plane.references.resolver import ReadValues, Vault
 from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.model import ServerSpec
@@ -92,6 +91,7 @@ class HttpInstance:
         vault: Secrets that are not in the environment.
         listener: Notified of the instance's state changes.
         instance_id: Unique on its worker.
+        read_values: Reads the values of its kind.
         resolved_values: Of the server's references, or None to resolve them at the start.
         renderers: The worker's renderers of templates, or None for own ones.
         tokens: The worker's OAuth tokens, or None for own ones.
@@ -106,6 +106,7 @@ class HttpInstance:
         listener: InstanceListener,
         *,
         instance_id: str,
+        read_values: ReadValues,
         resolved_values: ResolvedValues | None = None,
         renderers: Renderers | None = None,
         tokens: Tokens | None = None,
@@ -128,6 +129,7 @@ class HttpInstance:
         self._http = http
         self._environment = environment
         self._vault = vault
+        self._read_values = read_values
         self._listener = listener
         self._tools: dict[str, _Tool] = {}
         self._owns_renderers = renderers is None
@@ -148,7 +150,7 @@ class HttpInstance:
             Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE or START_FAILED.
         """
         try:
-            resolved_values = self.resolved_values or await read_references(
+            resolved_values = self.resolved_values or await self._read_values(
                 self.spec, self._environment, self._vault, self.spec.startup_timeout
             )
             self._check(resolved_values)

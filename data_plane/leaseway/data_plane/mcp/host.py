@@ -1,17 +1,14 @@
-"""The resources that all instances of a worker share: environment, HTTP client, vault, pods."""
+"""The resources that all MCP clients of a worker share: environment, HTTP client, vault, tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import aiohttp
 
 from leaseway.data_plane.mcp.eras import KnownEras
-from leaseway.data_plane.mcp.pods.api import Pods
-from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 
@@ -27,20 +24,13 @@ class Host:
     Attributes:
         environment: The worker's environment, for references and child processes.
         http: The worker's pooled HTTP client.
-        pods: Runs images as pods; None if a container engine on this machine runs them.
-        server_folders: Returns the folders that the entries of all servers name as their own.
-        own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
         tokens: The OAuth tokens of its servers.
         eras: What earlier starts found out about the protocol of servers.
     """
 
     environment: Mapping[str, str]
-    reaper: Reaper
     http: aiohttp.ClientSession
     vault: Vault = NO_VAULT
-    pods: Pods | None = None
-    server_folders: Callable[[], Iterable[str]] = tuple
-    own_paths: Callable[[], Iterable[Path]] = tuple
     tokens: Tokens = field(default_factory=Tokens)
     eras: KnownEras = field(default_factory=KnownEras)
 

@@ -28,14 +28,14 @@ from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
 from leaseway.data_plane.oauth.tokens import InstanceProblems
 from leaseway.data_plane.outgoing import Outgoing
-from leaseway.data_plane.references.resolve import read_references
+from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 if TYPE_CHECKING:
-    from leaseway.data_plane.mcp.connect import ServerContext
+    from leaseway.data_plane.mcp.context import Connect, ServerContext
     from leaseway.data_plane.mcp.protocol.connection import Peer
     from leaseway.data_plane.mcp.protocol.features.health import Patience
     from leaseway.data_plane.mcp.session import McpSession
@@ -58,7 +58,7 @@ async def load() -> None:
 def _import_mcp() -> tuple[type[McpSession], type[ServerContext]]:
     import anyio._backends._asyncio  # noqa: F401  # else the first task group imports it
 
-    from leaseway.data_plane.mcp.connect import ServerContext
+    from leaseway.data_plane.mcp.context import ServerContext
     from leaseway.data_plane.mcp.session import McpSession
 
     return McpSession, ServerContext
@@ -70,6 +70,9 @@ class Instance:
     Args:
         listener: Notified of the instance's state changes.
         instance_id: Unique on its worker.
+        read_values: Reads the values of its kind.
+        load_connect: Imports what connects to a server of its kind, which may take long, and
+            returns it.
         known_version: The protocol version of another instance of the server, or empty.
         resolved_values: Of the server's references, or None to resolve them at the start.
         patience: How long the server may be silent, or None for the default
@@ -91,13 +94,15 @@ class Instance:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an instance depends on
         self,
         spec: ServerSpec,
         host: Host,
         listener: InstanceListener,
         *,
         instance_id: str,
+        read_values: ReadValues,
+        load_connect: Callable[[], Connect],
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         patience: Patience | None = None,
@@ -116,6 +121,8 @@ class Instance:
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
         self._host = host
+        self._read_values = read_values
+        self._load_connect = load_connect
         self._listener = listener
         self._known_version = known_version
         self._patience = patience
@@ -290,11 +297,11 @@ class Instance:
             raise first from None  # the error of the complete attempt says more
 
     async def _connect(self) -> McpSession:
-        session_type, context_type = await asyncio.to_thread(_import_mcp)
+        (session_type, context_type), connect = await asyncio.to_thread(self._import)
         if not self._deadline:
             self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.resolved_values is None:
-            self.resolved_values = await read_references(
+            self.resolved_values = await self._read_values(
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
         self.stderr.hide(self.resolved_values.secrets)
@@ -310,19 +317,21 @@ class Instance:
         context = context_type(
             self.spec,
             self.resolved_values.for_lease(self._names),
-            self._host,
             self.stderr,
             self._tools_changed,
             self._outgoing,
         )
         # From here on `_run` closes the peer, also if opening it fails.
-        session = self._session = await session_type.connect(context)
+        session = self._session = await session_type.connect(context, connect)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
         peer.warned.connect(partial(self._listener.on_warning, self))
         peer.warning_cleared.connect(partial(self._listener.on_warning_cleared, self))
         self.pid, self.warnings = session.pid, session.warnings
         return session
+
+    def _import(self) -> tuple[tuple[type[McpSession], type[ServerContext]], Connect]:
+        return _import_mcp(), self._load_connect()
 
     async def _live(self, session: McpSession, known_version: str) -> None:
         async with session.opened(self._deadline, known_version) as tools:

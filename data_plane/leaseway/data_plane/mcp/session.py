@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
-from leaseway.data_plane.mcp.connect import ServerContext, connect
+from leaseway.data_plane.mcp.context import Connect, ServerContext
 from leaseway.data_plane.mcp.process.failures import not_started
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
@@ -99,7 +99,7 @@ class McpSession:
         self._subscriptions: InstanceSubscriptions | None = None
 
     @classmethod
-    async def connect(cls, context: ServerContext) -> McpSession:
+    async def connect(cls, context: ServerContext, connect: Connect) -> McpSession:
         """Return a session on a new connection.
 
         Raises:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.spec.lease_names import NAMES
-from leaseway.spec.model import Value
+from leaseway.spec.model import ServerSpec, Value
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
 from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret
@@ -33,6 +34,15 @@ class Vault(Protocol):
         Raises:
             VaultError: The vault cannot be read.
         """
+
+
+class ReadValues(Protocol):
+    """Reads the resolved values of a server, without blocking the loop."""
+
+    async def __call__(
+        self, spec: ServerSpec, environment: Mapping[str, str], vault: Vault, timeout: float
+    ) -> ResolvedValues:
+        """Return the values; see `kinds.values.read_references`."""
 
 
 class _EmptyVault:

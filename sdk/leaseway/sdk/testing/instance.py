@@ -25,7 +25,7 @@ from leaseway.data_plane.core.ports import (
     NoStderr,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.kinds.values import resolve
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.behaviour import Behaviour
 from leaseway.sdk.testing.context import CallContext

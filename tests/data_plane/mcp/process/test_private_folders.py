@@ -23,8 +23,9 @@ Bench = Any
 
 WORKER = """
 import asyncio, os, sys
-from leaseway.data_plane.mcp.host import Host, http_client
-from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -38,9 +39,8 @@ async def main():
     args = tuple(sys.argv[1:])
     key = VariantKey("x")
     spec = server_spec(key, "stdio", command=sys.executable, args=args, cwd="private")
-    instance = Instance(
-        spec, Host(os.environ, reaper, http_client()), InstanceListener(), instance_id="i"
-    )
+    host = WorkerHost(environment=os.environ, reaper=reaper, http=http_client())
+    instance = Opener("w", host)(spec, InstanceListener())
     await instance.start()
     print(os.readlink(f"/proc/{instance.pid}/cwd"), reaper.pid, flush=True)
     await asyncio.Event().wait()

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 WORKER = """
 import asyncio, os, sys
-from leaseway.data_plane.mcp.host import Host, http_client
-from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -34,8 +35,8 @@ class InstanceListener:
 async def main():
     reaper = Reaper()
     spec = server_spec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
-    host = Host(os.environ, reaper, http_client())
-    instance = Instance(spec, host, InstanceListener(), instance_id="i")
+    host = WorkerHost(environment=os.environ, reaper=reaper, http=http_client())
+    instance = Opener("w", host)(spec, InstanceListener())
     await instance.start()
     print(instance.pid, reaper.pid, flush=True)
     await asyncio.Event().wait()

@@ -220,9 +220,9 @@ def _wanted(
         CliFailure: There is no such server, or nobody logs in to it.
     """
     from leaseway.control_plane.config.loading import load_sources
+    from leaseway.data_plane.kinds.values import resolve
     from leaseway.data_plane.oauth.obtaining import Wanted
     from leaseway.data_plane.oauth.requests import Client
-    from leaseway.data_plane.references.resolve import resolve
     from leaseway.spec.model import VariantKey
     from leaseway.wire.errors import Fault
 

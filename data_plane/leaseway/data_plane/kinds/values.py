@@ -11,18 +11,43 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from leaseway.data_plane.background import MAX_HUNG_THREADS, DiskThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.references.kinds import values_of
+from leaseway.data_plane.kinds.builtin import values as builtin
+from leaseway.data_plane.kinds.container import values as container
+from leaseway.data_plane.kinds.http_api import values as http_api
+from leaseway.data_plane.kinds.process import values as process
+from leaseway.data_plane.kinds.python import values as python
+from leaseway.data_plane.kinds.registered import values as registered
+from leaseway.data_plane.kinds.remote import values as remote
 from leaseway.data_plane.references.resolver import NO_VAULT, Resolver, Vault, is_own_key
+from leaseway.spec.kinds.builtin import BuiltinPart
+from leaseway.spec.kinds.container import ContainerPart
+from leaseway.spec.kinds.http_api import HttpApiPart
+from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.python import PythonPart
+from leaseway.spec.kinds.registered import RegisteredPart
+from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.lease_names import marks
-from leaseway.spec.model import ServerSpec
+from leaseway.spec.model import Part, ServerSpec
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import secret_forms
+
+ValuesOf = Callable[[Any, Resolver], ResolvedValues]
+"""Returns the values of a part of its kind."""
+
+_OF_KINDS: Final[Mapping[type[Part], ValuesOf]] = {
+    ProcessPart: process.values_of,
+    ContainerPart: container.values_of,
+    PythonPart: python.values_of,
+    BuiltinPart: builtin.values_of,
+    RemotePart: remote.values_of,
+    HttpApiPart: http_api.values_of,
+    RegisteredPart: registered.values_of,
+}
 
 _KEPT_HIDDEN: Final = 256
 """Secrets stay hidden for a while after their use: an ended server may still have output."""
@@ -56,7 +81,7 @@ def resolve(
     known = {name: text for name, text in environment.items() if not is_own_key(name)}
     known_or_marks = known | (marks() if spec.lease_names else {})
     resolver = Resolver(known_or_marks, known, vault, spec.confined_files, on_open)
-    resolved = values_of(spec.part, resolver)
+    resolved = _OF_KINDS[type(spec.part)](spec.part, resolver)
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
     secrets = secret_forms(resolver.secrets)

@@ -1,0 +1,26 @@
+"""Opens instances of images."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from leaseway.data_plane.core.ports import InstancePort
+from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.opening import Opening, open_mcp
+from leaseway.spec.model import ServerSpec
+
+if TYPE_CHECKING:
+    from leaseway.data_plane.mcp.context import Connect
+
+
+def open_instance(spec: ServerSpec, host: WorkerHost, opening: Opening) -> InstancePort:
+    """Return an instance that is not started yet."""
+    return open_mcp(spec, host, opening, partial(load_connect, host))
+
+
+def load_connect(host: WorkerHost) -> Connect:
+    """Import what connects to such a server, and return it."""
+    from leaseway.data_plane.kinds.container.connect import connect
+
+    return partial(connect, host)

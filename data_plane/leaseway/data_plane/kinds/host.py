@@ -1,0 +1,31 @@
+"""The resources that all instances of a worker share, whatever their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from leaseway.data_plane.http_tools.rendering import Renderers
+from leaseway.data_plane.mcp.host import Host
+from leaseway.data_plane.mcp.pods.api import Pods
+from leaseway.data_plane.mcp.process.reaper import Reaper
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerHost(Host):
+    """The worker process, as its instances of all kinds see it.
+
+    Attributes:
+        reaper: Ends the processes of instances, whatever happens to the worker.
+        renderers: Render the templates of APIs; None for one renderer for each instance.
+        pods: Runs images as pods; None if a container engine on this machine runs them.
+        server_folders: Returns the folders that the entries of all servers name as their own.
+        own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
+    """
+
+    reaper: Reaper
+    renderers: Renderers | None = None
+    pods: Pods | None = None
+    server_folders: Callable[[], Iterable[str]] = tuple
+    own_paths: Callable[[], Iterable[Path]] = tuple

@@ -1,0 +1,1 @@
+"""Servers whose tools are HTTP requests."""

@@ -1,0 +1,1 @@
+"""Images as pods of Kubernetes."""

@@ -1,0 +1,1 @@
+"""Servers that are a command of the worker, and the processes of other kinds."""

@@ -1,0 +1,68 @@
+"""Starts a process of the worker, and connects by its pipes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
+from leaseway.data_plane.mcp.process.failures import not_started
+from leaseway.data_plane.mcp.process.launch import Launch, prepare
+from leaseway.data_plane.mcp.process.private_folders import make_folder
+from leaseway.data_plane.mcp.process.process import ServerProcess
+from leaseway.data_plane.mcp.process.sandbox.checks import disk
+from leaseway.data_plane.mcp.process.sandbox.mounts import Surroundings
+from leaseway.data_plane.mcp.transports.stdio import StdioTransport
+from leaseway.data_plane.references.environment import child_environment
+from leaseway.spec.kinds.shared import ChildPart
+from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
+
+
+async def connect(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+    """Return the connection of a new process."""
+    spec, resolved = context.spec, context.resolved
+    private = await _private_folder(host, context)
+    try:
+        launch = await prepare(
+            spec,
+            (resolved.command, *resolved.args),
+            child_environment(host.environment, spec.part_as(ChildPart).inherit_env, resolved.env),
+            host.reaper.cgroups,
+            str(private or resolved.cwd),
+            Surroundings(host.environment, tuple(host.server_folders()), tuple(host.own_paths())),
+        )
+        launch = replace(launch, private=private)
+        process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
+    except BaseException:
+        if private is not None:
+            host.reaper.folders.remove_later(private)
+        raise
+    return connected(context, process, launch)
+
+
+def connected(context: ServerContext, process: ServerProcess, launch: Launch) -> UnopenedConnection:
+    """Return the connection to a process by its pipes."""
+    transport = StdioTransport(context.server, process, context.stderr)
+    return replace(context.stream(transport), pid=process.pid, warnings=launch.warnings)
+
+
+async def _private_folder(host: WorkerHost, context: ServerContext) -> Path | None:
+    """Create the working directory if it belongs to this instance, or to a lease's names.
+
+    Returns:
+        The folder, if it is to be removed with the instance.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` START_FAILED.
+    """
+    written, cwd = context.spec.part.cwd, context.resolved.cwd
+    try:
+        if written == PRIVATE:
+            return await host.reaper.folders.create()
+        if names_in([written]):
+            await disk.run(make_folder, cwd, depth_of_names(written))
+    except OSError as error:
+        text = f"its folder can't be created on this worker: {error.strerror or error}."
+        raise not_started(context.server, "START_FAILED", text) from None
+    return None

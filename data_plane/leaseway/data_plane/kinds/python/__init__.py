@@ -1,0 +1,1 @@
+"""Servers that are a Python class, in a process of `leaseway.server`."""

@@ -1,0 +1,1 @@
+"""Servers of a transport that another package registers."""

@@ -1,0 +1,1 @@
+"""Servers of MCP on a network: streamable HTTP, HTTP+SSE, websocket."""

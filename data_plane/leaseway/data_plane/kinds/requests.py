@@ -1,0 +1,78 @@
+"""What servers that are reached by HTTP requests get of their entries."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from leaseway.data_plane.core.proxies import (
+    DIRECT,
+    NO_PROXIES,
+    BadProxy,
+    Proxies,
+    Proxy,
+    of_environment,
+    parse_proxy,
+)
+from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.references.resolver import Resolver
+from leaseway.spec.kinds.shared import RequestPart
+from leaseway.spec.model import CLIENT_ID, Value
+from leaseway.wire.secrets.secret_names import looks_secret
+
+
+def of_requests(part: RequestPart, resolver: Resolver) -> ResolvedValues:
+    """Return the values of requests."""
+    return ResolvedValues(
+        url=resolver.text("url", part.url),
+        headers=headers_of(part.headers, resolver),
+        auth={
+            name: resolver.value(f"auth.{name}", value, name != CLIENT_ID)
+            for name, value in part.auth.values.items()
+        },
+        proxies=proxies_of(part.proxy, resolver),
+    )
+
+
+def headers_of(headers: Mapping[str, Value], resolver: Resolver) -> dict[str, str]:
+    """Return headers; every referenced one is a secret."""
+    return {
+        name: resolver.value(
+            f"headers.{name}", value, value.kind != "literal" or looks_secret(name)
+        )
+        for name, value in headers.items()
+    }
+
+
+def proxies_of(given: Mapping[str, Value], resolver: Resolver) -> Proxies:
+    """Return the proxies of a server's requests: those of its entry, or the environment's."""
+    try:
+        if not given:
+            proxies = of_environment(resolver.known)
+        else:
+            texts = {
+                name: resolver.value(f"proxy.{name}", value, name == "password")
+                for name, value in given.items()
+            }
+            text = texts.pop("url", "")
+            proxies = NO_PROXIES
+            if text and text != DIRECT:
+                proxies = Proxies(parse_proxy(text, **texts))
+        # Also of proxies in the environment, which no key of an entry names.
+        used = [proxies.fixed] if proxies.fixed is not None else _known(proxies.variables.values())
+    except BadProxy as error:
+        resolver.missing.append(("proxy", str(error)))
+        return NO_PROXIES
+    for proxy in used:
+        if proxy is not None and proxy.password:
+            pair = f"{proxy.username}:{proxy.password}"
+            encoded = base64.b64encode(pair.encode(errors="replace")).decode()
+            resolver.secrets.update((proxy.password, f"Basic {encoded}"))
+    return proxies
+
+
+def _known(texts: Iterable[str]) -> Iterator[Proxy]:
+    for text in texts:
+        with contextlib.suppress(BadProxy):  # reported when a request would go through it
+            yield parse_proxy(text)
