@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import tarfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,14 +15,24 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from tests.conftest import BOUND
 from tests.data_plane.oauth.issuer import EXCHANGE, Issuer
-from tests.e2e.system import eventually, running
+from tests.e2e.forking import run_leaseway
+from tests.e2e.system import eventually, python_server, running
 from tests.e2e.test_mcp_front import JSON, front
 
-from leaseway.sdk import AsyncClient, AuthorizationFailed, Client, PermissionDenied, UserRequired
+from leaseway.sdk import (
+    AsyncClient,
+    AuthorizationFailed,
+    Client,
+    LeasewayError,
+    PermissionDenied,
+    UserRequired,
+)
+from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 SECRET = "planted-secret-2Rq80h"
@@ -28,8 +40,8 @@ ALICE, BOB = "planted-token-of-alice-Xk81", "planted-token-of-bob-Lw27"
 
 
 @asynccontextmanager
-async def issuing() -> AsyncIterator[Issuer]:
-    issuer = Issuer()
+async def issuing(issuer: Issuer | None = None) -> AsyncIterator[Issuer]:
+    issuer = issuer or Issuer()
     server = await issuer.start()
     try:
         yield issuer
@@ -210,3 +222,53 @@ async def test_a_token_that_is_the_credential_is_the_one_that_is_exchanged(
         exchanged = {f["subject_token"] for f in issuer.granted if f["grant_type"] == EXCHANGE}
         assert exchanged == set(tokens.values())
         assert "eyJ" not in system.logs()
+
+
+class Indiscreet(Issuer):
+    """Repeats the tokens that it gets wherever it can."""
+
+    def name_of(self, token: str) -> str:
+        raise web.HTTPInternalServerError(text=f"failed for {token} of {self.whose.get(token)}")
+
+
+async def test_no_output_shows_a_callers_token_or_what_it_became(tmp_path: Path) -> None:
+    spans, archive, audit = tmp_path / "spans.jsonl", tmp_path / "dump.tar.gz", tmp_path / "audit"
+    async with TraceCollector(spans) as collector, issuing(Indiscreet()) as issuer:
+        environment = {
+            "WORD": SECRET,
+            "LEASEWAY_AUDIT": str(audit),
+            **otlp_environment(collector.endpoint),
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        entries = {**servers_of(issuer), "neighbour": python_server("echo_raw.py")}
+        async with running(tmp_path, entries, environment=environment) as (system, client):
+            await eventually(lambda: is_listed(client))
+            alice = client.session("alice", subject_token=ALICE)
+            issuer.refused_tokens.add(BOB)
+            for caller, tool, token in (
+                (alice, "whoami", None),
+                (alice, "leased_whoami", None),
+                (client, "whoami", BOB),
+            ):
+                with pytest.raises(LeasewayError) as caught:
+                    await caller.call_tool(tool, subject_token=token, timeout=BOUND)
+                assert "planted" not in f"{caught.value} {vars(caught.value)}"
+            shown = {  # the tools' descriptions repeat the token of the listing, too
+                "lists": f"{await client.servers()} {await client.problems()}",
+                "tools": str([vars(each) for each in await client.list_tools()]),
+            }
+            commands = ("events --json", "leases --json", "status", f"dump --output {archive}")
+            where = {**os.environ, "LEASEWAY_ADDRESS": system.address}
+            for words in commands:
+                done = await run_leaseway(*words.split(), environment=where)
+                shown[words] = done.stdout + done.stderr
+            with tarfile.open(archive) as tar:
+                for member in filter(tar.extractfile, tar.getmembers()):
+                    opened = tar.extractfile(member)
+                    shown[member.name] = opened.read().decode(errors="replace") if opened else ""
+            shown["log lines"] = system.logs()
+        shown["spans"] = spans.read_text()
+        for file in audit.rglob("*"):
+            shown[file.name] = file.read_bytes().decode(errors="replace") if file.is_file() else ""
+    assert any("whoami" in text for text in shown.values())
+    assert [place for place, text in shown.items() if "planted" in text] == []

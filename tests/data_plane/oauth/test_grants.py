@@ -286,6 +286,22 @@ async def test_concurrent_calls_that_need_more_scopes_wait_for_one_request(
     await instance.close()
 
 
+async def test_a_server_that_refuses_every_exchanged_token_causes_no_further_exchanges(
+    bench: Bench, issuer: Issuer
+) -> None:
+    callers = CallerTokens()
+    callers.give(GRANTS["token_exchange", "caller"], MINE)
+    instance = await api_of(bench, issuer, callers)
+    assert (await call(instance)).fault is None
+    issuer.accepted.clear()
+    for _ in range(5):
+        fault = (await call(instance)).fault
+        assert fault is not None
+        assert "has just issued" in fault.message
+    assert len(issuer.granted) == 1
+    await instance.close()
+
+
 def test_what_a_token_says_names_no_subject() -> None:
     assert subject_name("anna", "x") == "anna"
     assert subject_name("", "x") == subject_name("", "x")

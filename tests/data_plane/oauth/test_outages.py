@@ -342,22 +342,25 @@ async def test_an_answer_of_100_mib_is_read_no_further_than_its_bound(
     await instance.close()
 
 
-async def test_a_slow_authorization_server_delays_the_tokens_of_no_other_server() -> None:
+@pytest.mark.parametrize("other", [("quick", ""), ("slow", "acme")], ids=["server", "tenant"])
+async def test_a_slow_authorization_server_delays_no_tokens_of_others(
+    other: tuple[str, str],
+) -> None:
     release = threading.Event()
     asked: list[str] = []
 
     def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
         asked.append(wanted.server)
-        if wanted.server == "slow":
+        if (wanted.server, wanted.tenant) == ("slow", ""):
             release.wait(BOUND)
         return TokenAnswer("token")
 
     tokens = Tokens(obtain)
     problems = Ignored()
 
-    def header(server: str, client: str) -> Any:
-        auth = Auth("client_credentials", issuer="http://127.0.0.1:9")
-        spec = server_spec(VariantKey(server), "streamable_http", auth=auth)
+    def header(server: str, client: str, tenant: str = "") -> Any:
+        auth = Auth("authorization_code", "tenant", issuer="http://127.0.0.1:9")
+        spec = server_spec(VariantKey(server, tenant), "streamable_http", auth=auth)
         resolved = ResolvedValues(url="http://127.0.0.1:9/mcp", auth={"client_id": client})
         authorization = tokens.authorization(spec, resolved, problems)
         assert authorization is not None
@@ -367,7 +370,7 @@ async def test_a_slow_authorization_server_delays_the_tokens_of_no_other_server(
         waiting = [header("slow", f"client{number}") for number in range(50)]
         await until(lambda: asked)
         async with asyncio.timeout(BOUND):
-            assert await header("quick", "client") == "Bearer token"
+            assert await header(other[0], "client", other[1]) == "Bearer token"
         assert not any(each.done() for each in waiting)
         assert len(asked) <= 10
     finally:

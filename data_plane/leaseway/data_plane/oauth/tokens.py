@@ -49,8 +49,10 @@ _TRUSTED: Final = 10.0
 """Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
 request another one."""
 _MAX_ATTEMPTS: Final = 8
-"""Attempts for one server at the same time; each has a thread. A server whose authorization server
-is slow delays the tokens of no other server."""
+"""Attempts for one server and tenant at the same time; each has a thread. An authorization server
+that is slow, or a tenant with many tokens, delays the tokens of no other server and tenant."""
+_MAX_THREADS: Final = 256
+"""Attempts of a worker at the same time."""
 _MAX_SCOPES: Final = 100
 _TRIED: Final = 60.0
 """Seconds before scopes that were not granted are requested again."""
@@ -224,9 +226,10 @@ class Tokens:
         self._ended = ended
         self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
         # While an attempt for a server runs or waits, its slots exist.
-        self._slots: weakref.WeakValueDictionary[str, asyncio.Semaphore] = (
+        self._slots: weakref.WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = (
             weakref.WeakValueDictionary()
         )
+        self._threads = asyncio.Semaphore(_MAX_THREADS)
 
     def authorization(
         self,
@@ -284,10 +287,11 @@ class Tokens:
         await asyncio.gather(*(grant.aclose() for grant in self._grants.values()))
 
     async def _attempt(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
-        slots = self._slots.get(wanted.server)
+        key = (wanted.server, wanted.tenant)
+        slots = self._slots.get(key)
         if slots is None:
-            slots = self._slots[wanted.server] = asyncio.Semaphore(_MAX_ATTEMPTS)
-        async with slots:
+            slots = self._slots[key] = asyncio.Semaphore(_MAX_ATTEMPTS)
+        async with slots, self._threads:
             return await in_thread(self._obtain, wanted, attempt)
 
 
@@ -409,7 +413,8 @@ class _Grant:
 
         The token is not renewed: a server that refuses all tokens would spend the login.
         """
-        if self._wanted.auth.subject == "service" or self._now() < self._questioned_until:
+        has_login = self._wanted.auth.grant == "authorization_code"
+        if not has_login or self._now() < self._questioned_until:
             raise self._unaccepted()
         self._questioned_until = self._now() + _TRUSTED
         refused = token.answer.access_token
