@@ -50,6 +50,9 @@ class FakeMethods:
     async def text(self, _scope: str) -> str:
         return ""
 
+    async def extensions(self, _scope: str) -> tuple[str, ...]:
+        return ()
+
     def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None
 

@@ -12,6 +12,7 @@ from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
 
 from leaseway.data_plane.core.calls.call import Outcome
+from leaseway.front.definitions import LIST_TTL
 from leaseway.front.handshake import SERVER_INFO, SERVER_INFO_KEY
 from leaseway.sdk import ServerError
 from leaseway.sdk.testing import CallContext, FakeLeaseway, instance
@@ -60,6 +61,11 @@ async def error_of(
     _, response = await exchange(client, message, {**ACCEPT, **headers})
     error: dict[str, Any] = response["error"]
     return error
+
+
+def lease(ctx: CallContext) -> str:
+    """Return the lease."""
+    return ctx.lease_id
 
 
 @ERAS
@@ -144,6 +150,15 @@ async def test_every_modern_result_names_the_server_and_no_older_one_does(
         for method, params in requests:
             result = await client.send(method, params)
             assert not result.keys() & {"resultType", "ttlMs", "cacheScope", "_meta"}, method
+
+
+async def test_lists_hold_for_the_time_that_a_change_takes_to_arrive(fake: FakeLeaseway) -> None:
+    fake.server("counter", stateful=True).tool(lease)
+    kinds = ("tools", "prompts", "resources", "resources/templates")
+    async with front(fake) as url, host(url) as client:
+        for kind in kinds:
+            result = await client.send(f"{kind}/list", {"_meta": MODERN})
+            assert (result["ttlMs"], result["cacheScope"]) == (LIST_TTL, "private"), kind
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,11 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
             methods.instructions.own = own
             handshake.instruct(own, is_settled=False)
             if is_settled:  # until then, what is shown about the starts must not wait
-                handshake.instruct(await methods.instructions.text(scope), is_settled=True)
+                handshake.instruct(
+                    await methods.instructions.text(scope),
+                    is_settled=True,
+                    extensions=await methods.instructions.extensions(scope),
+                )
 
         if options.shows_problems:
             report: Coroutine[object, object, None] = report_starts(client, instruct)

@@ -10,15 +10,24 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from leaseway.front.definitions import (
+    LIST_TTL,
     PagedListing,
     prompt_listing,
     resource_listing,
     template_listing,
     tool_listing,
+)
+from leaseway.front.ui_resources import (
+    EXTENSION,
+    ServerResource,
+    is_ui,
+    items_for_client,
+    of_server,
 )
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.relay import ServerIntroduction, list_introductions, watch_registry
@@ -45,6 +54,8 @@ _POLL: Final = 0.5
 _MAX_LISTINGS: Final = 256
 _INTRODUCTIONS: Final = "introductions"
 """The kind of what servers say about themselves; it is cached like a list, but is none of MCP's."""
+_HONOURED: Final = frozenset({EXTENSION})
+"""Extensions whose messages pass the front; it declares no other, whatever servers support."""
 _MAX_NAMED: Final = 20
 _INTRODUCTION_WAIT: Final = 2.0
 """Seconds that a client's handshake waits for them: without an answer it gets none."""
@@ -88,8 +99,14 @@ class CatalogCache:
             items = await self._read(kind)
         listing = self._listings.get((kind, scope))
         if listing is None:
-            in_scope = [item for item in items if not scope or item.server_id == scope]
-            listing = _LISTINGS[kind](in_scope)
+            in_scope = (
+                [item for item in items if item.server_id == scope]
+                if scope
+                else items_for_client(items)
+            )
+            # While servers start, the list is about to change.
+            ttl = 0 if getattr(items, "pending", ()) else LIST_TTL
+            listing = replace(_LISTINGS[kind](in_scope), ttl=ttl)
             if len(self._listings) >= _MAX_LISTINGS:
                 self._listings.clear()
             self._listings[kind, scope] = listing
@@ -103,6 +120,20 @@ class CatalogCache:
         """
         await self._refresh(kind)
         return await self.listing(kind, scope)
+
+    async def resource(self, uri: str, scope: str) -> ServerResource:
+        """Return the resource that a client means by a URI.
+
+        Raises:
+            LeasewayError: The servers are not cached and cannot be read.
+        """
+        if scope:
+            return ServerResource(uri, scope)
+        if not is_ui(uri):
+            return ServerResource(uri)
+        listings = [await self.listing(kind) for kind in ("tools", "resources")]
+        servers = {item.server_id for listing in listings for item in listing.items.values()}
+        return of_server(uri, servers)
 
     async def introductions(self, scope: str = "") -> list[ServerIntroduction]:
         """Return what servers say about themselves; empty while that is not known."""
@@ -207,7 +238,7 @@ class CatalogCache:
 
 
 class Instructions:
-    """The instructions that clients get: about this Leaseway itself, then what servers say.
+    """What clients are told at first: about this Leaseway itself, then what servers say.
 
     Args:
         catalog: Knows what servers say.
@@ -224,6 +255,11 @@ class Instructions:
         """Return the instructions, limited to the server `scope` unless that is empty."""
         servers = joined_instructions(await self._catalog.introductions(scope))
         return "\n\n".join(part for part in (self.own, servers) if part)
+
+    async def extensions(self, scope: str = "") -> tuple[str, ...]:
+        """Return the MCP extensions of servers that the front can honour, sorted."""
+        said = await self._catalog.introductions(scope)
+        return tuple(sorted(_HONOURED & {name for item in said for name in item.extensions}))
 
 
 def joined_instructions(introductions: Iterable[ServerIntroduction]) -> str:

@@ -23,10 +23,8 @@ from leaseway.wire.bounds import MIB
 
 PAGE: Final = MIB
 """Bytes of definitions in a page. Large, because many clients read only the first page."""
-_MODERN_MEMBERS: Final = (
-    b"," + encode({"resultType": "complete", **CACHE_HINTS, "_meta": SERVER_META})[1:-1]
-)
-"""The members that a page has for modern clients only."""
+LIST_TTL: Final = 1000
+"""Milliseconds for which a list is known to hold: as long as a change takes to arrive here."""
 _TASKS: Final = "execution"
 """The member about tasks, which the front does not support."""
 
@@ -44,6 +42,7 @@ class PagedListing(Generic[ItemT]):
         keys: The keys of `items`.
         encoded: The definitions as JSON, in the order of `keys`.
         older: Definitions that differ for clients of older versions, by key.
+        ttl: Milliseconds for which the list is known to hold.
     """
 
     member: str
@@ -51,6 +50,13 @@ class PagedListing(Generic[ItemT]):
     keys: tuple[ListingKey, ...]
     encoded: tuple[bytes, ...]
     older: Mapping[ListingKey, bytes] = field(default_factory=dict)
+    ttl: int = 0
+
+    @cached_property
+    def _modern_members(self) -> bytes:
+        """The members that a page has for modern clients only."""
+        hints = CACHE_HINTS | {"ttlMs": self.ttl}
+        return b"," + encode({"resultType": "complete", **hints, "_meta": SERVER_META})[1:-1]
 
     @cached_property
     def _encoded_for_older(self) -> tuple[bytes, ...]:
@@ -76,7 +82,7 @@ class PagedListing(Generic[ItemT]):
         if end < len(encoded):
             parts.append(b',"nextCursor":%b' % encode(_encode_cursor(self.keys[end - 1])))
         if modern:
-            parts.append(_MODERN_MEMBERS)
+            parts.append(self._modern_members)
         return b"".join(parts) + b"}"
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -71,11 +71,16 @@ def negotiate_version(requested: object) -> str:
     return HANDSHAKE_VERSIONS[-1]
 
 
-def initialize_result(version: str, instructions: str = "", control_plane: str = "") -> bytes:
-    """Return the result of `initialize`; empty instructions and digests are left out."""
+def initialize_result(
+    version: str,
+    instructions: str = "",
+    control_plane: str = "",
+    extensions: Collection[str] = (),
+) -> bytes:
+    """Return the result of `initialize`; what is empty is left out."""
     result: dict[str, Any] = {
         "protocolVersion": version,
-        "capabilities": CAPABILITIES,
+        "capabilities": _capabilities(extensions),
         "serverInfo": SERVER_INFO,
     }
     if control_plane:
@@ -83,17 +88,25 @@ def initialize_result(version: str, instructions: str = "", control_plane: str =
     return msgspec.json.encode(_instructed(result, instructions))
 
 
-def discover_result(instructions: str = "", control_plane: str = "") -> bytes:
-    """Return the result of `server/discover`; empty instructions and digests are left out."""
+def discover_result(
+    instructions: str = "", control_plane: str = "", extensions: Collection[str] = ()
+) -> bytes:
+    """Return the result of `server/discover`; what is empty is left out."""
     own = {META_KEY: control_plane} if control_plane else {}
     result = {
         "supportedVersions": MODERN_VERSIONS,
-        "capabilities": CAPABILITIES,
+        "capabilities": _capabilities(extensions),
         "resultType": "complete",
         **CACHE_HINTS,
         "_meta": {**SERVER_META, **own},
     }
     return msgspec.json.encode(_instructed(result, instructions))
+
+
+def _capabilities(extensions: Collection[str]) -> dict[str, Any]:
+    if not extensions:
+        return CAPABILITIES
+    return {**CAPABILITIES, "extensions": {name: {} for name in extensions}}
 
 
 def _instructed(result: dict[str, Any], instructions: str) -> dict[str, Any]:
@@ -108,6 +121,10 @@ def _is_modern(params: Any) -> bool:
         and meta.get(VERSION_KEY) in MODERN_VERSIONS
         and isinstance(meta.get(CAPABILITIES_KEY), dict)
     )
+
+
+class _BuildResult(Protocol):
+    def __call__(self, *, instructions: str, extensions: Collection[str]) -> bytes: ...
 
 
 class HandshakeResponder:
@@ -132,16 +149,19 @@ class HandshakeResponder:
         self._is_connected = threading.Event()
         self._hold = hold
         self._instructions = instructions
-        self._held: list[tuple[bytes, Callable[[str], bytes]]] = []
+        self._extensions: Collection[str] = ()
+        self._held: list[tuple[bytes, _BuildResult]] = []
         self._is_instructed = threading.Event()
         if not hold:
             self._is_instructed.set()
         threading.Thread(target=self._run, name="stdin", daemon=True).start()
 
-    def instruct(self, instructions: str, is_settled: bool) -> None:
-        """Set the instructions; if they are settled, send the answers that waited for them."""
+    def instruct(
+        self, instructions: str, is_settled: bool, extensions: Collection[str] = ()
+    ) -> None:
+        """Set what clients are told; if it is settled, send the answers that waited for it."""
         with self._lock:
-            self._instructions = instructions
+            self._instructions, self._extensions = instructions, extensions
             if is_settled:
                 self._send_held()
 
@@ -153,7 +173,7 @@ class HandshakeResponder:
         self._is_instructed.set()
         held, self._held = self._held, []
         for request_id, result in held:
-            self._respond(request_id, result(self._instructions))
+            self._respond(request_id, self._build(result))
 
     def _stop_holding(self) -> None:
         with self._lock:
@@ -223,9 +243,12 @@ class HandshakeResponder:
         version = negotiate_version(params.get("protocolVersion"))
         return self._hold_or_respond(request_id, partial(initialize_result, version))
 
-    def _hold_or_respond(self, request_id: bytes, result: Callable[[str], bytes]) -> bool:
+    def _build(self, result: _BuildResult) -> bytes:
+        return result(instructions=self._instructions, extensions=self._extensions)
+
+    def _hold_or_respond(self, request_id: bytes, result: _BuildResult) -> bool:
         if self._is_instructed.is_set():
-            return self._respond(request_id, result(self._instructions))
+            return self._respond(request_id, self._build(result))
         if not self._held:
             timer = threading.Timer(self._hold, self._stop_holding)
             timer.daemon = True

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -38,7 +37,8 @@ from leaseway.front.calling.handles import (
     handle_tool,
     release,
 )
-from leaseway.front.calling.live_session import LiveSession, ResourceSubscription
+from leaseway.front.calling.listening import listen
+from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.media import (
     MediaMode,
     artifact_ref,
@@ -62,7 +62,7 @@ from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.definitions import PagedListing
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.handshake import SERVER_META, discover_result
+from leaseway.front.handshake import discover_result
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -73,9 +73,6 @@ from leaseway.front.messages import (
     ResourceParams,
     ResumableParams,
     SetLevelParams,
-    decode,
-    encode,
-    notification,
 )
 from leaseway.front.results import (
     adapt_result,
@@ -85,6 +82,7 @@ from leaseway.front.results import (
     tool_error,
 )
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
+from leaseway.front.ui_resources import result_for_client
 from leaseway.sdk import (
     AsyncClient,
     AsyncSession,
@@ -105,16 +103,6 @@ from leaseway.sdk.relay import (
 from leaseway.wire.channels.trace_context import TRACEPARENT
 
 _EMPTY: Final = b"{}"
-_CHANGED: Final = {
-    "tools": "tools",
-    "prompts": "prompts",
-    "resources": "resources",
-    "templates": "resources",
-}
-"""The `list_changed` notification for each kind of list."""
-
-_MAX_LISTENED: Final = 256
-"""Resources in one `subscriptions/listen`."""
 _MAX_PROBLEMS: Final = 3
 """Configuration errors that are shown to a client without tools."""
 
@@ -146,11 +134,6 @@ def _list_handler(kind: str) -> Handler:
         return listing.page(params.cursor, modern=request.modern)
 
     return list_page
-
-
-def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
-    params = encode({"_meta": meta}) if meta else _EMPTY
-    return notification(f"notifications/{_CHANGED[kind]}/list_changed", params)
 
 
 class Methods:
@@ -224,7 +207,8 @@ class Methods:
     async def _discover(self, request: Request) -> bytes:
         read_params(request, ListParams)
         instructions = await self.instructions.text(request.scope)
-        return discover_result(instructions, self._control_plane)
+        extensions = await self.instructions.extensions(request.scope)
+        return discover_result(instructions, self._control_plane, extensions)
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
@@ -381,6 +365,8 @@ class Methods:
                 await request.carried.sessions.end(place.session)  # the server saw no call
             return correctable
         payload = payload_of(result, request)
+        if tool is not None and not request.scope:
+            payload = result_for_client(payload, tool.server_id)
         if place.is_new and place.session is not None and (offered := place.argument) is not None:
             payload = announce(
                 payload,
@@ -439,7 +425,12 @@ class Methods:
         pass_input_responses(request, params)
         self._choose_media(request, self._session(request) is not None)
         mcp_request = prompt_request(params.name, params.arguments, request.scope or None)
-        return await self._suspendable(request, params, self._send(request, mcp_request))
+        server = None
+        if not request.scope:
+            prompt = (await self.catalog.listing("prompts")).items.get((params.name,))
+            server = prompt.server_id if prompt is not None else None
+        call = self._send(request, mcp_request, server)
+        return await self._suspendable(request, params, call)
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
@@ -449,12 +440,15 @@ class Methods:
             reader = live.sdk if live is not None else self.client
             contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
             return adapt_result(contents, modern=request.modern, cached=True)
-        mcp_request = read_request(params.uri, request.scope or None)
+        resource = await self.catalog.resource(params.uri, request.scope)
+        mcp_request = read_request(resource.uri, resource.server)
+        server = resource.server if resource.is_renamed else None
         try:
-            call = self._send(request, mcp_request, cached=True)
+            call = self._send(request, mcp_request, server, cached=True)
             return await self._suspendable(request, params, call)
         except LeasewayError as error:
-            raise resource_error(error, params.uri, modern=request.modern) from None
+            modern, at_server = request.modern, resource.uri
+            raise resource_error(error, params.uri, modern=modern, at_server=at_server) from None
 
     async def _complete(self, request: Request) -> bytes:
         params = read_params(request, CompleteParams)
@@ -464,13 +458,28 @@ class Methods:
         if ref.type == "ref/prompt" and ref.name is not None:
             return await self._send(request, prompt_completion(ref.name, *rest))
         if ref.type == "ref/resource" and ref.uri is not None:
-            return await self._send(request, template_completion(ref.uri, *rest))
+            template = await self.catalog.resource(ref.uri, request.scope)
+            rest = (*rest[:-1], template.server)
+            return await self._send(request, template_completion(template.uri, *rest))
         text = "`ref` must be a ref/prompt with a name or a ref/resource with a uri."
         raise JsonRpcError(INVALID_PARAMS, text)
 
     async def _send(
-        self, request: Request, mcp_request: McpRequest, *, cached: bool = False
+        self,
+        request: Request,
+        mcp_request: McpRequest,
+        server: str | None = None,
+        *,
+        cached: bool = False,
     ) -> bytes:
+        """Send a request about a prompt or a resource; return the result.
+
+        Args:
+            request: The client's request.
+            mcp_request: What is sent.
+            server: The server whose URIs differ for the client, or None.
+            cached: Whether the result carries cache hints in modern versions.
+        """
         live, listener = self._session(request), request.listener
         with traced(request.meta):
             if live is not None:
@@ -482,7 +491,10 @@ class Methods:
             else:
                 async with self._in_session(None) as session:
                     result = await send_request(session, mcp_request, listener)
-        return adapt_result(payload_of(result, request), modern=request.modern, cached=cached)
+        payload = payload_of(result, request)
+        if server is not None:
+            payload = result_for_client(payload, server)
+        return adapt_result(payload, modern=request.modern, cached=cached)
 
     async def _set_level(self, request: Request) -> bytes:
         level = log_level(read_params(request, SetLevelParams).level)
@@ -493,10 +505,11 @@ class Methods:
         uri = read_params(request, ResourceParams).uri
         protocol = protocol_session(request)
         live = self._session(request) or protocol
+        resource = await self.catalog.resource(uri, request.scope)
         try:
-            await protocol.subscribe(uri, live.sdk)
+            await protocol.subscribe(uri, live.sdk, resource)
         except LeasewayError as error:
-            raise resource_error(error, uri, modern=False) from None
+            raise resource_error(error, uri, modern=False, at_server=resource.uri) from None
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
@@ -507,42 +520,9 @@ class Methods:
     async def _listen(self, request: Request) -> bytes:
         """Send change notifications until the client cancels its request, or the front ends."""
         filters = read_params(request, ListenParams).notifications
-        if len(filters.resource_subscriptions) > _MAX_LISTENED:
-            text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
-            raise JsonRpcError(INVALID_PARAMS, text)
-        meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.request_id)}
-        send = request.listener.send
-        kinds = {
-            "tools": filters.tools_list_changed,
-            "prompts": filters.prompts_list_changed,
-            "resources": filters.resources_list_changed,
-            "templates": filters.resources_list_changed,
-        }
-
-        def on_list_changed(kind: str, servers: frozenset[str]) -> None:
-            if kinds[kind] and (not request.scope or request.scope in servers):
-                send(changed_notification(kind, meta))
-
-        def on_resource_updated(uri: str) -> None:
-            params = encode({"uri": uri, "_meta": meta})
-            send(notification("notifications/resources/updated", params))
-
-        async with contextlib.AsyncExitStack() as stack:
-            for kind in [kind for kind, is_enabled in kinds.items() if is_enabled]:
-                await self.catalog.listing(kind)  # changes are found by comparing with the cache
-            stack.callback(self.catalog.subscribe(on_list_changed))
-            live = self._session(request)
-            session = live.sdk if live is not None else self.client
-            for uri in dict.fromkeys(filters.resource_subscriptions):
-                subscription = ResourceSubscription(
-                    session, uri, request.scope or None, on_resource_updated
-                )
-                stack.push_async_callback(subscription.stop)
-                await subscription.confirmed()
-            params = encode({"notifications": filters, "_meta": meta})
-            send(notification("notifications/subscriptions/acknowledged", params))
-            await self._ending.wait()
-        return encode({"resultType": "complete", "_meta": meta | SERVER_META})
+        live = self._session(request)
+        session = live.sdk if live is not None else self.client
+        return await listen(request, filters, self.catalog, session, self._ending)
 
     @contextlib.asynccontextmanager
     async def _in_session(self, tool: Tool | None) -> AsyncIterator[AsyncSession | AsyncClient]:

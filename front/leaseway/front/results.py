@@ -143,13 +143,22 @@ def _scopes_in(text: str) -> str:
     )
 
 
-def resource_error(error: LeasewayError, uri: str, *, modern: bool) -> JsonRpcError:
+def resource_error(error: LeasewayError, uri: str, *, modern: bool, at_server: str) -> JsonRpcError:
     """Return the JSON-RPC error for a request about one resource.
 
     That no server has it is said by another code in each era, whatever the era of the server.
+
+    Args:
+        error: The SDK's error.
+        uri: The URI by which the client knows the resource.
+        modern: Whether the client speaks 2026-07-28 or newer.
+        at_server: The URI by which its server knows it.
     """
     converted = rpc_error(error, uri)
-    if not _is_missing_resource(error, converted, uri):
+    is_missing = _is_missing_resource(error, converted, at_server)
+    if isinstance(converted.data, dict) and converted.data.get("uri") == at_server:
+        converted.data = {**converted.data, "uri": uri}
+    if not is_missing:
         return converted
     converted.code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
     if converted.data is None:

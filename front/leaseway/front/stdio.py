@@ -22,6 +22,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
+from leaseway.front.calling.listening import changed_notification
 from leaseway.front.calling.live_session import ClientRequests, LiveSession, answered_methods
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sealing import Owner, SealedSession, Sealer, input_capabilities
@@ -50,7 +51,7 @@ from leaseway.front.messages import (
     read_cancellation,
     result_message,
 )
-from leaseway.front.methods import Methods, changed_notification
+from leaseway.front.methods import Methods
 from leaseway.wire.bounds import MIB
 
 _MAX_REQUESTS: Final = 256
@@ -234,7 +235,8 @@ class StdioFront:
         if not is_answered:
             await asyncio.to_thread(self._handshake.wait_instructed)
             instructions = await self._methods.instructions.text(self._scope)
-            result = initialize_result(version, instructions)
+            extensions = await self._methods.instructions.extensions(self._scope)
+            result = initialize_result(version, instructions, extensions=extensions)
             self._writer.write(result_message(message.request_id, result))
 
     async def _handle_request(

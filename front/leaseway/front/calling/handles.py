@@ -181,7 +181,8 @@ class _Offered:
     def with_arguments(self) -> PagedListing[Tool]:
         extended = [self.of_tool(tool) for tool in self.listing.items.values()]
         changed = {each.tool.name: each.tool for each in extended if each is not None}
-        return tool_listing(changed.get(item.name, item) for item in self.listing.items.values())
+        tools = [changed.get(item.name, item) for item in self.listing.items.values()]
+        return replace(tool_listing(tools), ttl=self.listing.ttl)
 
     def _extended(self, tool: Tool) -> OfferedTool | None:
         if tool.shared or ARGUMENT not in (tool.sessions_from or self._rules):
@@ -205,7 +206,7 @@ def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
         encoded.setdefault((name,), encode(definition))
     keys = tuple(sorted(encoded))
     definitions = tuple(encoded[key] for key in keys)
-    return PagedListing("tools", listing.items, keys, definitions, listing.older)
+    return PagedListing("tools", listing.items, keys, definitions, listing.older, listing.ttl)
 
 
 async def acquire(

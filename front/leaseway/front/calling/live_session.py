@@ -15,6 +15,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.sealing import SealedSession, is_handle
 from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
+from leaseway.front.ui_resources import ServerResource
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest
 from leaseway.wire.bounds import LEASE_TTL
@@ -40,24 +41,22 @@ class ResourceSubscription:
 
     Args:
         session: The session, or client, that subscribes.
-        uri: The URI of the resource.
-        server: The id of its server, or None.
-        on_updated: Called with the URI of an updated resource; must not block.
+        resource: The resource as its server knows it.
+        on_updated: Called with the URI of an updated resource as the client knows it; must not
+            block.
     """
 
     def __init__(
         self,
         session: AsyncSession | AsyncClient,
-        uri: str,
-        server: str | None,
+        resource: ServerResource,
         on_updated: Callable[[str], None],
     ) -> None:
         self._session = session
-        self._uri = uri
-        self._server = server
+        self._resource = resource
         self._on_updated = on_updated
         self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(), name=f"front subscribes {uri[:80]}")
+        self._task = asyncio.create_task(self._run(), name=f"front subscribes {resource.uri[:80]}")
 
     @property
     def has_ended(self) -> bool:
@@ -73,15 +72,16 @@ class ResourceSubscription:
 
     async def _run(self) -> None:
         try:
-            updates = self._session.subscribe_resource(self._uri, server=self._server)
+            resource = self._resource
+            updates = self._session.subscribe_resource(resource.uri, server=resource.server)
             async with updates:
                 self._confirmed.set_result(None)
                 async for uri in updates:
-                    self._on_updated(uri)
+                    self._on_updated(resource.for_client(uri))
         except LeasewayError as error:
             if self._confirmed.done():
-                _log.info("The subscription to %s has ended: %s", self._uri[:200], error)
-                self._on_updated(self._uri)  # reading it shows the reason
+                _log.info("The subscription to %s has ended: %s", resource.uri[:200], error)
+                self._on_updated(resource.for_client(resource.uri))  # reading it shows the reason
             else:
                 self._confirmed.set_exception(error)
                 with contextlib.suppress(LeasewayError):
@@ -281,12 +281,13 @@ class LiveSession:
             server_request.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
         return True
 
-    async def subscribe(self, uri: str, sdk: AsyncSession) -> None:
+    async def subscribe(self, uri: str, sdk: AsyncSession, at_server: ServerResource) -> None:
         """Push updates of a resource until `unsubscribe`.
 
         Args:
-            uri: The URI of the resource.
+            uri: The URI by which the client knows the resource.
             sdk: The session that has the leases of the client's calls.
+            at_server: The resource as its server knows it.
 
         Raises:
             LeasewayError: Its server refused.
@@ -299,7 +300,7 @@ class LiveSession:
                     INVALID_PARAMS,
                     f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
                 )
-            subscription = ResourceSubscription(sdk, uri, self.scope or None, self._on_updated)
+            subscription = ResourceSubscription(sdk, at_server, self._on_updated)
             self._subscriptions[uri] = subscription
         try:
             await subscription.confirmed()

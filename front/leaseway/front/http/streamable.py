@@ -364,7 +364,8 @@ class HttpFront:
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         instructions = await self._methods.instructions.text(scope)
-        result = initialize_result(version, instructions, self._control_plane)
+        extensions = await self._methods.instructions.extensions(scope)
+        result = initialize_result(version, instructions, self._control_plane, extensions)
         response = json_response(result_message(message.request_id, result))
         response.headers[_SESSION] = live.id
         if self._uses_cookies:

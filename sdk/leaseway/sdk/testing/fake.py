@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
@@ -99,7 +99,13 @@ class FakeLeaseway:
         LOOP_THREAD.run(self._stop)
 
     def server(
-        self, server_id: str, *, stateful: bool = False, prefix: str = "", instructions: str = ""
+        self,
+        server_id: str,
+        *,
+        stateful: bool = False,
+        prefix: str = "",
+        instructions: str = "",
+        extensions: Sequence[str] = (),
     ) -> FakeServer:
         """Add a server; add tools with its `tool`.
 
@@ -108,6 +114,7 @@ class FakeLeaseway:
             stateful: Whether the server is leased: each session gets its own instance and state.
             prefix: The prefix of the exposed names of its tools and prompts.
             instructions: What it tells models about its use (`AsyncClient.instructions`).
+            extensions: The identifiers of its MCP extensions.
 
         Raises:
             ValueError: The id is taken or invalid.
@@ -118,6 +125,7 @@ class FakeLeaseway:
             stateful=stateful,
             prefix=prefix,
             instructions=instructions,
+            extensions=extensions,
             on_update=self._on_update,
         )
 

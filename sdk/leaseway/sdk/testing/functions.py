@@ -30,6 +30,7 @@ class FakeTool:
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None
     annotations: Mapping[str, Any] | None
+    meta: Mapping[str, Any] | None
     needs_approval: bool
     context: str | None
     model: Any
@@ -41,6 +42,7 @@ class FakeTool:
             "description": self.description,
             "outputSchema": self.output_schema,
             "annotations": self.annotations,
+            "_meta": self.meta,
         }
         return {
             "name": self.original_name,

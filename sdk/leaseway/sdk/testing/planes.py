@@ -260,7 +260,9 @@ def _listing(server: Offers) -> ServerListing:
             resources=prompts_resources.resources,
             resource_templates=prompts_resources.templates,
             protocol_version=PROTOCOL,
-            introduction=catalog_pb2.Introduction(instructions=server.instructions),
+            introduction=catalog_pb2.Introduction(
+                instructions=server.instructions, extensions=server.extensions
+            ),
         )
     )
 

@@ -29,6 +29,7 @@ class Offers:
 
     Attributes:
         instructions: What the server tells models about its use.
+        extensions: The identifiers of its MCP extensions.
         state: The `CallContext.state` of a shared server.
         tools: By original name, as are the prompts.
         resources: By URI.
@@ -39,6 +40,7 @@ class Offers:
     stateful: bool
     prefix: str
     instructions: str = ""
+    extensions: tuple[str, ...] = ()
     state: dict[str, Any] = field(default_factory=dict)
     tools: dict[str, FakeTool] = field(default_factory=dict)
     prompts: dict[str, FakePrompt] = field(default_factory=dict)

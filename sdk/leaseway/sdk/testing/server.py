@@ -37,11 +37,12 @@ class FakeServer:
         stateful: bool,
         prefix: str,
         instructions: str,
+        extensions: Sequence[str],
         on_update: Callable[[str, str], None],
     ) -> None:
         self._registry = registry
         self._on_update = on_update
-        self._offers = Offers(server_id, stateful, prefix, instructions)
+        self._offers = Offers(server_id, stateful, prefix, instructions, tuple(extensions))
         self.id = server_id
         self.stateful = stateful
         self.prefix = prefix
@@ -68,6 +69,7 @@ class FakeServer:
         schema: Mapping[str, Any] | None = ...,
         output_schema: Mapping[str, Any] | None = ...,
         annotations: Mapping[str, Any] | None = ...,
+        meta: Mapping[str, Any] | None = ...,
         needs_approval: bool = ...,
     ) -> Callable[[FunctionT], FunctionT]: ...
 
@@ -80,6 +82,7 @@ class FakeServer:
         schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         annotations: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
         needs_approval: bool = False,
     ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Serve a function as a tool; a decorator, with or without arguments.
@@ -97,6 +100,7 @@ class FakeServer:
                 None derives a schema from the parameters' types, and converts arguments to them.
             output_schema: The JSON Schema of structured results, or None.
             annotations: MCP tool annotations, such as `{"readOnlyHint": True}`.
+            meta: The `_meta` of its definition, such as `{"ui": {"resourceUri": "ui://a/b"}}`.
             needs_approval: Whether a person must approve each call, as for tools whose `risk` is
                 `financial`.
 
@@ -120,6 +124,7 @@ class FakeServer:
                 input_schema=input_schema,
                 output_schema=output_schema,
                 annotations=annotations,
+                meta=meta,
                 needs_approval=needs_approval,
                 context=context,
                 model=model,
