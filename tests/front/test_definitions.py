@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.front import definitions
-from leaseway.front.definitions import tool_definition, tool_listing
+from leaseway.front.lists.definitions import tool_definition, tool_listing
 from leaseway.front.messages import JsonRpcError
 from leaseway.sdk import Tool
 

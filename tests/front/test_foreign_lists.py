@@ -28,14 +28,14 @@ from leaseway.control_plane.sync.toolsets import listing_from_proto
 from leaseway.data_plane.mcp.protocol.features import listing
 from leaseway.data_plane.mcp.protocol.features.listing import ListedItems, ListKind
 from leaseway.data_plane.mcp.protocol.messages.reading import read_repaired
-from leaseway.front.definitions import (
+from leaseway.front.handshake import discover_result, initialize_result
+from leaseway.front.lists.definitions import (
     PagedListing,
     prompt_listing,
     resource_listing,
     template_listing,
     tool_listing,
 )
-from leaseway.front.handshake import discover_result, initialize_result
 from leaseway.sdk.catalog.prompts_resources import (
     prompt_from_proto,
     resource_from_proto,

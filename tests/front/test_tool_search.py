@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.front.questions import QUESTIONS, tools
 from tests.front.test_definitions import make_tool
 
-from leaseway.front.definitions import tool_listing
+from leaseway.front.lists.definitions import tool_listing
 from leaseway.front.messages import JsonRpcError
 from leaseway.front.tool_search import ToolSearch, search_listing
 from leaseway.sdk import Tool

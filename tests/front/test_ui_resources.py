@@ -14,7 +14,7 @@ from mcp import Client
 from tests.conftest import BOUND
 from tests.front.harness import INFO, MODERN, front, host
 
-from leaseway.front.ui_resources import EXTENSION, for_client, of_server, result_for_client
+from leaseway.front.lists.ui_resources import EXTENSION, for_client, of_server, result_for_client
 from leaseway.sdk.testing import FakeLeaseway, Reply
 
 APP = "text/html;profile=mcp-app"

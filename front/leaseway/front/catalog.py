@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from leaseway.front.definitions import (
+from leaseway.front.lists.definitions import (
     LIST_TTL,
     PagedListing,
     prompt_listing,
@@ -22,7 +22,7 @@ from leaseway.front.definitions import (
     template_listing,
     tool_listing,
 )
-from leaseway.front.ui_resources import (
+from leaseway.front.lists.ui_resources import (
     EXTENSION,
     ServerResource,
     is_ui,

@@ -60,9 +60,10 @@ from leaseway.front.calling.session_argument import (
 )
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache, Instructions
-from leaseway.front.definitions import PagedListing
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
+from leaseway.front.lists.definitions import PagedListing
+from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -82,7 +83,6 @@ from leaseway.front.results import (
     tool_error,
 )
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
-from leaseway.front.ui_resources import result_for_client
 from leaseway.sdk import (
     AsyncClient,
     AsyncSession,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.definitions import ListingKey, PagedListing, tool_definition
+from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_definition
 from leaseway.front.messages import (
     CallParams,
     JsonRpcError,

@@ -8,7 +8,7 @@ import pytest
 from tests.front.test_definitions import make_tool
 
 from leaseway.front.calling.handles import SessionOffer
-from leaseway.front.definitions import PagedListing, tool_listing
+from leaseway.front.lists.definitions import PagedListing, tool_listing
 from leaseway.front.tool_search import search_listing
 from leaseway.sdk import Tool
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES

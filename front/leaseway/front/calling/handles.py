@@ -18,7 +18,7 @@ from leaseway.front.calling.conversations import ARGUMENT
 from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.session_argument import META_KEY, with_argument, with_output
 from leaseway.front.calling.sessions import SessionTable
-from leaseway.front.definitions import ListingKey, PagedListing, tool_listing
+from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
 from leaseway.sdk import Tool
 from leaseway.wire.messages.admin import ADMIN_TOOLSET

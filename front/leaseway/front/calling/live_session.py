@@ -14,8 +14,8 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.sealing import SealedSession, is_handle
+from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
-from leaseway.front.ui_resources import ServerResource
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest
 from leaseway.wire.bounds import LEASE_TTL

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
 
-from leaseway.front.definitions import has_header_params
+from leaseway.front.lists.definitions import has_header_params
 from leaseway.front.messages import Message, decode
 from leaseway.front.methods import Methods
 from leaseway.sdk import LeasewayError
