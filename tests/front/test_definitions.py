@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.front import definitions
+from leaseway.front.lists import definitions
 from leaseway.front.lists.definitions import tool_definition, tool_listing
 from leaseway.front.messages import JsonRpcError
 from leaseway.sdk import Tool
