@@ -216,6 +216,20 @@ async def test_a_new_token_of_the_caller_is_exchanged_once_and_an_old_one_is_rem
 
 
 @pytest.mark.parametrize("grant", ["token_exchange", "id_jag"])
+async def test_many_callers_ask_for_the_metadata_of_a_server_once_in_a_minute(
+    bench: Bench, issuer: Issuer, grant: AuthGrant
+) -> None:
+    callers, key = CallerTokens(), GRANTS[grant, "caller"]
+    instance = await api_of(bench, issuer, callers, grant)
+    for number in range(20):
+        callers.give(key, f"of-caller-{number}")
+        assert (await call(instance)).fault is None
+    assert len(issuer.asked) <= 3
+    assert len(issuer.granted) == {"token_exchange": 20, "id_jag": 40}[grant]
+    await instance.close()
+
+
+@pytest.mark.parametrize("grant", ["token_exchange", "id_jag"])
 async def test_a_token_of_the_caller_that_is_not_accepted_concerns_only_the_caller(
     bench: Bench, issuer: Issuer, grant: AuthGrant, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from leaseway.data_plane.oauth.discoveries import Discoveries
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.metadata import (
-    AuthorizationServer,
-    authorization_server,
-    discover,
-)
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted, scopes_of
 from leaseway.data_plane.oauth.requests import (
     Client,
@@ -36,9 +33,11 @@ from leaseway.spec.model import (
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _TYPE: Final = "urn:ietf:params:oauth:token-type:"
-_OF_SUBJECT: Final = frozenset({"invalid_grant", "invalid_token", "access_denied"})
-"""Codes that say that the caller's token is wrong, expired or not enough. With `invalid_request`
-RFC 8693 says so, too, but also that the request is malformed."""
+_OF_SUBJECT: Final = frozenset(
+    {"invalid_grant", "invalid_token", "invalid_request", "access_denied"}
+)
+"""Codes that say that the caller's token is wrong, expired or not enough. For RFC 8693
+(section 2.2.2) that is `invalid_request`, which can also mean that a parameter is missing."""
 
 
 def subject_token_of(wanted: Wanted) -> str:
@@ -46,7 +45,7 @@ def subject_token_of(wanted: Wanted) -> str:
     return wanted.subject_token or wanted.values.get(LISTING_TOKEN, "")
 
 
-def exchange(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+def exchange(wanted: Wanted, attempt: Attempt, discoveries: Discoveries) -> TokenAnswer:
     """Return a token for the server that stands for whoever brought the subject token.
 
     Raises:
@@ -55,14 +54,14 @@ def exchange(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
     subject_token = subject_token_of(wanted)
     keep = hidden_tokens(subject_token, wanted.values.get(ACTOR_TOKEN, ""))
     web = Web(wanted.configured)
-    found = discover(web, wanted.web_url, wanted.auth, attempt.challenge)
+    found = discoveries.server(web, wanted, attempt)
     form = {
         "scope": " ".join(scopes_of(wanted.auth, attempt, found)),
         "resource": found.resource,
     }
     try:
         if wanted.auth.grant == "id_jag":
-            assertion = _assertion(web, wanted, found.server, form)
+            assertion = _assertion(web, wanted, found.server, form, discoveries)
             form |= {"grant_type": _JWT_BEARER, "assertion": assertion}
         else:
             form |= _exchanged(wanted, "access_token") | {"audience": wanted.auth.audience}
@@ -89,7 +88,11 @@ def _exchanged(wanted: Wanted, requested: str) -> dict[str, str]:
 
 
 def _assertion(
-    web: Web, wanted: Wanted, server: AuthorizationServer, target: Mapping[str, str]
+    web: Web,
+    wanted: Wanted,
+    server: AuthorizationServer,
+    target: Mapping[str, str],
+    discoveries: Discoveries,
 ) -> str:
     """Return the identity provider's assertion about the caller, for an authorization server."""
     if not server.issuer:
@@ -98,7 +101,7 @@ def _assertion(
             " issuer in auth",
             is_lasting=True,
         )
-    provider = authorization_server(web, wanted.auth.identity_provider, wanted.web_url)
+    provider = discoveries.issuer(web, wanted.auth.identity_provider, wanted)
     client = Client(
         wanted.values.get(PROVIDER_ID, ""),
         wanted.values.get(PROVIDER_SECRET, ""),

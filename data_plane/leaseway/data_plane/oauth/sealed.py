@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from leaseway.data_plane.oauth.discoveries import Discoveries
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.exchange import exchange, subject_token_of
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, has_left
@@ -61,6 +62,7 @@ class SealedTokens:
         self._store = store
         self._obtain_new = obtain_new
         self._now = now
+        self._discoveries = Discoveries()
         self._stamps: dict[LoginKey, object] = {}
 
     def __call__(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
@@ -72,7 +74,8 @@ class SealedTokens:
         if wanted.auth.grant == "authorization_code":
             return self._of_login(wanted, attempt)
         if wanted.auth.subject == "caller" and subject_token_of(wanted):
-            return exchange(wanted, attempt)  # it ends with its caller's token: nothing to seal
+            # It ends with its caller's token: nothing to seal.
+            return exchange(wanted, attempt, self._discoveries)
         if wanted.auth.subject == "caller":
             return self._of_listing(wanted, attempt)
         return self._of_service(wanted, attempt)
