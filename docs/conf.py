@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import leaseway.sdk
 from leaseway.wire.version import PACKAGE_VERSION
 
 project = "Leaseway"
@@ -38,6 +39,12 @@ _PAGES: Final = {
     **{file: f"{page}.md" for page, file in _TEXTS.items()},
     "sdk/leaseway/sdk/errors.py": "api.md",
 }
+_ERRORS: Final = ", ".join(
+    name
+    for name, value in vars(leaseway.sdk).items()
+    if isinstance(value, type) and issubclass(value, leaseway.sdk.LeasewayError)
+)
+"""What `ERRORS` stands for in api.md, which has a section of their own."""
 _LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 _CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)(\w?)")
@@ -60,6 +67,8 @@ def _read(_app: Any, page: str, source: list[str]) -> None:
             return f"[{shown}]({path.removeprefix('docs/')}{place})"
         return shown if shown.strip("`") == path else f"{shown} (`{path}`)"
 
+    if page == "api":
+        source[0] = source[0].replace("ERRORS", _ERRORS)
     source[0] = _LINK.sub(link, text or source[0]) + (f"\n\n{source[0]}" if text else "")
 
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from leaseway import sdk
 from leaseway.sdk import errors
 from leaseway.sdk.errors import LeaseError, LeasewayError, Violation, error_from_fault
 from leaseway.wire.errors import Fault, Reason
@@ -19,8 +20,11 @@ def test_each_reason_has_its_own_class(reason: Reason) -> None:
     assert (error.started, error.retry_after, error.metadata) == ("yes", 1.5, {"k": "v"})
 
 
+def drawn() -> set[str]:
+    return set(re.findall(r"[├└] (\w+)", errors.__doc__ or ""))
+
+
 def test_the_tree_in_the_module_docstring_shows_every_class() -> None:
-    drawn = set(re.findall(r"[├└] (\w+)", errors.__doc__ or ""))
     classes = {
         name
         for name, one in vars(errors).items()
@@ -28,7 +32,11 @@ def test_the_tree_in_the_module_docstring_shows_every_class() -> None:
         and issubclass(one, errors.LeasewayError)
         and one is not errors.LeasewayError
     }
-    assert drawn == classes
+    assert drawn() == classes
+
+
+def test_each_class_is_public() -> None:
+    assert drawn() <= set(sdk.__all__)
 
 
 def test_deadline_exceeded_is_a_timeout_error() -> None:
