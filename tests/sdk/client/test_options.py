@@ -89,6 +89,7 @@ async def test_options_of_none_are_the_same_as_absent_ones(
         "on_progress": None,
         "on_log": None,
         "on_approval": None,
+        "subject_token": None,
     }
     assert nothing.keys() == CallOptions.__optional_keys__
 
