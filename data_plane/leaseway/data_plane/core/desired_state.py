@@ -12,7 +12,7 @@ from pathlib import Path
 
 from leaseway.data_plane.core.tools.policy import ToolPolicies
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import ServerSpec, Subject, VariantKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,11 @@ class HeldVariant:
     @property
     def key(self) -> VariantKey:
         return self.spec.key
+
+    @cached_property
+    def subject(self) -> Subject:
+        """Whose connections its calls use; each call asks for it."""
+        return self.spec.part.auth.subject
 
     @cached_property
     def policies(self) -> ToolPolicies:

@@ -139,7 +139,7 @@ class Pool:
         if policy.grants is not None and not policy.is_visible(tenant, agent):
             raise self._not_found(server_id, tenant, agent)
         assert generation is not None
-        subject = generation.variant.spec.part.auth.subject
+        subject = generation.variant.subject
         if subject == "service" or user is None or (subject == "tenant" and generation.key.tenant):
             return generation
         if subject == "caller" and subject_token is not None:
@@ -161,7 +161,7 @@ class Pool:
             Fault: USER_REQUIRED or INVALID_REQUEST.
         """
         server_id = common.key.server_id
-        if common.variant.spec.part.auth.subject == "tenant":
+        if common.variant.subject == "tenant":
             key = VariantKey(server_id, tenant)
         elif user:
             key = VariantKey(server_id, tenant, user)

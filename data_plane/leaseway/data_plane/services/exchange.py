@@ -369,8 +369,8 @@ class Exchanges:
         )
         self._going_away: str | None = None
 
-    async def serve(self, context: Context) -> None:
-        """Serve one stream until it ends."""
+    async def serve(self, _requests: object, context: Context) -> None:
+        """Carry the calls and results of one stream, both through its context, until it ends."""
         stream = ExchangeStream(context, self)
         connection, tenant = stream.connection, _tenant_client(caller())
         try:

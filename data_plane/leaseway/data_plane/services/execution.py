@@ -118,11 +118,12 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self._lease_message = lease_message
         self._conversions = FairThreads(_CONVERSION_THREADS)
 
-    async def Exchange(  # type: ignore[override]  # noqa: N802 - writes to the context
-        self, request_iterator: Any, context: Context
-    ) -> None:
-        """Carry calls and results until both sides are done."""
-        await self._exchanges.serve(context)
+    @property
+    def Exchange(  # type: ignore[override]  # noqa: N802 - writes to the context
+        self,
+    ) -> Callable[[Any, Context], Awaitable[None]]:
+        """The handler that carries calls and results until both sides are done."""
+        return self._exchanges.serve
 
     async def CallTool(  # noqa: N802 - gRPC's name
         self, request: execution_pb2.CallToolRequest, context: Context

@@ -61,7 +61,7 @@ class CallRunner:
         self._own_session = own_session
         make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
         self._heads = lru_cache(_MAX_CACHED)(make_head)
-        self._users, self._user_of = users, users.of
+        self._users = users
         self._resolver = resolver
         self._pool = pool
         self._leases = leases
@@ -76,9 +76,10 @@ class CallRunner:
             Fault: The call failed, and no other try is possible.
         """
         self._tracer.start(state)
-        state.user = self._user_of(state.session)
-        if self._users.have_tokens:
-            state.subject_token = self._users.token_of(state.session)
+        users = self._users
+        state.user = users.known.get(state.session, users.default)
+        if users.have_tokens:
+            state.subject_token = users.token_of(state.session)
         timeout = state.timeout
         try:
             if timeout is None:
@@ -122,7 +123,10 @@ class CallRunner:
         if target.releases:
             link = state.link = await self._route_release(state, target, at)
             lease_id = state.release.lease_id if state.release is not None else ""
-        elif target.shared and not self._leases.book.tracks(state.session, target.server_id):
+        elif target.shared and not (
+            state.session in self._leases.book.sessions
+            and self._leases.book.tracks(state.session, target.server_id)
+        ):
             workers = _artifact_holders(target.workers, state.payload)
             link = state.link = self._pool.pick(workers, state.avoid)
         else:

@@ -30,20 +30,21 @@ class LeaseBook:
 
     Attributes:
         held: The held leases.
+        sessions: The leases of each session that has or had any; only the book changes it.
     """
 
     def __init__(self, tenant: str) -> None:
         self.held = HeldLeases()
         self._tenant = tenant
-        self._sessions: dict[str, SessionLeases] = {}
+        self.sessions: dict[str, SessionLeases] = {}
         self._max = _MAX_QUIET
 
     def session(self, session: str) -> SessionLeases:
         """Return the leases of a session, also of a new one."""
-        found = self._sessions.get(session)
+        found = self.sessions.get(session)
         if found is None:
-            found = self._sessions[session] = SessionLeases(self._tenant, session, self.held)
-            if len(self._sessions) > self._max:
+            found = self.sessions[session] = SessionLeases(self._tenant, session, self.held)
+            if len(self.sessions) > self._max:
                 self._forget_quiet()
         return found
 
@@ -54,17 +55,17 @@ class LeaseBook:
 
         See `SessionLeases.leave`.
         """
-        known = self._sessions.get(session)
+        known = self.sessions.get(session)
         if known is None:
             return [], []
         left = known.leave(now, is_closing=is_closing)
         if known.is_blank:
-            del self._sessions[session]
+            del self.sessions[session]
         return left
 
     def session_keys(self) -> list[str]:
         """Return the keys of all sessions that something is known of."""
-        return list(self._sessions)
+        return list(self.sessions)
 
     def find(self, session: str, server_id: str, now: float) -> ClientLease | None:
         """Return the session's held lease of a server, or None if it has had none.
@@ -72,27 +73,24 @@ class LeaseBook:
         Raises:
             Fault: The lease ended. It is raised until the lease is released or acquired again.
         """
-        known = self._sessions.get(session)
+        known = self.sessions.get(session)
         return None if known is None else known.find(server_id, now)
 
     def find_held(self, session: str, server_id: str, now: float) -> ClientLease | None:
         """Return the session's held lease of a server, or None, even if an older one ended."""
-        known = self._sessions.get(session)
+        known = self.sessions.get(session)
         return None if known is None else known.find_held(server_id, now)
 
     def tracks(self, session: str, server_id: str) -> bool:
-        """Return whether the session's lease for a server is held or has ended.
-
-        Every shared call asks this, so a client without leases must not pay for it.
-        """
-        known = self._sessions.get(session)
+        """Return whether the session's lease for a server is held or has ended."""
+        known = self.sessions.get(session)
         return known is not None and known.tracks(server_id)
 
     def end(self, lease_id: str, fault: Fault, now: float, *, is_lost: bool = False) -> None:
         """End a held lease and remember why; an unknown lease id is ignored."""
         lease = self.held.find(lease_id)
         if lease is not None:
-            session = self._sessions[lease.key.session]
+            session = self.sessions[lease.key.session]
             session.end(lease.key.server_id, fault, now, is_lost=is_lost)
 
     def forget_released(self, key: LeaseKey, lease_id: str, now: float) -> None:
@@ -103,7 +101,7 @@ class LeaseBook:
             lease_id: The released lease, or empty if its id was unknown.
             now: The current time.
         """
-        session = self._sessions.get(key.session)
+        session = self.sessions.get(key.session)
         if session is not None:
             held = session.find_held(key.server_id, now)
             if held is None or held.lease_id == lease_id:
@@ -111,21 +109,21 @@ class LeaseBook:
 
     def forget_end(self, session: str, lease_id: str) -> None:
         """Forget that a lease ended, once its session has been notified."""
-        if session in self._sessions:
-            self._sessions[session].forget_end(lease_id)
+        if session in self.sessions:
+            self.sessions[session].forget_end(lease_id)
 
     def held_leases(self, session: str | None = None) -> list[ClientLease]:
         """Return the held leases of one session, or of all."""
         if session is None:
             return self.held.all()
-        known = self._sessions.get(session)
+        known = self.sessions.get(session)
         return [] if known is None else known.leases()
 
     def leases_on(self, worker: WorkerRun, now: float) -> list[ClientLease]:
         """Return the held leases on a worker, after expiring those that are overdue."""
         for lease in self.held.on(worker):
             if now >= lease.expires_at:
-                self._sessions[lease.key.session].expire(lease.key.server_id, now)
+                self.sessions[lease.key.session].expire(lease.key.server_id, now)
         return self.held.on(worker)
 
     def next_due(self, worker: WorkerRun) -> float | None:
@@ -144,9 +142,9 @@ class LeaseBook:
         once, and then the quiet ones behind it are the oldest.
         """
         for _ in range(2):
-            if len(self._sessions) <= self._max:
+            if len(self.sessions) <= self._max:
                 return
-            name, oldest = next(iter(self._sessions.items()))
-            del self._sessions[name]
+            name, oldest = next(iter(self.sessions.items()))
+            del self.sessions[name]
             if oldest.is_busy:
-                self._sessions[name] = oldest
+                self.sessions[name] = oldest

@@ -18,13 +18,15 @@ class SessionUsers:
         token: The client's own subject token, or empty: that of sessions without one.
 
     Attributes:
+        known: The users of sessions that call for another one than the client's own.
+        default: The client's own user, or empty.
         have_tokens: Whether there is any subject token.
     """
 
     def __init__(self, default: str, token: str = "") -> None:
-        self._default = default
+        self.default = default
         self._token = token
-        self._users: dict[str, str] = {}
+        self.known: dict[str, str] = {}
         self._tokens: dict[str, str] = {}
         self.have_tokens = bool(token)
 
@@ -42,7 +44,7 @@ class SessionUsers:
 
     def of(self, session: str) -> str:
         """Return the user of a session, or empty for none."""
-        return self._users.get(session, self._default)
+        return self.known.get(session, self.default)
 
     def bind(self, session: str, user: str) -> None:
         """Let a session call for a user from now on.
@@ -50,7 +52,7 @@ class SessionUsers:
         Raises:
             InvalidRequest: It calls for another one: users must not share what a session keeps.
         """
-        known = self._users.get(session)
+        known = self.known.get(session)
         if known == user:
             return
         if known is not None:
@@ -58,6 +60,6 @@ class SessionUsers:
                 f"Session {session!r} calls for the user {known!r}; give each user sessions of "
                 "their own."
             )
-        self._users[session] = user
-        if len(self._users) > _MAX_SESSIONS:
-            del self._users[next(iter(self._users))]
+        self.known[session] = user
+        if len(self.known) > _MAX_SESSIONS:
+            del self.known[next(iter(self.known))]

@@ -302,7 +302,7 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     """
     if len(arguments) > bounds.MAX_ARGUMENTS:
         raise oversize_arguments()
-    if has_many_values(arguments):
+    if len(arguments) > bounds.MAX_VALUES and has_many_values(arguments):
         raise _invalid(
             f"The arguments have more than {bounds.MAX_VALUES} values and keys; pass large data by "
             "reference, for example as a path or a URL that the server can read, or as one text."
