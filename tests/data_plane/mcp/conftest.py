@@ -18,7 +18,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.kinds.host import WorkerHost
-from leaseway.data_plane.kinds.openers import open_kind
+from leaseway.data_plane.kinds.openers import openers
 from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.eras import KnownEras
@@ -135,7 +135,7 @@ class Bench:
             if name in more:
                 host = replace(host, **{name: more.pop(name)})
         opening = Opening(f"i{len(self.instances)}", self, read_references, **more)
-        instance = open_kind(spec, host, opening)
+        instance = openers(host)[type(spec.part)](spec, host, opening)
         assert isinstance(instance, Instance)
         self.instances.append(instance)
         return instance

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leaseway.data_plane.http_tools.rendering import Renderers
+from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
@@ -29,3 +30,8 @@ class WorkerHost(Host):
     pods: Pods | None = None
     server_folders: Callable[[], Iterable[str]] = tuple
     own_paths: Callable[[], Iterable[Path]] = tuple
+
+    @property
+    def processes(self) -> ProcessHost:
+        """What its processes need of it."""
+        return ProcessHost(self.environment, self.reaper, self.server_folders, self.own_paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping
-from typing import Final
+from functools import partial
 
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -28,20 +28,19 @@ from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Part, ServerSpec
 
-_OF_KINDS: Final[Mapping[type[Part], OpenKind]] = {
-    ProcessPart: process.open_instance,
-    ContainerPart: container.open_instance,
-    PythonPart: process.open_instance,
-    BuiltinPart: process.open_instance,
-    RemotePart: remote.open_instance,
-    HttpApiPart: http_api.open_instance,
-    RegisteredPart: registered.open_instance,
-}
 
-
-def open_kind(spec: ServerSpec, host: WorkerHost, opening: Opening) -> InstancePort:
-    """Return an instance of a server, whatever its kind, that is not started yet."""
-    return _OF_KINDS[type(spec.part)](spec, host, opening)
+def openers(host: WorkerHost) -> Mapping[type[Part], OpenKind]:
+    """Return what opens the instances of each kind, by the type of a spec's part."""
+    of_command = partial(process.open_instance, host.processes)
+    return {
+        ProcessPart: of_command,
+        ContainerPart: partial(container.open_instance, host.processes, host.pods),
+        PythonPart: of_command,
+        BuiltinPart: of_command,
+        RemotePart: remote.open_instance,
+        HttpApiPart: partial(http_api.open_instance, host.renderers),
+        RegisteredPart: registered.open_instance,
+    }
 
 
 class Opener:
@@ -50,6 +49,7 @@ class Opener:
     def __init__(self, worker_id: str, host: WorkerHost) -> None:
         self._worker_id = worker_id
         self._host = host
+        self._openers = openers(host)
         self._numbers = itertools.count(1)
 
     def __call__(
@@ -69,7 +69,7 @@ class Opener:
             resolved_values=resolved_values,
             names=names,
         )
-        return open_kind(spec, self._host, opening)
+        return self._openers[type(spec.part)](spec, self._host, opening)
 
     async def load(self) -> None:
         """Import the code that speaks MCP and connects, in a thread: it takes a second.
@@ -77,5 +77,5 @@ class Opener:
         Each instance's start does so, too; a worker calls this to make the first start faster.
         """
         await load()
-        for kind in (process, container, remote):
-            await asyncio.to_thread(kind.load_connect, self._host)
+        await asyncio.to_thread(process.load_connect, self._host.processes)
+        await asyncio.to_thread(remote.load_connect, self._host)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
@@ -42,12 +42,12 @@ class Opening:
     patience: Patience | None = None
 
 
-OpenKind = Callable[[ServerSpec, WorkerHost, Opening], InstancePort]
-"""Creates an instance of one kind that is not started yet."""
+OpenKind = Callable[[ServerSpec, Host, Opening], InstancePort]
+"""Creates an instance of one kind that is not started yet; what only this kind needs is bound."""
 
 
 def open_mcp(
-    spec: ServerSpec, host: WorkerHost, opening: Opening, load_connect: Callable[[], Connect]
+    spec: ServerSpec, host: Host, opening: Opening, load_connect: Callable[[], Connect]
 ) -> InstancePort:
     """Return an MCP client.
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.pod.connect import connect_pod
 from leaseway.data_plane.kinds.process.connect import connected
+from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
+from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.launch import Launch
 from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.spec.kinds.container import ContainerPart
 
 
-async def connect(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+async def connect(
+    processes: ProcessHost, pods: Pods | None, context: ServerContext
+) -> UnopenedConnection:
     """Return the connection of a new pod if the worker is one, otherwise of a new container."""
-    if host.pods is not None:
-        return await connect_pod(host.pods, context)
-    spec, reaper = context.spec, host.reaper
+    if pods is not None:
+        return await connect_pod(pods, context)
+    spec, reaper = context.spec, processes.reaper
     container = reaper.containers.prepare(spec, context.resolved)
     reaper.register_engine()
     launch = Launch(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.http_tools.instance import HttpInstance
-from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.http_tools.rendering import Renderers
 from leaseway.data_plane.kinds.opening import Opening
+from leaseway.data_plane.mcp.host import Host
 from leaseway.spec.model import ServerSpec
 
 
-def open_instance(spec: ServerSpec, host: WorkerHost, opening: Opening) -> InstancePort:
+def open_instance(
+    renderers: Renderers | None, spec: ServerSpec, host: Host, opening: Opening
+) -> InstancePort:
     """Return an instance that is not started yet."""
     return HttpInstance(
         spec,
@@ -20,6 +23,6 @@ def open_instance(spec: ServerSpec, host: WorkerHost, opening: Opening) -> Insta
         instance_id=opening.instance_id,
         read_values=opening.read_values,
         resolved_values=opening.resolved_values,
-        renderers=host.renderers,
+        renderers=renderers,
         tokens=host.tokens,
     )

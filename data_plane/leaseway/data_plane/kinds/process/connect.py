@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.process.failures import not_started
 from leaseway.data_plane.mcp.process.launch import Launch, prepare
@@ -19,7 +19,7 @@ from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
 
 
-async def connect(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+async def connect(host: ProcessHost, context: ServerContext) -> UnopenedConnection:
     """Return the connection of a new process."""
     spec, resolved = context.spec, context.resolved
     private = await _private_folder(host, context)
@@ -47,7 +47,7 @@ def connected(context: ServerContext, process: ServerProcess, launch: Launch) ->
     return replace(context.stream(transport), pid=process.pid, warnings=launch.warnings)
 
 
-async def _private_folder(host: WorkerHost, context: ServerContext) -> Path | None:
+async def _private_folder(host: ProcessHost, context: ServerContext) -> Path | None:
     """Create the working directory if it belongs to this instance, or to a lease's names.
 
     Returns:

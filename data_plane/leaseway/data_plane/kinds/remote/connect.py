@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
 from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 
 
-async def connect(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+async def connect(host: Host, context: ServerContext) -> UnopenedConnection:
     """Return a connection that is not open yet."""
     return await _CONNECTORS[context.spec.transport](host, context)
 
 
-async def _connect_http(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+async def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved = context.resolved
     peer = HttpConnection(
         context.server,
@@ -33,22 +33,20 @@ async def _connect_http(host: WorkerHost, context: ServerContext) -> UnopenedCon
     return UnopenedConnection(peer)
 
 
-async def _connect_sse(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+async def _connect_sse(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, host.http
     server, headers = context.server, resolved.headers
     return context.stream(SseTransport(server, resolved.url, http, headers, context.outgoing))
 
 
-async def _connect_websocket(host: WorkerHost, context: ServerContext) -> UnopenedConnection:
+async def _connect_websocket(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, host.http
     server, headers = context.server, resolved.headers
     transport = WebSocketTransport(server, resolved.url, http, headers, context.outgoing)
     return context.stream(PullAdapter(context.server, transport))
 
 
-_CONNECTORS: Final[
-    Mapping[str, Callable[[WorkerHost, ServerContext], Awaitable[UnopenedConnection]]]
-] = {
+_CONNECTORS: Final[Mapping[str, Callable[[Host, ServerContext], Awaitable[UnopenedConnection]]]] = {
     "streamable_http": _connect_http,
     "sse": _connect_sse,
     "websocket": _connect_websocket,

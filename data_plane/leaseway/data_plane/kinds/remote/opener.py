@@ -6,20 +6,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leaseway.data_plane.core.ports import InstancePort
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.opening import Opening, open_mcp
+from leaseway.data_plane.mcp.host import Host
 from leaseway.spec.model import ServerSpec
 
 if TYPE_CHECKING:
     from leaseway.data_plane.mcp.context import Connect
 
 
-def open_instance(spec: ServerSpec, host: WorkerHost, opening: Opening) -> InstancePort:
+def open_instance(spec: ServerSpec, host: Host, opening: Opening) -> InstancePort:
     """Return an instance that is not started yet."""
     return open_mcp(spec, host, opening, partial(load_connect, host))
 
 
-def load_connect(host: WorkerHost) -> Connect:
+def load_connect(host: Host) -> Connect:
     """Import what connects to such a server, and return it."""
     from leaseway.data_plane.kinds.remote.connect import connect
 
