@@ -21,10 +21,10 @@ from tests.data_plane.conftest import logging_to
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.reports import Reports
+from leaseway.data_plane.kinds.remote.http.errors import status_fault
 from leaseway.data_plane.kinds.values import resolve
-from leaseway.data_plane.mcp.http.errors import status_fault
-from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.session import start_fault
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.sync.convert import REDACTED_FIELDS, UNREDACTED_MESSAGES, redact_message
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Value, VariantKey

@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import BOUND, absent
 from tests.e2e.system import SERVERS, System, eventually, running
 
-from leaseway.data_plane.mcp.process.containers import (
+from leaseway.data_plane.kinds.process.containers import (
     ENGINE_VARIABLE,
     OWNER_LABEL,
     has_exited,

@@ -20,12 +20,12 @@ from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import (
     PeoplesLogins,
 )
-from leaseway.data_plane.http_tools.rendering import Renderers
 from leaseway.data_plane.kinds.host import WorkerHost
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.kinds.pod.api import Pods, runs_pods
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
-from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens

@@ -18,7 +18,7 @@ from tests.specs import part
 
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
-from leaseway.data_plane.http_tools.definitions import input_schema
+from leaseway.data_plane.kinds.http_api.definitions import input_schema
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 DATA = b"\x00\xff\x89PNG\r\n"

@@ -16,7 +16,7 @@ from tests.servers import rest_api
 from tests.servers.rest_api import RestApi
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolver import NO_VAULT

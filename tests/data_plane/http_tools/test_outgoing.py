@@ -14,7 +14,7 @@ from tests.conftest import BOUND
 from tests.forward_proxy import ForwardProxy
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
-from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolver import NO_VAULT

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.background import FairThreads
-from leaseway.data_plane.http_tools.rendering import Renderers
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.templates.engine import compiled
 from leaseway.templates.limits import TemplateFailure
 

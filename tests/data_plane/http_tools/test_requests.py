@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.http_tools.definitions import definition
-from leaseway.data_plane.http_tools.requests import HttpRequest, build_request
+from leaseway.data_plane.kinds.http_api.definitions import definition
+from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
 from leaseway.spec.http_tools import STYLES, Body, HttpParameter, HttpTool, Position, Style
 from leaseway.wire.errors import Fault
 

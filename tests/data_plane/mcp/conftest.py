@@ -20,11 +20,11 @@ from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolReques
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import openers
 from leaseway.data_plane.kinds.opening import Opening
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.kinds.transports import registered_transports

@@ -12,11 +12,11 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, is_alive, until, until_exited
 
+from leaseway.data_plane.kinds.process import stdio
+from leaseway.data_plane.kinds.process.process import ServerProcess
 from leaseway.data_plane.mcp import instance as instances
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
-from leaseway.data_plane.mcp.transports import stdio
 from leaseway.wire.errors import Fault, Reason
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.pods.api import is_running, runs_pods, scheduling, waiting_reason
-from leaseway.data_plane.mcp.pods.manifest import (
+from leaseway.data_plane.kinds.pod.api import is_running, runs_pods, scheduling, waiting_reason
+from leaseway.data_plane.kinds.pod.manifest import (
     Manifest,
     Owner,
     object_name,

@@ -15,7 +15,7 @@ from tests.data_plane.oauth.issuer import EXCHANGE, TYPE, Issuer
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
-from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name
 from leaseway.data_plane.oauth.sealed import SealedTokens

@@ -20,7 +20,7 @@ from tests.data_plane.oauth.authority import SECRET, Gate, Provider, Resource, p
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer

@@ -1,6 +1,6 @@
 """The interface of instances: one MCP client, or one set of HTTP tools.
 
-Implemented by `mcp.instance`, `http_tools.instance` and, in memory for tests, `testing.servers`.
+Implemented by `mcp.instance`, `kinds.http_api.instance` and, in memory, doubles of tests.
 
 See design.md#one-mcp-connection.
 """

@@ -22,8 +22,8 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.kinds.python.modules import module_files
 from leaseway.data_plane.kinds.values import unread_fault
-from leaseway.data_plane.references.modules import module_files
 from leaseway.data_plane.references.vault import FileStamp, WorkerVault, file_stamp
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.model import ServerSpec, VariantKey

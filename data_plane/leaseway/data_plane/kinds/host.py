@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaseway.data_plane.http_tools.rendering import Renderers
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
+from leaseway.data_plane.kinds.pod.api import Pods
 from leaseway.data_plane.kinds.process.host import ProcessHost
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.pods.api import Pods
-from leaseway.data_plane.mcp.process.reaper import Reaper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import Transport
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.spec.model import ServerSpec
 

@@ -24,8 +24,8 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.eras import LEGACY_GREETING
 from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.oauth.tokens import InstanceProblems
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolver import ReadValues

@@ -22,8 +22,7 @@ from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.mcp.context import Connect, ServerContext
-from leaseway.data_plane.mcp.process.failures import not_started
-from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.failures import not_started
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import handshake
 from leaseway.data_plane.mcp.protocol.features.health import (
@@ -42,6 +41,7 @@ from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, un
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.policy import folders
 from leaseway.wire.channels import ancestors

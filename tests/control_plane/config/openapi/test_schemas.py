@@ -10,8 +10,8 @@ import yaml
 
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
-from leaseway.data_plane.http_tools.definitions import input_schema
-from leaseway.data_plane.http_tools.requests import HttpRequest, build_request
+from leaseway.data_plane.kinds.http_api.definitions import input_schema
+from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
 from leaseway.spec.http_tools import HttpTool
 
 BASE = "https://api.example.com"

@@ -11,7 +11,7 @@ from mcp_types import PromptsCapability, ServerCapabilities
 from yarl import URL
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
-from leaseway.data_plane.mcp.http import errors
+from leaseway.data_plane.kinds.remote.http import errors
 from leaseway.data_plane.mcp.protocol.features.listing import list_prompts_resources
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest

@@ -14,8 +14,8 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, fault_of, until
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
-from leaseway.data_plane.mcp.http import notifications
-from leaseway.data_plane.mcp.http.connection import HttpConnection
+from leaseway.data_plane.kinds.remote.http import notifications
+from leaseway.data_plane.kinds.remote.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT

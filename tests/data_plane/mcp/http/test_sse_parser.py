@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
+from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
 
 STREAM = (
     "\ufeff: a comment\n\n"

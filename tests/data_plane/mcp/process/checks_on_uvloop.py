@@ -11,7 +11,7 @@ import sys
 import grpc
 import uvloop
 
-from leaseway.data_plane.mcp.process.sandbox.checks import run_check
+from leaseway.data_plane.kinds.process.sandbox.checks import run_check
 
 
 async def main() -> None:

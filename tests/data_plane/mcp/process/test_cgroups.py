@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.process import cgroups as module
-from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups, Hierarchy, find_hierarchies
+from leaseway.data_plane.kinds.process import cgroups as module
+from leaseway.data_plane.kinds.process.cgroups import Cgroup, Cgroups, Hierarchy, find_hierarchies
 from leaseway.spec.model import Limits
 from leaseway.wire.bounds import MIB
 

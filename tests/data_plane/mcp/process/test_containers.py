@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.process.containers import (
+from leaseway.data_plane.kinds.process.containers import (
     Containers,
     client_environment,
     has_exited,
@@ -19,7 +19,7 @@ from leaseway.data_plane.mcp.process.containers import (
     remove_command,
     run_command,
 )
-from leaseway.data_plane.mcp.process.failures import describe_container
+from leaseway.data_plane.mcp.failures import describe_container
 from leaseway.spec.kinds.container import image_fault
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Limits, Sandbox, VariantKey

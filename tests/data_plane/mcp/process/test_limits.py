@@ -16,9 +16,9 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, is_alive
 from tests.specs import part
 
-from leaseway.data_plane.mcp.process import launch
-from leaseway.data_plane.mcp.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
-from leaseway.data_plane.mcp.process.limits import KernelLimits, plan_limits
+from leaseway.data_plane.kinds.process import launch
+from leaseway.data_plane.kinds.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
+from leaseway.data_plane.kinds.process.limits import KernelLimits, plan_limits
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Limits, Value, VariantKey
 from leaseway.wire.bounds import MIB

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import SERVERS, until
 
-from leaseway.data_plane.mcp.process.reaper_main import remove_tree
+from leaseway.data_plane.kinds.process.reaper_main import remove_tree
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Sandbox, Value
@@ -26,7 +26,7 @@ import asyncio, os, sys
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener
 from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 

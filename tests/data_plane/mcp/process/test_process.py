@@ -21,14 +21,14 @@ import pytest
 from tests.conftest import BOUND, descendants
 from tests.data_plane.mcp.conftest import SERVERS, Bench, until
 
+from leaseway.data_plane.kinds.process import process as module
+from leaseway.data_plane.kinds.process import stdio
+from leaseway.data_plane.kinds.process.launch import Launch
+from leaseway.data_plane.kinds.process.process import ServerProcess, pipe_for_loop
+from leaseway.data_plane.kinds.process.reaper import Reaper
+from leaseway.data_plane.kinds.process.spawner import Spawner
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.process import process as module
-from leaseway.data_plane.mcp.process.launch import Launch
-from leaseway.data_plane.mcp.process.process import ServerProcess, pipe_for_loop
-from leaseway.data_plane.mcp.process.reaper import Reaper
-from leaseway.data_plane.mcp.process.spawner import Spawner
-from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.data_plane.mcp.transports import stdio
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
@@ -195,8 +195,8 @@ class Immortal(subprocess.Popen[bytes]):
 async def test_a_reaper_that_survives_sigkill_is_ignored(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper.subprocess.Popen", Immortal)
-    monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper._STOP_TIMEOUT", 0.01)
+    monkeypatch.setattr("leaseway.data_plane.kinds.process.reaper.subprocess.Popen", Immortal)
+    monkeypatch.setattr("leaseway.data_plane.kinds.process.reaper._STOP_TIMEOUT", 0.01)
     reaper = Reaper()
     first = reaper._process
     reaper._restart("has exited")
@@ -223,7 +223,7 @@ async def test_a_server_that_survives_sigkill_does_not_block_its_failed_start(
 
     reaper = Reaper()
     monkeypatch.setattr(reaper, "register", refuse)
-    monkeypatch.setattr("leaseway.data_plane.mcp.process.process.subprocess.Popen", immortal)
+    monkeypatch.setattr("leaseway.data_plane.kinds.process.process.subprocess.Popen", immortal)
     launch = Launch(("sleep", "600"), dict(os.environ))
     with pytest.raises(Fault, match="could not be watched"):
         await ServerProcess.start("s", launch, StderrTail(), reaper)
@@ -247,7 +247,7 @@ async def test_a_reaper_that_always_dies_is_restarted_once_a_second(
     monkeypatch.setattr(subprocess, "Popen", started_as)
     dying = tmp_path / "dying.py"
     dying.write_text("")
-    monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper._PROGRAM", dying)
+    monkeypatch.setattr("leaseway.data_plane.kinds.process.reaper._PROGRAM", dying)
     seen: set[int] = set()
     reaper = Reaper()
     started = time.monotonic()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.conftest import BOUND, descendants
 from tests.data_plane.mcp.conftest import SERVERS, is_alive, until, until_exited
 
-from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper
-from leaseway.data_plane.mcp.process.reaper_main import tags
+from leaseway.data_plane.kinds.process.reaper import MARK_VARIABLE, Reaper
+from leaseway.data_plane.kinds.process.reaper_main import tags
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
@@ -24,7 +24,7 @@ import asyncio, os, sys
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener
 from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 

@@ -18,14 +18,14 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, is_alive, until_exited
 from tests.specs import changed, part
 
-from leaseway.data_plane.mcp.process.sandbox.checks import run_check
-from leaseway.data_plane.mcp.process.sandbox.mounts import (
+from leaseway.data_plane.kinds.process import stdio
+from leaseway.data_plane.kinds.process.sandbox.checks import run_check
+from leaseway.data_plane.kinds.process.sandbox.mounts import (
     Paths,
     Surroundings,
     other_servers_folders,
     permitted_paths,
 )
-from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
 from leaseway.spec.policy import Permissions, ServerPolicy

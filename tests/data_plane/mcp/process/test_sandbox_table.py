@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import pytest
 from tests.data_plane.mcp.conftest import Bench
 
-from leaseway.data_plane.mcp.process.sandbox import seccomp
+from leaseway.data_plane.kinds.process.sandbox import seccomp
 from leaseway.spec.model import Limits, Sandbox, ServerSpec
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
+from leaseway.data_plane.mcp.stderr import StderrTail, significant_line
 
 
 def test_the_last_lines_are_kept_the_oldest_first() -> None:

@@ -14,10 +14,10 @@ import pytest
 from tests.data_plane.mcp.conftest import Bench
 from tests.specs import changed, part
 
-from leaseway.data_plane.mcp.process.sandbox.bubblewrap import plan_sandbox
-from leaseway.data_plane.mcp.process.sandbox.checks import run_check
-from leaseway.data_plane.mcp.process.sandbox.mounts import Paths
-from leaseway.data_plane.mcp.process.sandbox.seccomp import ARCHITECTURES, denying_filter
+from leaseway.data_plane.kinds.process.sandbox.bubblewrap import plan_sandbox
+from leaseway.data_plane.kinds.process.sandbox.checks import run_check
+from leaseway.data_plane.kinds.process.sandbox.mounts import Paths
+from leaseway.data_plane.kinds.process.sandbox.seccomp import ARCHITECTURES, denying_filter
 from leaseway.spec.model import Limits, Sandbox, ServerSpec
 from leaseway.wire.errors import Fault
 

@@ -14,7 +14,7 @@ from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.data_plane.mcp.protocol.stream_connection import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt
-from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
+from leaseway.data_plane.mcp.pull_adapter import PullAdapter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 

@@ -14,12 +14,12 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import until
 from tests.specs import changed
 
+from leaseway.data_plane.kinds.remote.sse import SseTransport
+from leaseway.data_plane.kinds.remote.websocket import WebSocketTransport
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.data_plane.mcp.protocol.messages.pending import RawRequest
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
-from leaseway.data_plane.mcp.transports.sse import SseTransport
-from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 from leaseway.spec.model import Value
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

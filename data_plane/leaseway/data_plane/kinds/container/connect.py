@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from leaseway.data_plane.kinds.pod.api import Pods
 from leaseway.data_plane.kinds.pod.connect import connect_pod
 from leaseway.data_plane.kinds.process.connect import connected
 from leaseway.data_plane.kinds.process.host import ProcessHost
+from leaseway.data_plane.kinds.process.launch import Launch
+from leaseway.data_plane.kinds.process.process import ServerProcess
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
-from leaseway.data_plane.mcp.pods.api import Pods
-from leaseway.data_plane.mcp.process.launch import Launch
-from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.spec.kinds.container import ContainerPart
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.kinds.opening import Opening, open_mcp
+from leaseway.data_plane.kinds.pod.api import Pods
 from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.spec.model import ServerSpec
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leaseway.data_plane.core.ports import InstancePort
-from leaseway.data_plane.http_tools.instance import HttpInstance
-from leaseway.data_plane.http_tools.rendering import Renderers
+from leaseway.data_plane.kinds.http_api.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.mcp.host import Host
 from leaseway.spec.model import ServerSpec

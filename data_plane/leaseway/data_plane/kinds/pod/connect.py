@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
-from leaseway.data_plane.mcp.pods.api import Pods
-from leaseway.data_plane.mcp.pods.manifest import (
+from leaseway.data_plane.kinds.pod.api import Pods
+from leaseway.data_plane.kinds.pod.manifest import (
     object_name,
     pod_manifest,
     pod_warnings,
     secret_manifest,
 )
-from leaseway.data_plane.mcp.pods.transport import PodTransport
-from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
+from leaseway.data_plane.kinds.pod.transport import PodTransport
+from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
+from leaseway.data_plane.mcp.pull_adapter import PullAdapter
 from leaseway.spec.kinds.container import ContainerPart
 
 _POD_START_SHARE: Final = 0.9

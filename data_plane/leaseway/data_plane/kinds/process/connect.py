@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from leaseway.data_plane.kinds.process.host import ProcessHost
+from leaseway.data_plane.kinds.process.launch import Launch, prepare
+from leaseway.data_plane.kinds.process.private_folders import make_folder
+from leaseway.data_plane.kinds.process.process import ServerProcess
+from leaseway.data_plane.kinds.process.sandbox.checks import disk
+from leaseway.data_plane.kinds.process.sandbox.mounts import Surroundings
+from leaseway.data_plane.kinds.process.stdio import StdioTransport
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
-from leaseway.data_plane.mcp.process.failures import not_started
-from leaseway.data_plane.mcp.process.launch import Launch, prepare
-from leaseway.data_plane.mcp.process.private_folders import make_folder
-from leaseway.data_plane.mcp.process.process import ServerProcess
-from leaseway.data_plane.mcp.process.sandbox.checks import disk
-from leaseway.data_plane.mcp.process.sandbox.mounts import Surroundings
-from leaseway.data_plane.mcp.transports.stdio import StdioTransport
+from leaseway.data_plane.mcp.failures import not_started
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in

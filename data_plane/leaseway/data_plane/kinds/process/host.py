@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.kinds.process.reaper import Reaper
 
 
 @dataclass(frozen=True)

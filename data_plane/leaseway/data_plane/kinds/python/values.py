@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.references.modules import read_code
+from leaseway.data_plane.kinds.python.modules import read_code
 from leaseway.data_plane.references.resolver import Resolver
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.model import Value, walk_config

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from leaseway.data_plane.kinds.registered.plugins import create_registered
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.transports.plugins import create_registered
 
 
 async def connect(_: Host, context: ServerContext) -> UnopenedConnection:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from leaseway.data_plane.kinds.remote.http.connection import HttpConnection
+from leaseway.data_plane.kinds.remote.sse import SseTransport
+from leaseway.data_plane.kinds.remote.websocket import WebSocketTransport
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.http.connection import HttpConnection
-from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
-from leaseway.data_plane.mcp.transports.sse import SseTransport
-from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
+from leaseway.data_plane.mcp.pull_adapter import PullAdapter
 
 
 async def connect(host: Host, context: ServerContext) -> UnopenedConnection:

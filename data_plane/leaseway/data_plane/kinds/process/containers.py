@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.process.failures import not_started
+from leaseway.data_plane.mcp.failures import not_started
 from leaseway.spec.kinds.container import ContainerPart, image_fault
 from leaseway.spec.model import Limits, Sandbox, ServerSpec
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from leaseway.data_plane.mcp.pods.manifest import CONTAINER, Manifest, Owner
-from leaseway.data_plane.mcp.process.failures import not_started
+from leaseway.data_plane.kinds.pod.manifest import CONTAINER, Manifest, Owner
+from leaseway.data_plane.mcp.failures import not_started
 
 _logger = logging.getLogger(__name__)
 _SUBPROTOCOL: Final = "v4.channel.k8s.io"

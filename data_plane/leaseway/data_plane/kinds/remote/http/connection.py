@@ -21,16 +21,19 @@ from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 from leaseway.data_plane.background import shielded
 from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.core.problems import UNREACHABLE
-from leaseway.data_plane.mcp.http import errors
-from leaseway.data_plane.mcp.http.endpoint import (
+from leaseway.data_plane.kinds.remote.http import errors
+from leaseway.data_plane.kinds.remote.http.endpoint import (
     HttpEndpoint,
     RequestBody,
     SessionForgotten,
     SessionRenewal,
 )
-from leaseway.data_plane.mcp.http.notifications import NotificationPoster, undelivered_answer
-from leaseway.data_plane.mcp.http.param_headers import ParamHeaders
-from leaseway.data_plane.mcp.http.refusals import (
+from leaseway.data_plane.kinds.remote.http.notifications import (
+    NotificationPoster,
+    undelivered_answer,
+)
+from leaseway.data_plane.kinds.remote.http.param_headers import ParamHeaders
+from leaseway.data_plane.kinds.remote.http.refusals import (
     NO_REFUSAL,
     ErrorAnswer,
     Refusal,
@@ -40,7 +43,7 @@ from leaseway.data_plane.mcp.http.refusals import (
     of_fault,
     session_gone,
 )
-from leaseway.data_plane.mcp.http.responses import (
+from leaseway.data_plane.kinds.remote.http.responses import (
     EventReader,
     GetStream,
     PostedRequest,

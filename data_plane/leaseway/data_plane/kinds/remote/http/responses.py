@@ -14,10 +14,14 @@ from typing import Final, NamedTuple, TypeVar
 import aiohttp
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from leaseway.data_plane.mcp.http import errors
-from leaseway.data_plane.mcp.http.endpoint import SESSION_ID, HttpEndpoint, SessionForgotten
-from leaseway.data_plane.mcp.http.refusals import ErrorAnswer
-from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
+from leaseway.data_plane.kinds.remote.http import errors
+from leaseway.data_plane.kinds.remote.http.endpoint import (
+    SESSION_ID,
+    HttpEndpoint,
+    SessionForgotten,
+)
+from leaseway.data_plane.kinds.remote.http.refusals import ErrorAnswer
+from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import read_error

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, ServerView, Transport
-from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
+from leaseway.data_plane.mcp.pull_adapter import PullAdapter
 from leaseway.spec.kinds.transports import TRANSPORT_GROUP, registered_transports
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.mcp.process import launcher
-from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
-from leaseway.data_plane.mcp.process.containers import Container
-from leaseway.data_plane.mcp.process.failures import command_fault, not_started
-from leaseway.data_plane.mcp.process.limits import LimitPlan, kernel_limits, plan_limits
-from leaseway.data_plane.mcp.process.sandbox.bubblewrap import plan_sandbox, sandbox_command
-from leaseway.data_plane.mcp.process.sandbox.checks import CHECK_TIMEOUT, disk
-from leaseway.data_plane.mcp.process.sandbox.mounts import (
+from leaseway.data_plane.kinds.process import launcher
+from leaseway.data_plane.kinds.process.cgroups import Cgroup, Cgroups
+from leaseway.data_plane.kinds.process.containers import Container
+from leaseway.data_plane.kinds.process.limits import LimitPlan, kernel_limits, plan_limits
+from leaseway.data_plane.kinds.process.sandbox.bubblewrap import plan_sandbox, sandbox_command
+from leaseway.data_plane.kinds.process.sandbox.checks import CHECK_TIMEOUT, disk
+from leaseway.data_plane.kinds.process.sandbox.mounts import (
     NO_SURROUNDINGS,
     Surroundings,
     other_servers_folders,
     permitted_paths,
 )
+from leaseway.data_plane.mcp.failures import command_fault, not_started
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, names_in
 from leaseway.spec.model import Limits, ServerSpec

@@ -20,9 +20,9 @@ from yarl import URL
 
 from leaseway.data_plane.background import shielded
 from leaseway.data_plane.core.origin import same_origin
-from leaseway.data_plane.mcp.http import errors
-from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
-from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
+from leaseway.data_plane.kinds.remote.http import errors
+from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint, RequestBody
+from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds

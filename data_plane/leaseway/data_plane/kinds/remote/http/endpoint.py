@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from leaseway.data_plane.core.proxies import BadProxy
-from leaseway.data_plane.mcp.http.errors import redirect_target, unreadable
+from leaseway.data_plane.kinds.remote.http.errors import redirect_target, unreadable
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
 from leaseway.wire.errors import Fault, Reason

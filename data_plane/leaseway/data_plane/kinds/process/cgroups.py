@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
-from leaseway.data_plane.mcp.process.reaper_main import remove_cgroup
+from leaseway.data_plane.kinds.process.reaper_main import remove_cgroup
 from leaseway.spec.model import Limits
 
 SELF: Final = Path("/proc/self")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from leaseway.data_plane.mcp.process.reaper_main import tags
+from leaseway.data_plane.kinds.process.reaper_main import tags
 
 SKIP_AFTER: Final = 1.0
 """Seconds that a start may take before the next one is started in another thread."""

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.mcp.process import launcher
-from leaseway.data_plane.mcp.process.failures import describe_status, not_started
-from leaseway.data_plane.mcp.process.sandbox.checks import CHECK_TIMEOUT, CheckResult, run_check
-from leaseway.data_plane.mcp.process.sandbox.mounts import NO_PATHS, Paths, mounts
-from leaseway.data_plane.mcp.process.sandbox.seccomp import ARCHITECTURES, denying_filter
+from leaseway.data_plane.kinds.process import launcher
+from leaseway.data_plane.kinds.process.sandbox.checks import CHECK_TIMEOUT, CheckResult, run_check
+from leaseway.data_plane.kinds.process.sandbox.mounts import NO_PATHS, Paths, mounts
+from leaseway.data_plane.kinds.process.sandbox.seccomp import ARCHITECTURES, denying_filter
+from leaseway.data_plane.mcp.failures import describe_status, not_started
 from leaseway.spec.model import Sandbox
 
 _BWRAP: Final = "bwrap"

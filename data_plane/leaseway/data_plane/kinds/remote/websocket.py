@@ -16,8 +16,8 @@ from aiohttp import WSCloseCode, WSMsgType
 from multidict import CIMultiDict
 from yarl import URL
 
-from leaseway.data_plane.mcp.http.endpoint import check_headers, find_route, parse_url
-from leaseway.data_plane.mcp.http.errors import (
+from leaseway.data_plane.kinds.remote.http.endpoint import check_headers, find_route, parse_url
+from leaseway.data_plane.kinds.remote.http.errors import (
     describe_error,
     not_followed,
     status_fault,

@@ -32,11 +32,11 @@ from leaseway.data_plane.core.ports import (
     NoStderr,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.http_tools.client import HttpToolClient, SendState
-from leaseway.data_plane.http_tools.definitions import definitions
-from leaseway.data_plane.http_tools.rendering import Renderers
-from leaseway.data_plane.http_tools.requests import build_request
-from leaseway.data_plane.http_tools.results import (
+from leaseway.data_plane.kinds.http_api.client import HttpToolClient, SendState
+from leaseway.data_plane.kinds.http_api.definitions import definitions
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
+from leaseway.data_plane.kinds.http_api.requests import build_request
+from leaseway.data_plane.kinds.http_api.results import (
     HttpResponse,
     failed_rendering,
     rendered_result,

@@ -29,10 +29,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.mcp.process.cgroups import Cgroups
-from leaseway.data_plane.mcp.process.containers import Containers
-from leaseway.data_plane.mcp.process.private_folders import PrivateFolders, folder_of_run
-from leaseway.data_plane.mcp.process.spawner import Spawner
+from leaseway.data_plane.kinds.process.cgroups import Cgroups
+from leaseway.data_plane.kinds.process.containers import Containers
+from leaseway.data_plane.kinds.process.private_folders import PrivateFolders, folder_of_run
+from leaseway.data_plane.kinds.process.spawner import Spawner
 
 _logger = logging.getLogger(__name__)
 MARK_VARIABLE: Final = "_LEASEWAY_MARK"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from leaseway.data_plane.http_tools.bodies import Values, encode_body, unsendable
-from leaseway.data_plane.http_tools.serialization import as_is, joined, pairs, path_text
+from leaseway.data_plane.kinds.http_api.bodies import Values, encode_body, unsendable
+from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, path_text
 from leaseway.spec.http_tools import HttpParameter, HttpTool, accepts_null
 
 MAX_TARGET: Final = 64 * 1024

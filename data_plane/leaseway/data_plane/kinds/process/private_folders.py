@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.mcp.process.reaper_main import remove_tree
-from leaseway.data_plane.mcp.process.sandbox.checks import disk
+from leaseway.data_plane.kinds.process.reaper_main import remove_tree
+from leaseway.data_plane.kinds.process.sandbox.checks import disk
 
 _REMOVAL: Final = 10.0
 """Seconds that the end of an instance waits for its folder's removal, which then goes on."""

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sized
 from typing import Any, Final
 
-from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
-from leaseway.data_plane.mcp.http.errors import CONNECTION_ERRORS, describe_error
+from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint, RequestBody
+from leaseway.data_plane.kinds.remote.http.errors import CONNECTION_ERRORS, describe_error
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)

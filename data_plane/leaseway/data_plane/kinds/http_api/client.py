@@ -16,8 +16,8 @@ from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
-from leaseway.data_plane.http_tools.requests import HttpRequest
-from leaseway.data_plane.http_tools.results import HttpResponse
+from leaseway.data_plane.kinds.http_api.requests import HttpRequest
+from leaseway.data_plane.kinds.http_api.results import HttpResponse
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
 from leaseway.spec.http_tools import IDEMPOTENT
 from leaseway.wire import bounds

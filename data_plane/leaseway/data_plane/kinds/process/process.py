@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import IO, Final
 
 from leaseway.data_plane.background import shielded
-from leaseway.data_plane.mcp.process.failures import (
+from leaseway.data_plane.kinds.process.launch import Launch
+from leaseway.data_plane.kinds.process.reaper import MARK_VARIABLE, Reaper, reap_killed
+from leaseway.data_plane.kinds.process.spawner import SpawnHangsError
+from leaseway.data_plane.mcp.failures import (
     command_fault,
     describe_container,
     describe_status,
     not_started,
 )
-from leaseway.data_plane.mcp.process.launch import Launch
-from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
-from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
-from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels import ancestors
 from leaseway.wire.errors import Fault
