@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.control_plane.console.records import Json
+from leaseway.control_plane.console.rows import Json
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement

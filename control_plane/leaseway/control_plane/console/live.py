@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from leaseway.control_plane.console import records
-from leaseway.control_plane.console.records import Json, ServerRows
+from leaseway.control_plane.console.records import ServerRows
+from leaseway.control_plane.console.rows import Json
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.wire.channels.fair_shares import Holder, who_gives_way

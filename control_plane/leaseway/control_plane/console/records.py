@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, assert_never
 
+from leaseway.control_plane.console.rows import Json, row
 from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import HeldLease
@@ -23,13 +24,10 @@ from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
 from leaseway.wire.messages.enums import server_state_from_proto
-from leaseway.wire.messages.events import KINDS, EventRecord
+from leaseway.wire.messages.events import KINDS, EventRecord, event_to_proto
 from leaseway.wire.messages.states import WORKER_STATES, ServerState
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.version import user_agent
-from leaseway.wire.visible_text import unmistakable
-
-Json = dict[str, Any]
 
 _FAILED_SHOWN: Final = 8
 _PROBLEMS_SHOWN: Final = 200
@@ -151,18 +149,13 @@ def _server_rows(plane: Plane) -> list[Json]:
 
 def server_row(status: catalog_pb2.ServerStatus) -> Json:
     state = server_state_from_proto(status.state)
-    return {
+    # The time of the next try is computed: rows that held it would change with each reading.
+    return row(status, without=("instances", "next_try_at")) | {
         "id": status.server_id,
-        "tenant": status.tenant,
         "state": state,
         "meaning": state.meaning,
         "tone": tone(state),
-        "transport": status.transport,
-        "shared": status.shared,
         "tools": status.tool_count,
-        "problem": status.problem,
-        "description": status.description,
-        "failures": status.failures,
     }
 
 
@@ -188,11 +181,10 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     mine = [(name, target) for name, target in named.items() if target.served.key == key]
     open_problems = state.problems.open()
     return server_row(status) | {
-        "protocol_version": status.protocol_version,
-        "workers": list(status.workers),
-        "next_try_at": status.next_try_at.ToSeconds() if status.HasField("next_try_at") else None,
+        "next_try_at": row(status)["next_try_at"],
         "instances": [
-            _instance(instance) for instance in sorted(instances, key=attrgetter("worker_id", "id"))
+            row(messages.instance(instance))
+            for instance in sorted(instances, key=attrgetter("worker_id", "id"))
         ],
         "tools": [_tool_row(messages.tool(name, target)) for name, target in sorted(mine)],
         "problems": [_problem(p) for p in open_problems if p.problem.server_id == server_id],
@@ -202,19 +194,6 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
                 plane.events.history.select(server_id=server_id, last=_EVENTS_SHOWN)
             )
         ],
-    }
-
-
-def _instance(instance: ReportedInstance) -> Json:
-    return {
-        "id": instance.id,
-        "worker": instance.worker_id,
-        "state": instance.state,
-        "role": instance.role,
-        "pid": instance.pid,
-        "starts": instance.starts,
-        "failures": instance.failures,
-        "lease_id": instance.lease_id,
     }
 
 
@@ -233,13 +212,8 @@ def tools(plane: Plane, query: Json) -> Json:
 
 
 def _tool_row(listed: catalog_pb2.Tool) -> Json:
-    return {
-        "name": listed.name,
-        "server": listed.server_id,
-        "title": listed.title,
-        "description": listed.description[:500],
-        "shared": listed.shared,
-    }
+    facts = row(listed, without=("input_schema", "output_schema", "annotations", "extra"))
+    return facts | {"description": listed.description[:500]}
 
 
 def tool(plane: Plane, name: str, tenant: str) -> Json | None:
@@ -249,7 +223,6 @@ def tool(plane: Plane, name: str, tenant: str) -> Json | None:
         return None
     listed = messages.tool(name, target)
     return _tool_row(listed) | {
-        "original_name": listed.original_name,
         "description": listed.description,
         "input_schema": json.loads(listed.input_schema or b"{}"),
         "output_schema": json.loads(listed.output_schema) if listed.output_schema else None,
@@ -265,7 +238,7 @@ def leases(plane: Plane, query: Json) -> Json:
         held = [lease for lease in held if any(words in text.casefold() for text in _texts(lease))]
     order = _LEASE_ORDERS.get(str(query.get("sort", "")), _LEASE_ORDERS["age"])
     page = _page(sorted(held, key=order), query)
-    page["items"] = [_lease(one, now) for one in page["items"]]
+    page["items"] = [row(messages.lease(held, now)) for held in page["items"]]
     page["sessions"] = len({(lease.key.tenant, lease.key.session) for lease in held})
     return page
 
@@ -282,20 +255,6 @@ def _texts(lease: HeldLease) -> tuple[str, ...]:
     return key.session, key.server_id, key.tenant, lease.agent, lease.worker_id, lease.id
 
 
-def _lease(held: HeldLease, now: float) -> Json:
-    return {
-        "id": held.id,
-        "session": held.key.session,
-        "server": held.key.server_id,
-        "tenant": held.key.tenant,
-        "agent": held.agent,
-        "worker": held.worker_id,
-        "instance_id": held.instance_id,
-        "age": max(0.0, now - held.granted_at),
-        "ttl": held.ttl,
-    }
-
-
 def workers(plane: Plane, _query: Json) -> Json:
     """Return all workers."""
     state = plane.state
@@ -304,18 +263,9 @@ def workers(plane: Plane, _query: Json) -> Json:
 
 
 def _worker(state: Coordinator, record: WorkerRecord) -> Json:
-    return {
-        "id": record.id,
-        "state": record.state,
-        "address": record.hello.address.address,
-        "capacity": record.hello.capacity,
-        "leases": state.placements.held_count(record.id),
-        "instances": sum(instance.is_live for instance in record.instances),
-        "behind": record.subscription.pending is not None,
-        "last_error": record.subscription.last_error,
-        "package_version": record.hello.package_version,
-        "labels": dict(record.hello.labels),
-    }
+    status = messages.worker(state, record)
+    behind = record.subscription.pending is not None
+    return row(status.worker) | row(status, without=("worker",)) | {"behind": behind}
 
 
 def problems(plane: Plane, query: Json) -> Json:
@@ -334,20 +284,7 @@ def problems(plane: Plane, query: Json) -> Json:
 
 
 def _problem(open_problem: OpenProblem) -> Json:
-    problem = open_problem.problem
-    return {
-        "key": "\n".join(problem.key),
-        "scope": problem.scope,
-        "severity": problem.severity,
-        "reason": problem.reason,
-        "message": problem.message,
-        "server": problem.server_id,
-        "tenant": problem.tenant,
-        "worker": problem.worker_id,
-        "first_seen": open_problem.first_seen,
-        "last_seen": open_problem.last_seen,
-        "count": open_problem.count,
-    }
+    return row(messages.problem(open_problem)) | {"key": "\n".join(open_problem.problem.key)}
 
 
 _MAX_LISTED: Final = 2_000
@@ -358,67 +295,14 @@ def approval(record: ApprovalRecord, *, whole: bool) -> Json:
     """Return an approval; in a list, a long call has no arguments, since a part would mislead."""
     request = record.question
     length = len(request.arguments) + len(request.extra)
-    is_shown = whole or length <= _MAX_LISTED
-    return {
-        "length": length,
-        "id": record.id,
-        "state": record.state,
-        "tenant": request.tenant,
-        "agent": unmistakable(request.agent),
-        "session": unmistakable(request.session),
-        "server": request.server_id,
-        "tool": request.tool,
-        "arguments": request.arguments if is_shown else None,
-        "extra": request.extra if is_shown else None,
-        "asked_by": unmistakable(request.asked_by),
-        "asked_at": record.asked,
-        "expires_at": record.until,
-        "decided_by": record.decided_by,
-    }
+    facts = row(messages.approval(record)) | {"length": length}
+    if not whole and length > _MAX_LISTED:
+        facts |= {"arguments": None, "extra": None}
+    return facts
 
 
 def event(entry: EventRecord) -> Json:
-    return {
-        "number": entry.number,
-        "time": entry.at,
-        "kind": entry.kind,
-        "action": entry.action,
-        "severity": entry.severity,
-        "message": entry.message,
-        "reason": entry.reason,
-        "server": entry.server_id,
-        "worker": entry.worker_id,
-        "session": entry.session,
-        "details": list(entry.details),
-    }
-
-
-def call(record: admin_pb2.CallRecord) -> Json:
-    return {
-        "id": record.id,
-        "trace_id": record.trace_id,
-        "worker": record.worker_id,
-        "server": record.server_id,
-        "tool": record.tool,
-        "method": record.method,
-        "tenant": record.tenant,
-        "agent": record.agent,
-        "session": record.session,
-        "lease_id": record.lease_id,
-        "instance_id": record.instance_id,
-        "started_at": record.started_at.ToNanoseconds() / 1e9,
-        "duration": record.duration.ToNanoseconds() / 1e9,
-        "outcome": record.outcome,
-        "message": record.message,
-        "phases": [
-            {
-                "name": phase.name,
-                "offset": phase.offset.ToNanoseconds() / 1e9,
-                "duration": phase.duration.ToNanoseconds() / 1e9,
-            }
-            for phase in record.phases
-        ],
-    }
+    return row(event_to_proto(entry))
 
 
 def traffic(answer: admin_pb2.GetTrafficResponse) -> Json:
@@ -426,21 +310,7 @@ def traffic(answer: admin_pb2.GetTrafficResponse) -> Json:
     return {
         "time": answer.time.ToNanoseconds() / 1e9,
         "silent": list(answer.silent_workers),
-        "traffic": [
-            {
-                "worker": one.worker_id,
-                "incarnation": one.incarnation,
-                "server": one.server_id,
-                "calls": one.calls,
-                "failed": one.failed,
-                "seconds": one.seconds,
-                "buckets": list(one.buckets),
-                "in_flight": one.in_flight,
-                "waiting": one.waiting,
-                "oldest_wait": one.oldest_wait.ToNanoseconds() / 1e9 if one.waiting else None,
-            }
-            for one in answer.traffic
-        ],
+        "traffic": [row(counts) for counts in answer.traffic],
     }
 
 

@@ -18,7 +18,8 @@ from leaseway.control_plane.console import records
 from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, check_origin
 from leaseway.control_plane.console.actions import ActionRefused, Actions
 from leaseway.control_plane.console.live import Live, ResponseCache, TooManyPages
-from leaseway.control_plane.console.records import Json, ServerRows
+from leaseway.control_plane.console.records import ServerRows
+from leaseway.control_plane.console.rows import Json, row
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import LOOPBACK, Principal, Role
@@ -285,7 +286,7 @@ class _ConsoleSite:
 
     async def _call_page(self, wanted: admin_pb2.ListCallsRequest, limit: int) -> Json:
         answer = await self._inspector.calls(wanted, limit)
-        items = [records.call(call) for call in answer.calls]
+        items = [row(call) for call in answer.calls]
         return {"items": items, "silent": list(answer.silent_workers)}
 
     async def _logs(self, request: web.Request) -> web.Response:
