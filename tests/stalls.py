@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from leaseway.telemetry.diagnostics import STALLS_VARIABLE
+from tests.stall_finder import STALLS_VARIABLE
 
 _SHOWN = 5
 _LONG = 0.1
@@ -34,15 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the longest stalls of each kind of process, without the test processes."""
+    """Print the longest stalls of each kind of process."""
     found: list[dict[str, Any]] = []
     for path in Path(os.environ.get(STALLS_VARIABLE, "")).glob("leaseway-*.json"):
         try:
             record = json.loads(path.read_text())
         except ValueError:  # its process was killed while it wrote
             continue
-        if "pytest" not in record["program"][0]:
-            found.append(record)
+        found.append(record)
     if not found:
         return
     terminalreporter.section("longest stalls of event loops")

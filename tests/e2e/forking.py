@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tests.conftest import BOUND
+from tests.stall_finder import watch_plane
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.e2e.preload"])
@@ -173,4 +174,5 @@ def _run(
 
     from leaseway.cli.main import main
 
+    watch_plane(arguments[0] if arguments else "")
     main()

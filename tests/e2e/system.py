@@ -21,7 +21,6 @@ from tests.conftest import BOUND
 from tests.e2e.forking import ForkedProcess, fork_leaseway, start_fork_server
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
-from leaseway.telemetry.diagnostics import STALLS_VARIABLE
 
 SERVERS = Path(__file__).resolve().parents[1] / "servers"
 start_fork_server()
@@ -81,7 +80,7 @@ async def eventually(condition: object, *, within: float = BOUND) -> None:
 
 
 def _is_inherited(name: str) -> bool:
-    return name == STALLS_VARIABLE or not name.startswith("LEASEWAY")
+    return not name.startswith("LEASEWAY")
 
 
 @dataclass

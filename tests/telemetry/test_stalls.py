@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from pathlib import Path
 
-import pytest
 from tests.conftest import BOUND
+from tests.stall_finder import Stall, StallFinder
 
-from leaseway.telemetry.diagnostics import STALLS_VARIABLE, Stall, StallMeter, measure_stalls
+from leaseway.telemetry.diagnostics import measure_stalls
 
 
 def block(seconds: float) -> None:
@@ -19,45 +17,26 @@ def block(seconds: float) -> None:
         pass
 
 
-async def recorded(records: list[Stall], seconds: float) -> Stall:
-    async with asyncio.timeout(BOUND):
-        while True:
-            for stall in records:
-                if stall.seconds > seconds and stall.stack:
-                    return stall
-            await asyncio.sleep(0.01)
+async def test_the_longest_recent_stall_is_measured() -> None:
+    with measure_stalls() as meter:
+        await asyncio.sleep(0.1)
+        assert meter.recent() < 0.3
+        block(0.4)
+        async with asyncio.timeout(BOUND):
+            while meter.recent() < 0.3:
+                await asyncio.sleep(0.01)
 
 
-async def test_a_stall_is_measured_with_its_stack() -> None:
-    records: list[Stall] = []
-    meter = StallMeter(records.append)
-    meter.start()
+async def test_the_finder_of_test_runs_finds_what_blocks_the_loop() -> None:
+    found: list[Stall] = []
+    finder = StallFinder(found.append)
+    finder.start()
     await asyncio.sleep(0.1)
     block(0.4)
-    stall = await recorded(records, 0.3)
-    meter.stop()
+    async with asyncio.timeout(BOUND):
+        while not any(stall.seconds > 0.3 and stall.stack for stall in found):
+            await asyncio.sleep(0.01)
+    finder.stop()
+    (stall,) = [stall for stall in found if stall.seconds > 0.3]
     assert stall.busy > 0.3
     assert "block" in "".join(stall.stack)
-    assert meter.recent() > 0.3
-
-
-async def test_the_longest_stall_of_a_process_is_written_to_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(STALLS_VARIABLE, str(tmp_path))
-    with measure_stalls("a-plane", enabled=False) as meter:
-        await asyncio.sleep(0.1)
-        time.sleep(0.3)
-        async with asyncio.timeout(BOUND):
-            while meter is None or meter.recent() < 0.2:
-                await asyncio.sleep(0.01)
-    (file,) = tmp_path.iterdir()
-    found = json.loads(file.read_text())
-    assert found["name"] == "a-plane"
-    assert found["longest"]["seconds"] > 0.2
-
-
-async def test_stalls_are_not_measured_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(STALLS_VARIABLE, raising=False)
-    with measure_stalls("a-plane", enabled=False) as meter:
-        assert meter is None

@@ -39,13 +39,12 @@ async def run_meter(
     """
     exporters = metric_exporters()
     is_enabled = listener is not None or bool(exporters)
-    with measure_stalls(service_name, enabled=is_enabled) as stalls:
-        if not is_enabled:
-            yield None
-            return
+    if not is_enabled:
+        yield None
+        return
+    with measure_stalls() as stalls:
         meter = Meter()
-        if stalls is not None:
-            _measure_loop(meter, stalls)
+        _measure_loop(meter, stalls)
         async with _serving(meter, listener, exporters, describe_process(service_name, instance)):
             yield meter
 

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 from tests.data_plane.conftest import read_all, rpc_fault
+from tests.stall_finder import Stall, StallFinder
 
-from leaseway.telemetry.diagnostics import Stall, StallMeter
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -222,8 +222,8 @@ async def test_no_arguments_stall_the_calls_of_another_caller(
     assert (await neighbour.call("time")).payload
     assert len(document) <= bounds.MAX_ARGUMENTS
     stalls: list[Stall] = []
-    meter = StallMeter(stalls.append)
-    meter.start()
+    finder = StallFinder(stalls.append)
+    finder.start()
     hostile.results[9] = asyncio.get_running_loop().create_future()
     size = bounds.BATCH_SIZE
     for start in range(0, len(document), size):
@@ -232,6 +232,6 @@ async def test_no_arguments_stall_the_calls_of_another_caller(
     await hostile.send(calls=[execution_pb2.Call(id=9, server_id="time", tool="echo")])
     while not hostile.results[9].done():
         assert (await neighbour.call("time")).payload
-    meter.stop()
+    finder.stop()
     assert hostile.results[9].result().HasField("status")
     assert max((min(one.seconds, one.busy) for one in stalls), default=0.0) < 0.4
