@@ -242,6 +242,11 @@ class Coordinator:
     # Time.
 
     def tick(self, now: Moment) -> None:
+        # The order is that of cause and effect, so that one tick carries an event to its end:
+        # 1. What time has ended goes first, so that the plan does not count on it.
+        # 2. The plan (`reconcile`) decides what is probed, so probes are scheduled after it.
+        # 3. A commit collects the results of probes: it waits for `commit_at` while some still run.
+        # 4. Workers are told of the commit, and only what some worker has is shown to callers.
         self.roster.forget_lost_workers(now)
         self.roster.revoke_duplicates(now)
         self._expire_content_requests(now)

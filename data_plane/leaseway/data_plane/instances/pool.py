@@ -311,7 +311,14 @@ class Pool:
     def _drain_replaced(
         self, fresh: Generation, replaced: Generation | None, serving: Generation | None
     ) -> None:
-        """Drain the older generation, now or when the fresh one has an instance."""
+        """Drain the older generation, now or when the fresh one has an instance.
+
+        At most two generations of a server stand in line: the fresh one, and the one that has an
+        instance (`serving`) and answers until the fresh one has. If a second change comes before
+        that, the generation between them (`replaced`) never served anybody: it is drained at once,
+        and the fresh one defers to the same `serving`. A line of several waiting ones would keep
+        failed launches alive, each with its own restarts.
+        """
         if serving is not None and fresh.can_defer_to(serving):
             fresh.defer_to(serving)
             if serving is replaced:

@@ -38,7 +38,12 @@ MAX_UNREAD: Final = 256 * bounds.MIB
 """Queued bytes above which the stream is aborted, because its caller does not read."""
 
 _BATCH_WAIT: Final = 0.001
-"""Maximum seconds that a message waits for more results."""
+"""Maximum seconds that a message waits for more results.
+
+A message costs both sides more processor time than a result in it, so busy streams answer several
+calls at once. The results of quick calls arrive within this time if they arrive together at all;
+a longer wait would only delay the first of them (`core/calls/batching.py` decides who waits).
+"""
 _GOODBYE: Final = 2.0
 """Seconds that a stream waits, after its last result, for a caller that may still be sending."""
 _MAX_WAITING: Final = 64 * bounds.KIB

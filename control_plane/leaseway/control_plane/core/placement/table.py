@@ -265,6 +265,10 @@ class PlacementTable:
         chosen = self._choose(key, eligible, excluded) or self._displace(key, eligible, excluded)
         if chosen is None:
             return None
+        # The worker alone grants, because only it knows its instances; its report of the lease
+        # comes later than this answer. Without a reservation, all callers of that time would be
+        # sent to the same free place, and all but one be rejected. A caller that gives up says
+        # nothing, so it ends by itself.
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
         _add(self._booked, chosen, 1)
         _add(self._unused, key.tenant, 1)
