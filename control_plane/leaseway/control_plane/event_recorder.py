@@ -229,7 +229,7 @@ class EventRecorder:
         self.record(EventRecord("worker", action, message, now.unix, severity, worker_id=worker_id))
 
     def _observe_problems(self, state: Coordinator, now: Moment) -> None:
-        present = {each.problem.key: each.problem for each in state.problems.open()}
+        present = {entry.problem.key: entry.problem for entry in state.problems.open()}
         before, self._problems = self._problems, present
         for key in present.keys() - before.keys():
             self._record_problem(present[key], "opened", now)

@@ -174,7 +174,7 @@ class PlaneMeters:
     def _problems(self) -> Iterator[tuple[tuple[str, str, str, str], float]]:
         found = Counter(
             (problem.scope, problem.severity, str(problem.reason), problem.server_id)
-            for problem in (each.problem for each in self._state.problems.open())
+            for problem in (entry.problem for entry in self._state.problems.open())
         )
         for scope in get_args(ProblemScope):
             for severity in get_args(Severity):

@@ -83,7 +83,7 @@ class ResourceStatus:
             for source in found
             if source.resource is not None
         )
-        known = {each.resource.uid for each in self._loaded}
+        known = {loaded.resource.uid for loaded in self._loaded}
         self._written = {uid: one for uid, one in self._written.items() if uid in known}
 
     async def run(self, namespace: str) -> None:
@@ -176,8 +176,8 @@ class StateView:
         self._tenants = Counter(lease.key.tenant for lease in leases)
         self._problems: dict[str, Problem] = {}
         self._tenant_problems: dict[str, Problem] = {}
-        for each in self._state.problems.open():
-            problem = each.problem
+        for entry in self._state.problems.open():
+            problem = entry.problem
             if problem.severity != "error":
                 continue
             if problem.tenant:

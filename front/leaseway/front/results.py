@@ -139,7 +139,7 @@ def _scopes_in(text: str) -> str:
     """Return a server's list of scopes for a header: those that may be in one (RFC 6749, 3.3)."""
     scopes = text[:_MAX_SCOPES].split()
     return " ".join(
-        each for each in scopes if all("!" <= c <= "~" and c not in '"\\' for c in each)
+        scope for scope in scopes if all("!" <= c <= "~" and c not in '"\\' for c in scope)
     )
 
 

@@ -35,16 +35,16 @@ async def report_starts(
     while True:
         try:
             pending = getattr(await client.list_tools(), "pending", ())
-            errors = [each for each in await client.problems() if each.severity == "error"]
+            errors = [problem for problem in await client.problems() if problem.severity == "error"]
         except LeasewayError as error:
             _log.debug("The state of the servers is not known: %s", error)
             await asyncio.sleep(_IDLE_POLL)
             continue
-        for each in errors:
-            identity = (each.server_id, each.reason, each.subject)
+        for problem in errors:
+            identity = (problem.server_id, problem.reason, problem.subject)
             if identity not in logged:
                 logged.add(identity)
-                _log.error("%s", _sentence(each))
+                _log.error("%s", _sentence(problem))
         await instruct(instructions_of(errors, pending), not pending or loop.time() >= settled_at)
         await asyncio.sleep(_POLL if pending else _IDLE_POLL)
 
@@ -52,7 +52,7 @@ async def report_starts(
 def instructions_of(errors: Sequence[ProblemInfo], pending: Collection[str] = ()) -> str:
     """Return what a client should know about servers that lack; empty if there are none."""
     first = {error.server_id: error for error in reversed(errors)}
-    lines = [_sentence(each)[:_MAX_MESSAGE] for each in first.values()][:_MAX_NAMED]
+    lines = [_sentence(problem)[:_MAX_MESSAGE] for problem in first.values()][:_MAX_NAMED]
     if len(first) > _MAX_NAMED:
         lines.append(f"{len(first) - _MAX_NAMED} more servers have errors.")
     if pending:

@@ -113,7 +113,7 @@ def _check_users(issuers: Sequence[Issuer]) -> None:
     Raises:
         ValueError: Two can.
     """
-    for one, other in combinations([each for each in issuers if each.user_claim], 2):
+    for one, other in combinations([issuer for issuer in issuers if issuer.user_claim], 2):
         is_apart = None not in (one.tenant, other.tenant) and one.tenant != other.tenant
         prefixes = sorted((one.user_prefix, other.user_prefix), key=len)
         if not is_apart and prefixes[1].startswith(prefixes[0]):

@@ -57,7 +57,7 @@ def checked_token(token: object) -> str:
         return ""
     if not isinstance(token, str):
         raise TypeError(f"subject_token is a str, not {_kind(token)}.")
-    if len(token) > MAX_OAUTH_TOKEN or not all("!" <= each <= "~" for each in token):
+    if len(token) > MAX_OAUTH_TOKEN or not all("!" <= character <= "~" for character in token):
         raise InvalidRequest(
             f"subject_token is no token: it has at most {MAX_OAUTH_TOKEN} characters, all of them "
             "printable ASCII without spaces."

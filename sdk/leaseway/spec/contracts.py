@@ -183,7 +183,7 @@ def _canonical(schema: Any, names: Mapping[str, str], depth: int) -> Any:
 
 def _schemas(part: Any, names: Mapping[str, str], depth: int) -> Any:
     if isinstance(part, list):
-        return [_canonical(each, names, depth) for each in part]
+        return [_canonical(item, names, depth) for item in part]
     return _canonical(part, names, depth)
 
 
@@ -199,7 +199,7 @@ def _properties(part: Any, names: Mapping[str, str], depth: int) -> Any:
 def _choices(part: Any, names: Mapping[str, str], depth: int) -> Any:
     if not isinstance(part, list):
         return part
-    return sorted(_text(_canonical(each, names, depth)) for each in part)
+    return sorted(_text(_canonical(item, names, depth)) for item in part)
 
 
 def _set(part: Any, names: Mapping[str, str], depth: int) -> Any:
@@ -250,7 +250,7 @@ def _ordered(value: Any, depth: int, key: str = "") -> Any:
     if isinstance(value, dict):
         return {name: _ordered(each, depth + 1, name) for name, each in value.items()}
     if isinstance(value, list):
-        items = [_ordered(each, depth + 1) for each in value]
+        items = [_ordered(item, depth + 1) for item in value]
         return sorted(items, key=_text) if key in (*_SETS, *CHOICES) else items
     return value
 

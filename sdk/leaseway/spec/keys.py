@@ -154,14 +154,14 @@ def keys_of(settings: type, prefix: str = "") -> Iterator[Key]:
 
     A field that is a group of settings itself, such as `instances`, has the keys of its class.
     """
-    for each in fields(settings):
-        default = each.default
-        if default is MISSING and each.default_factory is not MISSING:
-            default = each.default_factory()
-        path = f"{prefix}{each.name}"
-        if _KEYS in each.metadata:
+    for setting in fields(settings):
+        default = setting.default
+        if default is MISSING and setting.default_factory is not MISSING:
+            default = setting.default_factory()
+        path = f"{prefix}{setting.name}"
+        if _KEYS in setting.metadata:
             value = None if default is MISSING else default
-            for found in each.metadata[_KEYS]:
-                yield replaced(found, name=found.name or each.name, path=path, value=value)
+            for found in setting.metadata[_KEYS]:
+                yield replaced(found, name=found.name or setting.name, path=path, value=value)
         elif is_dataclass(default):
             yield from keys_of(type(default), f"{path}.")

@@ -182,8 +182,8 @@ class Expressions:
 
     def __init__(self, expressions: Sequence[Expression]) -> None:
         self._all = tuple(expressions)
-        self._compiled = [each for each in self._all if isinstance(each, _Compiled)]
-        self._needs = functools.reduce(Needs.__or__, (each.needs for each in self._all), _NOTHING)
+        self._compiled = [rule for rule in self._all if isinstance(rule, _Compiled)]
+        self._needs = functools.reduce(Needs.__or__, (rule.needs for rule in self._all), _NOTHING)
         self._only = self._all[0] if len(self._all) == 1 else None
 
     def can_judge(self, arguments: Mapping[str, Any]) -> bool:

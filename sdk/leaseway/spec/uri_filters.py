@@ -90,9 +90,9 @@ def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
     """Return texts as written and as servers may read them, without duplicates."""
     return tuple(
         dict.fromkeys(
-            each
+            reading
             for text in texts
-            for each in (
+            for reading in (
                 text,
                 as_read(text),
                 as_read(text, has_host=False),

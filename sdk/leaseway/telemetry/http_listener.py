@@ -221,7 +221,7 @@ class _Connections(dict["_Connection", Holder]):
         if payer is None:
             return False
         oldest = [each for each, holder in self.items() if holder == payer.holder][:_OLDEST]
-        victim = next((each for each in oldest if each.is_idle), None)
+        victim = next((connection for connection in oldest if connection.is_idle), None)
         if victim is None and payer.at_once:
             victim = oldest[0]
         if victim is None:

@@ -86,7 +86,9 @@ class Template:
         for frame, python_line in walk_tb(error.__traceback__):
             if frame.f_globals.get("environment") is not None and "blocks" in frame.f_globals:
                 line = self._template.get_corresponding_lineno(python_line)
-        return self._lines.get(max((each for each in self._lines if each <= line), default=0), 0)
+        return self._lines.get(
+            max((number for number in self._lines if number <= line), default=0), 0
+        )
 
 
 def compiled(text: str) -> Template:

@@ -142,7 +142,7 @@ def _size(value: Any) -> int:
     if isinstance(value, dict):
         return 5 + sum(len(key) + 2 + _size(each) for key, each in value.items())
     if isinstance(value, list):
-        return 2 + sum(1 + _size(each) for each in value)
+        return 2 + sum(1 + _size(item) for item in value)
     return 20
 
 

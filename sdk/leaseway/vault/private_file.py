@@ -79,7 +79,9 @@ def write_private(path: Path, content: bytes) -> None:
 
 def _make_private_folder(folder: Path) -> None:
     """Create missing folders, accessible to their owner only; existing ones are unchanged."""
-    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+    for missing in reversed(
+        [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    ):
         missing.mkdir(mode=0o700, exist_ok=True)
 
 

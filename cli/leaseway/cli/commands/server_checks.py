@@ -35,7 +35,9 @@ async def check_servers(
             hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
             raise CliFailure(f"There is no server '{server_id}'. {hint}")
     never_up = ("failed", "needs login")
-    failed = sorted({each.id for each in listed if each.id in wanted and each.state in never_up})
+    failed = sorted(
+        {server.id for server in listed if server.id in wanted and server.state in never_up}
+    )
     if failed:
         say(f"leaseway: Failed to start: {', '.join(failed)}; see `leaseway problems`.", err=True)
 

@@ -241,7 +241,7 @@ def _utf8_texts(context: click.Context) -> dict[str, Any]:
             texts[param.name] = _as_utf8(value, param, context)
         elif isinstance(value, tuple):
             texts[param.name] = tuple(
-                _as_utf8(each, param, context) if isinstance(each, str) else each for each in value
+                _as_utf8(text, param, context) if isinstance(text, str) else text for text in value
             )
     return texts
 

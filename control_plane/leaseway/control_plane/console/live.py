@@ -104,7 +104,7 @@ class Live:
         queue: Queue = asyncio.Queue(_MAX_QUEUED)
         queue.put_nowait(self._state())
         newest = self._plane.events.history.select(last=_FIRST_EVENTS)
-        queue.put_nowait(_message("events", [records.event(each) for each in newest]))
+        queue.put_nowait(_message("events", [records.event(entry) for entry in newest]))
         self._pages[queue] = holder
         self._opened.set()
         try:
@@ -145,7 +145,7 @@ class Live:
             await self._plane.events.changed(seen)
             await asyncio.sleep(_STATE_INTERVAL / 4)  # merges related events
             fresh = history.after(seen)[-_MAX_EVENTS:]
-            self._send(_message("events", [records.event(each) for each in fresh]))
+            self._send(_message("events", [records.event(entry) for entry in fresh]))
 
     async def _follow_traffic(self) -> None:
         while True:

@@ -64,7 +64,7 @@ class ServerRows:
 def overview(plane: Plane, rows: Sequence[Json]) -> Json:
     state = plane.state
     states = Counter(row["state"] for row in rows)
-    severities = Counter(each.problem.severity for each in state.problems.open())
+    severities = Counter(entry.problem.severity for entry in state.problems.open())
     fleet = Counter(record.state for record in state.roster.all_workers)
     able = [record for record in state.workers.values() if record.connected]
     reload = plane.events.reload
@@ -189,8 +189,8 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
         "tools": [_tool_row(messages.tool(name, target)) for name, target in sorted(mine)],
         "problems": [_problem(p) for p in open_problems if p.problem.server_id == server_id],
         "events": [
-            event(each)
-            for each in reversed(
+            event(entry)
+            for entry in reversed(
                 plane.events.history.select(server_id=server_id, last=_EVENTS_SHOWN)
             )
         ],
@@ -275,10 +275,10 @@ def problems(plane: Plane, query: Json) -> Json:
     )
     words = str(query.get("q", "")).casefold()
     rows = [
-        each
-        for each in found
+        entry
+        for entry in found
         if words
-        in f"{each.problem.message} {each.problem.reason} {each.problem.server_id}".casefold()
+        in f"{entry.problem.message} {entry.problem.reason} {entry.problem.server_id}".casefold()
     ]
     return {"items": [_problem(row) for row in rows[:_PROBLEMS_SHOWN]], "total": len(rows)}
 

@@ -238,12 +238,12 @@ class _ConsoleSite:
         found = self._plane.events.history.select(
             server_id=query.get("server", ""), kinds=kinds, last=last
         )
-        return {"items": [records.event(each) for each in reversed(found)]}
+        return {"items": [records.event(entry) for entry in reversed(found)]}
 
     def _approvals(self, _query: Json) -> Json:
         who = _principal.get()
         found = self._plane.approvals.listed(who.tenant or "", self._plane.clock())
-        items = [records.approval(each, whole=False) for each in found[:_MAX_ROWS]]
+        items = [records.approval(approval, whole=False) for approval in found[:_MAX_ROWS]]
         return {"items": items, "approver": who.has({Role.APPROVER})}
 
     def _approval(self, query: Json) -> Json | None:

@@ -177,12 +177,14 @@ class Approvals:
 
     def next_deadline(self) -> float | None:
         """Return when the next approval expires on the monotonic clock, or None."""
-        return min((self._all[each].ends for each in self._live.values()), default=None)
+        return min(
+            (self._all[approval_id].ends for approval_id in self._live.values()), default=None
+        )
 
     def listed(self, tenant: str, now: Moment) -> list[ApprovalRecord]:
         """Return the approvals of a tenant, or of all tenants (empty), newest first."""
         self.expire(now)
-        found = (one for one in self._all.values() if tenant in ("", one.question.tenant))
+        found = (record for record in self._all.values() if tenant in ("", record.question.tenant))
         return sorted(found, key=lambda one: -one.number)
 
     def _add(self, question: ApprovalRequest, now: Moment) -> tuple[Verdict, ApprovalRecord | None]:

@@ -100,11 +100,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         leases = self._plane.state.placements.leases
         held = (lease for lease in leases.values() if tenant in ("", lease.key.tenant))
         page, token = pages.ends_and_leases(ends, held, now, start)
-        leases_of_page = [each for each in page if isinstance(each, leases_pb2.Lease)]
+        leases_of_page = [item for item in page if isinstance(item, leases_pb2.Lease)]
         if request.idle:
             await self._add_idle(leases_of_page)
         return admin_pb2.ListHeldLeasesResponse(
-            ended=[each for each in page if isinstance(each, admin_pb2.LeaseEnd)],
+            ended=[item for item in page if isinstance(item, admin_pb2.LeaseEnd)],
             leases=leases_of_page,
             next_page_token=token,
         )
@@ -200,7 +200,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             fresh = history.after(seen)
             dropped = max(0, history.last - seen - len(fresh))
             seen = history.last
-            wanted = [each for each in fresh if matches(each, server_id=server_id, kinds=kinds)]
+            wanted = [event for event in fresh if matches(event, server_id=server_id, kinds=kinds)]
             for begin in range(0, len(wanted), _EVENTS_PER_MESSAGE):
                 yield _events(wanted[begin : begin + _EVENTS_PER_MESSAGE], dropped)
                 dropped = 0

@@ -156,7 +156,11 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         known = {key.server_id for key in keys}
         if not state.visible.is_restricted or caller().has(SEES_ALL):
             # The tenants of a rejected entry are unknown, as it grants nothing.
-            keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
+            keys |= {
+                VariantKey(server_id)
+                for server_id in state.servers.rejected
+                if server_id not in known
+            }
         servers, token = pages.servers(state, sorted(keys), now, start)
         if request.load and caller().has(SEES_ALL):  # the counts include calls of all tenants
             loads = await self._inspector.loads()

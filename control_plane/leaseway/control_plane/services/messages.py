@@ -67,7 +67,7 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
         state=record.state,
         capacity=record.hello.capacity,
         leases=state.placements.held_count(record.id),
-        instances=sum(one.is_live for one in record.instances),
+        instances=sum(reported.is_live for reported in record.instances),
         sent_version=subscription.sent_version,
         acked_version=subscription.acked_version,
         last_error=subscription.last_error,
@@ -189,7 +189,7 @@ def server(
         tenant=key.tenant,
         state=server_state_to_proto(variant.state),
         problem=problem,
-        instances=[instance(one) for one in instances],
+        instances=[instance(reported) for reported in instances],
     )
     outlook = state.servers.probes.retry_outlook(key, now.mono)
     if outlook is not None:

@@ -57,7 +57,11 @@ def _server_parts(
     for key in keys:
         name = (key.server_id, key.tenant)
         remaining = sorted(
-            (one for one in instances.get(key, ()) if (*name, *_instance_key(one)) > after),
+            (
+                instance
+                for instance in instances.get(key, ())
+                if (*name, *_instance_key(instance)) > after
+            ),
             key=_instance_key,
         )
         if name != after[:2]:
@@ -69,7 +73,7 @@ def _server_parts(
             status = catalog_pb2.ServerStatus(
                 server_id=key.server_id,
                 tenant=key.tenant,
-                instances=[messages.instance(one) for one in part],
+                instances=[messages.instance(instance) for instance in part],
             )
             yield (*name, *_instance_key(part[-1])), status
 
@@ -126,5 +130,5 @@ def approvals(
     found: Iterable[ApprovalRecord], start: PageStart
 ) -> tuple[list[admin_pb2.Approval], str]:
     """Return a page of approvals, newest first, and the next page's token."""
-    sources = (((f"{_MAX_NUMBER - each.number:016d}",), each) for each in found)
+    sources = (((f"{_MAX_NUMBER - record.number:016d}",), record) for record in found)
     return one_page(start, sources, messages.approval)

@@ -64,7 +64,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         excluded = workers.keys() & set(request.exclude_workers)
         # A disconnected worker that the caller cannot reach either is not waited for.
         unreached = workers.keys() & set(request.unreached_workers)
-        excluded |= {each for each in unreached if not workers[each].connected}
+        excluded |= {worker_id for worker_id in unreached if not workers[worker_id].connected}
         async with counted(self._placing, key.tenant, context, self._plane):
             outcome = await self._place(key, frozenset(excluded), wait, context)
         if self._plane.meters is not None:

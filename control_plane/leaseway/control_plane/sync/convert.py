@@ -71,7 +71,7 @@ def hello_from_proto(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
 
 def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> WorkerReport:
     return WorkerReport(
-        gained=tuple(_lease_from_proto(one, worker_id, now) for one in message.leases_gained),
+        gained=tuple(_lease_from_proto(lease, worker_id, now) for lease in message.leases_gained),
         lost=tuple(message.leases_lost),
         instances=_instances_from_proto(message.instances, worker_id)
         if message.instances_changed

@@ -105,8 +105,8 @@ def hashes_from_proto(message: sync_pb2.HeldHashes) -> Hashes:
 
 def _exposed_to_proto(exposed: Iterable[ExposedName]) -> list[sync_pb2.ExposedTool]:
     return [
-        sync_pb2.ExposedTool(original_name=one.original, name=one.name, skipped=one.skipped)
-        for one in exposed
+        sync_pb2.ExposedTool(original_name=tool.original, name=tool.name, skipped=tool.skipped)
+        for tool in exposed
     ]
 
 

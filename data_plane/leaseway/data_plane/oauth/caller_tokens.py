@@ -69,7 +69,9 @@ def check_caller_token(token: str) -> None:
     Raises:
         Fault: INVALID_REQUEST. The message does not repeat it.
     """
-    if len(token) > bounds.MAX_OAUTH_TOKEN or not all("!" <= each <= "~" for each in token):
+    if len(token) > bounds.MAX_OAUTH_TOKEN or not all(
+        "!" <= character <= "~" for character in token
+    ):
         raise Fault(
             Reason.INVALID_REQUEST,
             f"subject_token is no token: it has at most {bounds.MAX_OAUTH_TOKEN} characters, all of"

@@ -52,7 +52,9 @@ class AuthorizationError(Exception):
 
 def described(text: str) -> str:
     """Return what an authorization server says about an error, for a message."""
-    line = "".join(each if each.isprintable() else " " for each in redact(text[:2_000])).strip()
+    line = "".join(
+        character if character.isprintable() else " " for character in redact(text[:2_000])
+    ).strip()
     return line[:_MAX_DESCRIPTION].rstrip(".")
 
 

@@ -149,7 +149,7 @@ def revoke(login: Login, configured: Client) -> str | None:
         return None
     if not server.revocation_endpoint:
         return "its authorization server offers no revocation; the tokens end when they expire"
-    web = Web([each for each in (login.key.url, login.issuer) if each])
+    web = Web([url for url in (login.key.url, login.issuer) if url])
     kind = "refresh_token" if login.refresh_token else "access_token"
     form = {"token": token, "token_type_hint": kind}
     keep = hidden_tokens(token)
@@ -231,7 +231,7 @@ class _Registered(msgspec.Struct):
 def _auth_method(server: AuthorizationServer) -> str:
     methods = server.client_auth_methods
     known = ("none", "client_secret_basic", "client_secret_post")
-    return next((each for each in known if each in methods), "client_secret_basic")
+    return next((method for method in known if method in methods), "client_secret_basic")
 
 
 # In a browser of this machine.

@@ -131,7 +131,7 @@ def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
     except AuthorizationError:
         return False
     issuers = _texts((protected or {}).get("authorization_servers"))
-    return bool(issuers) and not any(issuers_match(each, issuer) for each in issuers)
+    return bool(issuers) and not any(issuers_match(named, issuer) for named in issuers)
 
 
 def _check_resource(url: str, resource: str) -> None:
@@ -290,4 +290,4 @@ def _text(value: object) -> str:
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         return ()
-    return tuple(text for each in value[:_MAX_ITEMS] if (text := _text(each)))
+    return tuple(text for item in value[:_MAX_ITEMS] if (text := _text(item)))

@@ -67,7 +67,7 @@ class Wanted:
         auth = self.auth
         resource = "" if auth.resource == NO_RESOURCE else auth.resource
         named = (self.web_url, auth.issuer, resource, auth.identity_provider)
-        return tuple(each for each in named if each)
+        return tuple(name for name in named if name)
 
 
 @dataclass(frozen=True)

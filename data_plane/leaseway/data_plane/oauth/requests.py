@@ -250,7 +250,7 @@ def _decoded(server: AuthorizationServer, response: Response) -> _Answer:
     if (
         not token
         or len(token) > bounds.MAX_OAUTH_TOKEN
-        or not all("!" <= each <= "~" for each in token)
+        or not all("!" <= character <= "~" for character in token)
     ):
         raise AuthorizationError(f"{place} answered with a token that no header may contain")
     return answer

@@ -121,7 +121,7 @@ def is_web_address(url: str) -> bool:
         parts.port  # noqa: B018 - raises if it is none
     except ValueError:
         return False
-    is_plain = all("!" <= each <= "~" for each in url)
+    is_plain = all("!" <= character <= "~" for character in url)
     return is_plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 

@@ -180,7 +180,9 @@ class _Offered:
 
     def with_arguments(self) -> PagedListing[Tool]:
         extended = [self.of_tool(tool) for tool in self.listing.items.values()]
-        changed = {each.tool.name: each.tool for each in extended if each is not None}
+        changed = {
+            extension.tool.name: extension.tool for extension in extended if extension is not None
+        }
         tools = [changed.get(item.name, item) for item in self.listing.items.values()]
         return replace(tool_listing(tools), ttl=self.listing.ttl)
 

@@ -239,7 +239,9 @@ class _Extension:
         named += required if isinstance(required, list) else []
         if self._name in named:
             raise _NotExtendable
-        if any(_may_match(each, self._name) for each in _mapping(schema, "patternProperties")):
+        if any(
+            _may_match(pattern, self._name) for pattern in _mapping(schema, "patternProperties")
+        ):
             raise _NotExtendable
 
 

@@ -104,7 +104,7 @@ def _moved(value: Any, *, is_map: bool = False) -> Any:
         is_map: Whether it is a mapping from names to schemas.
     """
     if isinstance(value, list):
-        return [_moved(each) for each in value]
+        return [_moved(item) for item in value]
     if not isinstance(value, dict):
         return value
     if is_map:

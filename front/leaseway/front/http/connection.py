@@ -408,7 +408,7 @@ class FrontConnections(dict[Any, FrontConnection]):
         if payer is None:
             return False
         oldest = list(islice(self._held[payer.holder], _OLDEST))
-        victim = next((each for each in oldest if not each.is_busy), None)
+        victim = next((connection for connection in oldest if not connection.is_busy), None)
         if victim is None and payer.at_once:
             victim = oldest[0]
         if victim is None:

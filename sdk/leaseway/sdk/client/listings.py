@@ -254,4 +254,8 @@ class AsyncListings(ABC):
         and errors are those of `list_tools`.
         """
         found = await perform(self._scope, partial(fetch_introductions, servers=servers), timeout)
-        return {each.server_id: each.instructions for each in found if each.instructions}
+        return {
+            introduction.server_id: introduction.instructions
+            for introduction in found
+            if introduction.instructions
+        }

@@ -114,7 +114,7 @@ def request(
     """
     from yarl import URL
 
-    target, origins = URL(url), [URL(each) for each in configured]
+    target, origins = URL(url), [URL(origin) for origin in configured]
     if target.scheme not in ("http", "https") or not target.host:
         raise FetchError("it is no web address")
     is_known = any(target.origin() == origin.origin() for origin in origins)

@@ -70,21 +70,21 @@ def _check(value: Any) -> None:
     while level:
         inner: list[Any] = []
         deeper = 0
-        for each in level:
-            if isinstance(each, dict):
+        for value in level:
+            if isinstance(value, dict):
                 deeper = 1
-                inner += each.values()
-                _check_texts(each)
-            elif isinstance(each, list):
+                inner += value.values()
+                _check_texts(value)
+            elif isinstance(value, list):
                 deeper = 1
-                inner += each
-            elif isinstance(each, str):
-                if not each.isascii():
-                    _check_text(each)
-            elif isinstance(each, float):
-                if not math.isfinite(each):
+                inner += value
+            elif isinstance(value, str):
+                if not value.isascii():
+                    _check_text(value)
+            elif isinstance(value, float):
+                if not math.isfinite(value):
                     raise NotPortable(_TOO_LARGE)
-            elif isinstance(each, int) and not -_MAX_NUMBER <= each <= _MAX_NUMBER:
+            elif isinstance(value, int) and not -_MAX_NUMBER <= value <= _MAX_NUMBER:
                 raise NotPortable(_TOO_LARGE)
         depth += deeper
         if depth > MAX_NESTING:

@@ -43,7 +43,7 @@ def alike(name: str, known: Collection[str]) -> list[str]:
 
 def _candidates(name: str, known: Collection[str]) -> Iterator[str]:
     """Yield names with the most similar beginnings and endings, alternately."""
-    endings = _outward(name[::-1], sorted(one[::-1] for one in known))
+    endings = _outward(name[::-1], sorted(candidate[::-1] for candidate in known))
     beginnings = _outward(name, sorted(known))
     return chain.from_iterable(
         (one, other[::-1]) for one, other in zip(beginnings, endings, strict=True)

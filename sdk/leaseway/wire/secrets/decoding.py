@@ -110,18 +110,18 @@ def _characters(match: re.Match[str]) -> Iterator[tuple[str, int, int]]:
             )
         case "bytes":
             yield from _text(
-                (int(one["hex"], 16) if one["hex"] else int(one["octal"], 8), *one.span())
-                for one in _BYTE.finditer(match.string, start, end)
+                (int(found["hex"], 16) if found["hex"] else int(found["octal"], 8), *found.span())
+                for found in _BYTE.finditer(match.string, start, end)
             )
         case "dump":
             yield from _text(
-                (int(one["hex"], 16), *one.span())
-                for one in _DUMPED.finditer(match.string, start, end)
+                (int(found["hex"], 16), *found.span())
+                for found in _DUMPED.finditer(match.string, start, end)
             )
         case _:
             yield from _text(
-                (min(int(one[0]), 255), *one.span())
-                for one in _NUMBER.finditer(match.string, start, end)
+                (min(int(found[0]), 255), *found.span())
+                for found in _NUMBER.finditer(match.string, start, end)
             )
 
 

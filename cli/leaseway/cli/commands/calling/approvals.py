@@ -51,23 +51,25 @@ def approvals(context: click.Context) -> None:
 def list_(everything: bool, as_json: bool, connection: ConnectionOptions) -> None:
     """List calls that wait for approval, newest first."""
     found = with_client(connection, methodcaller("approvals"))
-    shown = [each for each in found if everything or each.state == "waiting"]
+    shown = [approval for approval in found if everything or approval.state == "waiting"]
     if as_json:
         print_json(shown)
         return
     now = datetime.now(UTC)
     rows = [
         (
-            each.id,
-            each.state if not each.decided_by else f"{each.state} by {each.decided_by}",
-            each.tenant,
-            each.agent,
-            f"{each.server_id}:{each.tool}",
-            _listed(each),
-            each.asked_by,
-            _left(each, now),
+            approval.id,
+            approval.state
+            if not approval.decided_by
+            else f"{approval.state} by {approval.decided_by}",
+            approval.tenant,
+            approval.agent,
+            f"{approval.server_id}:{approval.tool}",
+            _listed(approval),
+            approval.asked_by,
+            _left(approval, now),
         )
-        for each in shown
+        for approval in shown
     ]
     print_table(_HEADERS, rows, "No call waits for approval.")
 

@@ -56,7 +56,7 @@ def prompts(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptio
 
     listed = with_client(connection, request)
     if as_json:
-        print_json([_prompt(each) for each in listed])
+        print_json([_prompt(prompt) for prompt in listed])
     else:
         rows = [
             (p.name, p.qualified_name, list(map(_argument, p.arguments)), _shared(p), first_line(p))
@@ -126,7 +126,7 @@ def resources(servers: tuple[str, ...], as_json: bool, connection: ConnectionOpt
     async def request(client: AsyncClient) -> tuple[ResourceList, ResourceTemplateList]:
         found = await client.list_resources(servers=list(servers) or None)
         templates = await client.list_resource_templates(servers=list(servers) or None)
-        listed_servers = {each.server_id for each in (*found, *templates)}
+        listed_servers = {item.server_id for item in (*found, *templates)}
         await check_servers(client, servers, listed_servers | set(found.pending))
         return found, templates
 

@@ -53,7 +53,9 @@ def changes_to(running: Iterable[ServerInfo], parsed: ParsedConfig) -> list[Vari
         running: All running variants, of all tenants.
         parsed: The configuration that would be loaded.
     """
-    before = {VariantKey(each.id, each.tenant): each for each in running if each.launch_hash}
+    before = {
+        VariantKey(server.id, server.tenant): server for server in running if server.launch_hash
+    }
     changes = []
     refused = {*parsed.refused, *(VariantKey(server_id) for server_id in parsed.rejected)}
     for key in sorted({*before, *parsed.servers, *refused}):

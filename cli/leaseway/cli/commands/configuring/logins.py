@@ -120,7 +120,7 @@ def logins(as_json: bool, vault: VaultPlace) -> int:
     """List the logins to remote servers, never their tokens."""
     with as_failure(VaultError):
         found, faults = LoginStore(vault).all()
-    people = [each for each in found if each.granted_at]
+    people = [login for login in found if login.granted_at]
     if as_json:
         print_json([_as_data(person) for person in people])
     else:
@@ -191,9 +191,9 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
     with as_failure(VaultError):
         found, _ = store.all(server)
         ended = [
-            each
-            for each in found
-            if (each.key.tenant, each.key.user) == (tenant, user) and each.granted_at
+            login
+            for login in found
+            if (login.key.tenant, login.key.user) == (tenant, user) and login.granted_at
         ]
         if not ended:
             raise CliFailure(f"{_whom(tenant, user)} is not logged in to the server {server}.")

@@ -108,7 +108,7 @@ async def _down(client: AsyncClient, wanted: Collection[str], *, strict: bool) -
     """Return which of the wanted servers are not up; `strict` wants all."""
     up = {server.id: server.state.is_up for server in await client.servers()}
     required = {*wanted, *(up if strict else ())}
-    return sorted(each for each in required if not up.get(each))
+    return sorted(server for server in required if not up.get(server))
 
 
 def _not_ready(

@@ -67,7 +67,9 @@ class Row:
 def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) -> list[Row]:
     """Return a row for each server, from two polls; the rates of a first poll are 0."""
     previous = (
-        {(each.incarnation, each.server_id): each for each in before.traffic} if before else {}
+        {(counts.incarnation, counts.server_id): counts for counts in before.traffic}
+        if before
+        else {}
     )
     elapsed = after.time - before.time if before else 0.0
     by_server: dict[str, list[tuple[int, int, int, int, tuple[int, ...]]]] = {}

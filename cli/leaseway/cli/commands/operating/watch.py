@@ -207,7 +207,7 @@ def _lease_text(lease: LeaseInfo) -> str:
     ]
     return (
         f"{lease.id} server {lease.server_id}, session {lease.session}, worker {lease.worker}"
-        f"{''.join(f', {each}' for each in owner)} (ttl {lease.ttl:.0f} s, age {lease.age:.0f} s)"
+        f"{''.join(f', {name}' for name in owner)} (ttl {lease.ttl:.0f} s, age {lease.age:.0f} s)"
     )
 
 

@@ -107,8 +107,8 @@ def drain(worker_id: str, wait: bool, timeout: float, connection: ConnectionOpti
 
 def _incarnation(worker_id: str, workers: list[WorkerInfo]) -> str:
     """Return the worker's incarnation: a later process may have the same id."""
-    live = (each for each in workers if each.id == worker_id and each.state != "lost")
-    return next((each.incarnation for each in live), "")
+    live = (worker for worker in workers if worker.id == worker_id and worker.state != "lost")
+    return next((worker.incarnation for worker in live), "")
 
 
 async def _wait_for_exit(client: AsyncClient, worker_id: str, incarnation: str) -> None:

@@ -102,7 +102,7 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
     native = [made for entry in entries for made in _native(entry, where, is_class)]
     if is_class and implied != "never":
         at = next(entry.at for entry in entries if entry.name in (*_OF_CLASSES, "type"))
-        native = [each for each in native if each.name != "transport"]
+        native = [entry for entry in native if entry.name != "transport"]
         native.append(transport_entry("python", at))
     elif "transport" not in names and is_implied(implied, names):
         native.append(transport_entry("stdio", entry.at))
@@ -156,16 +156,16 @@ def _with_parameters(
         variables.update(
             (made.name, made) for made in _variables(parameter, where.child(parameter))
         )
-    given = next((each for each in native if each.name == "env"), None)
+    given = next((entry for entry in native if entry.name == "env"), None)
     if given is not None and not isinstance(given.value, Table):
         return list(native)
     own = given.members if given is not None else ()
-    kept = [each for name, each in variables.items() if name not in {one.name for one in own}]
+    kept = [each for name, each in variables.items() if name not in {entry.name for entry in own}]
     if not kept:
         return list(native)
     head = parameters[0]
     env = TableEntry("env", given.at if given else head.at, Table(head.value.at, (*own, *kept)))
-    return [*(each for each in native if each is not given), env]
+    return [*(entry for entry in native if entry is not given), env]
 
 
 def _variables(parameters: TableEntry, where: Where) -> Iterator[TableEntry]:

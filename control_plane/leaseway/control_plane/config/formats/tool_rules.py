@@ -117,12 +117,12 @@ class ToolRules:
         """Return the rules of a server's native `tools`, to which others can be added."""
         rules = cls(server.name)
         tools = next((member for member in server.members if member.name == "tools"), None)
-        for each in tools.members if tools is not None else ():
-            items = each.value.items if isinstance(each.value, Items) else ()
+        for member in tools.members if tools is not None else ():
+            items = member.value.items if isinstance(member.value, Items) else ()
             leaves = [item for item in items if isinstance(item, Leaf)]
-            if each.name == "whitelist":
+            if member.name == "whitelist":
                 rules.allowed.append(leaves)
-            elif each.name == "blacklist":
+            elif member.name == "blacklist":
                 rules.denied += leaves
         if rules.allowed and rules.denied:
             raise NotUnderstood(server.at, "'tools' has a whitelist and a blacklist already")
@@ -174,7 +174,7 @@ class ToolRules:
 
     def _add_switches(self, off: list[Leaf], on: list[Leaf]) -> None:
         """Add switches of single tools or patterns; for clients, later ones override earlier."""
-        overridden = [each for each in on if _matches_any(each, off)]
+        overridden = [pattern for pattern in on if _matches_any(pattern, off)]
         if overridden:
             all_first = off[0].value == "*" and _place(off[0]) < min(map(_place, on))
             if not all_first or any(map(_is_pattern, (*on, *off[1:]))):

@@ -107,7 +107,7 @@ class KubernetesApi:
         """
         with _failures(f"list {KINDS[kind]} of the namespace {self.namespace}"):
             found = self.client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
-            resources = tuple([parse_resource(kind, each) async for each in found])
+            resources = tuple([parse_resource(kind, item) async for item in found])
             return CustomResourceList(resources, found.resourceVersion)
 
     async def changes(

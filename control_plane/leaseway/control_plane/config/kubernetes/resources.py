@@ -107,7 +107,7 @@ class _Bounded:
         if isinstance(found, Mapping):
             return {str(name): self.value(each, depth + 1) for name, each in found.items()}
         if isinstance(found, list):
-            return [self.value(each, depth + 1) for each in found]
+            return [self.value(item, depth + 1) for item in found]
         if isinstance(found, float) and not math.isfinite(found):
             return None  # not expressible in JSON
         return found if isinstance(found, str | int | float | bool) else None

@@ -77,9 +77,9 @@ def next_status(
     `before` is its last written status, `now` the time in the format of Kubernetes.
     """
     old = {
-        each["type"]: each
-        for each in before.get("conditions") or ()
-        if isinstance(each, Mapping) and "type" in each
+        condition["type"]: condition
+        for condition in before.get("conditions") or ()
+        if isinstance(condition, Mapping) and "type" in condition
     }
     given = {"Accepted": facts.accepted, "Ready": facts.ready, "Degraded": facts.degraded}
     conditions = [

@@ -83,7 +83,7 @@ class _NamespaceWatch:
                 if task.done():
                     task.result()
             if len(self._known) == len(KINDS):
-                return tuple(each for kind in KINDS for each in self._known[kind].values())
+                return tuple(resource for kind in KINDS for resource in self._known[kind].values())
             if self._failures:
                 return ResourcesUnknown(next(iter(self._failures.values())))
 

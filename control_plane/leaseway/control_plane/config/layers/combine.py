@@ -170,8 +170,8 @@ class _Declared:
 def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     """Combine documents, none of them broken, the lowest layer first; add issues to the log."""
     common = [document.document for document in documents if document.kind != "domain"]
-    defaults = [each.defaults for each in common if each.defaults.given]
-    tenants = [each.tenants for each in common if each.tenants is not None]
+    defaults = [layer.defaults for layer in common if layer.defaults.given]
+    tenants = [layer.tenants for layer in common if layer.tenants is not None]
     combination = _Combination(
         log,
         defaults[-1] if defaults else NO_DEFAULTS,

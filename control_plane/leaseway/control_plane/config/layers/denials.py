@@ -49,14 +49,14 @@ def denied_of(
     """
     patterns: list[Leaf] = []
     asked: DeniedTools | None = None
-    for each in denied:
-        whole, found = _parts(each, name)
-        if each.asks and (whole or found):
-            asked = asked or each
+    for denial in denied:
+        whole, found = _parts(denial, name)
+        if denial.asks and (whole or found):
+            asked = asked or denial
         elif whole:
             return True, [], asked
         else:
-            patterns += [Leaf(each.at, part, part) for part in found]
+            patterns += [Leaf(denial.at, part, part) for part in found]
     return False, patterns, asked
 
 
@@ -80,7 +80,7 @@ def _parts(denied: DeniedTools, name: str) -> tuple[bool, list[str]]:
             if form.startswith("mcp__") and matches(text, prefix.removesuffix("__")):
                 return True, []
             found += _rests(text, prefix)
-    unique = list(dict.fromkeys(each for each in found if each))
+    unique = list(dict.fromkeys(part for part in found if part))
     return "*" in unique, unique
 
 

@@ -90,7 +90,7 @@ def parse_sources(
         for source in sources
         if source.kind == "native" and source.path.name == ".kode.json"
     ]
-    sources += [each for each in below if not _same(each.path, sources)]
+    sources += [source for source in below if not _same(source.path, sources)]
     ordered = sorted(sources, key=lambda source: _RANK[source.kind])
     return tuple(replace(source, bare=bare) for source in ordered)
 

@@ -116,7 +116,7 @@ class Parameters:
         read = self._schemas.read(chosen.schema)
         if description and "description" not in read:
             read["description"] = description
-        is_deep = any(_style_of(each) == "deepObject" for each in chosen.encoding.values())
+        is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())
         style: Style = "json" if is_json else "deep" if is_deep else "repeat"
         self._add("body", "body", read, required, style, is_body=True)
 

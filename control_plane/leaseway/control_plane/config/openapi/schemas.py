@@ -419,7 +419,7 @@ def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:
     kind = schema.get("type")
     if isinstance(kind, str):
         return (kind,)
-    return tuple(str(each) for each in kind) if isinstance(kind, list) else ()
+    return tuple(str(name) for name in kind) if isinstance(kind, list) else ()
 
 
 def _list(value: Any) -> list[Any]:

@@ -77,9 +77,9 @@ class ServerReader:
         counted: Counter[str] = Counter()
         for item in items:
             operations = item.values() if isinstance(item, Mapping) else ()
-            for each in (item, *operations):
-                if isinstance(each, Mapping):
-                    counted.update(self._urls(each.get("servers"))[:1])
+            for part in (item, *operations):
+                if isinstance(part, Mapping):
+                    counted.update(self._urls(part.get("servers"))[:1])
         return tuple(url for url, _ in counted.most_common(1))
 
 

@@ -47,7 +47,7 @@ def _servers(document: Mapping[str, Any], schemes: Any) -> list[dict[str, Any]]:
     host, base = document.get("host"), str(document.get("basePath") or "/")
     if not isinstance(host, str) or not host:
         return [{"url": base}]
-    listed = [each for each in _list(schemes) if each in ("https", "http")] or ["https"]
+    listed = [scheme for scheme in _list(schemes) if scheme in ("https", "http")] or ["https"]
     return [{"url": f"{scheme}://{host}{base}"} for scheme in sorted(listed, reverse=True)]
 
 
@@ -98,7 +98,9 @@ def _operation(
             parameters[len(parameters)] = followed
     kept: list[Any] = []
     fields: list[Mapping[str, Any]] = []
-    consumes = [str(each) for each in _list(operation.get("consumes", document.get("consumes")))]
+    consumes = [
+        str(media_type) for media_type in _list(operation.get("consumes", document.get("consumes")))
+    ]
     for parameter in parameters.values():
         place = parameter.get("in") if isinstance(parameter, Mapping) else None
         if place == "body":

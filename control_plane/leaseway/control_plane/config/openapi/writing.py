@@ -29,7 +29,7 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     # Names have room for the prefix that most files give their servers.
     entry["http_tools"] = [_tool(tool) for tool in leave_room(imported.tools, len(f"{name}_"))]
     lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
-    lines += [f"# No tool: {each.operation}: {each.reason}." for each in imported.skipped]
+    lines += [f"# No tool: {skip.operation}: {skip.reason}." for skip in imported.skipped]
     content = {"version": 1, "servers": {name: entry}}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     return "\n".join(lines) + "\n" + text

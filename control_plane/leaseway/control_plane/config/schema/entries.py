@@ -93,11 +93,11 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
     known = [entry for entry in entries if entry.name in SERVER_KEYS]
     usable = [entry for entry in entries if not _is_misplaced(entry.name, transport)]
     values = read_table(usable, SERVER_KEYS, where, "a server")
-    _check_keys(entry, {each.name: each for each in known}, where)
+    _check_keys(entry, {member.name: member for member in known}, where)
     if values.pop("enabled", True) is False:
         where.log.failed.discard(server_id)
         return None
-    if defaults.rejected and not any(each.name == "transform" for each in known):
+    if defaults.rejected and not any(member.name == "transform" for member in known):
         message = (
             f"The server {quoted(server_id)} has no 'transform' of its own, and 'defaults' has an"
             " error; fix 'defaults' first."
@@ -112,7 +112,7 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
     values.pop("openapi", None)
     check_auth(entry, values, where)
     if transport == "builtin" and "tools" in values:
-        written = {each.name for each in known}
+        written = {member.name for member in known}
         confined = values.get("sandbox", Sandbox()).strict
         check_builtin(entry, _builtin_of(dict(values)), written, where, confined=confined)
     values.pop("domain_may", None)  # only the layers use it

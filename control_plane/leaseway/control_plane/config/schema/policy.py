@@ -114,7 +114,9 @@ def risks(node: Tree, where: Where) -> tuple[tuple[str, str], ...]:
 
 def _printable(text: str) -> str:
     """Return a message of the rules' library, which repeats characters of the expression."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
 
 
 _RULE_TEXT: Final = plain_text(longest=_MAX_RULE_LENGTH, empty=False)

@@ -124,11 +124,11 @@ image: Final = checked(worker_text(longest=MAX_IMAGE, empty=False), _image_fault
 @reader({"type": "object"})
 def pod_template(node: Tree, where: Where) -> str:
     """Read a PodTemplateSpec as JSON; the Kubernetes API checks its `spec`."""
-    unknown = [each for each in entries_of(node, where) if each.name not in _TEMPLATE_KEYS]
-    for each in unknown:
-        hint = suggestion(each.name, _TEMPLATE_KEYS)
-        message = f"{quoted(each.name)} is not a key of a pod template: {hint}"
-        where.child(each).error(each.at, IssueReason.UNKNOWN_KEY, message)
+    unknown = [member for member in entries_of(node, where) if member.name not in _TEMPLATE_KEYS]
+    for member in unknown:
+        hint = suggestion(member.name, _TEMPLATE_KEYS)
+        message = f"{quoted(member.name)} is not a key of a pod template: {hint}"
+        where.child(member).error(member.at, IssueReason.UNKNOWN_KEY, message)
     if unknown:
         raise BadValue  # already reported
     return _json_text(node, where, has_references=False)

@@ -68,7 +68,7 @@ class TableEntry:
 
     def member(self, name: str) -> Tree | None:
         """Return the value of a member, or None if there is no such member."""
-        return next((each.value for each in self.members if each.name == name), None)
+        return next((member.value for member in self.members if member.name == name), None)
 
     def with_members(self, members: Iterable[TableEntry]) -> TableEntry:
         """Return the entry of a mapping with other members."""

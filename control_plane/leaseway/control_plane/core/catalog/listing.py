@@ -77,7 +77,7 @@ class ServerListing:
                 for name, tool in self.by_name.items()
             )
             and all(
-                same_items([each.definition for each in one], [each.definition for each in another])
+                same_items([item.definition for item in one], [item.definition for item in another])
                 for one, another in (
                     (self.prompts, other.prompts),
                     (self.resources, other.resources),

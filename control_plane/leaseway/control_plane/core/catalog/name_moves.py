@@ -97,7 +97,7 @@ def _matters(move: Move, view: View) -> bool:
 
 def _exposes(server_id: str, kind: NamedKind, name: str, view: View) -> bool:
     served = view.servers.get(server_id)
-    return served is not None and any(one.name == name for one in served.names(kind))
+    return served is not None and any(exposed.name == name for exposed in served.names(kind))
 
 
 def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:

@@ -166,7 +166,7 @@ class Snapshot:
     def _asked_labels(self) -> frozenset[tuple[str, str]]:
         """All labels that servers require of workers, with their values."""
         return frozenset(
-            pair for one in self.served.values() for pair in one.spec.worker_labels.items()
+            pair for served in self.served.values() for pair in served.spec.worker_labels.items()
         )
 
     def view(self, tenant: str, agent: str = "") -> View:
@@ -282,7 +282,7 @@ def _resolve_clashes_among(granted: Mapping[str, Served]) -> dict[str, Served]:
     """Resolve name clashes again among the servers that one caller sees."""
     settled = dict(granted)
     for kind in (TOOLS, PROMPTS):
-        if not any(name.skipped for one in settled.values() for name in one.names(kind)):
+        if not any(name.skipped for variant in settled.values() for name in variant.names(kind)):
             continue
         names = {
             server_id: [(name.original, name.name) for name in one.names(kind)]

@@ -138,7 +138,7 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
     return replace(
         served,
         exposed=tuple(
-            each for each in served.exposed if policy.allows(tenant, agent, each.original)
+            name for name in served.exposed if policy.allows(tenant, agent, name.original)
         ),
         listing=replace(
             listing,
@@ -195,7 +195,7 @@ def serve(
         return good.without_clashes
     exposed = _exposed_as(good, TOOLS, skipped)
     prompts = _exposed_as(good, PROMPTS, skipped_prompts)
-    if not any(each.skipped for each in (*exposed, *prompts)):
+    if not any(name.skipped for name in (*exposed, *prompts)):
         return good.without_clashes
     return _serve_as(good, exposed, prompts)
 
@@ -238,4 +238,4 @@ def _exposed_as(
 
 
 def _encode_names(exposed: tuple[ExposedName, ...]) -> bytes:
-    return repr([(each.original, each.name, each.skipped) for each in exposed]).encode()
+    return repr([(name.original, name.name, name.skipped) for name in exposed]).encode()

@@ -35,7 +35,7 @@ def capacity_error(
     """
     if table.is_tenant_full(key.tenant):
         return _tenant_full(key.tenant)
-    limits = Counter(_limit(table, key.server_id, one, max_leases) for one in able)
+    limits = Counter(_limit(table, key.server_id, worker, max_leases) for worker in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
     message = (

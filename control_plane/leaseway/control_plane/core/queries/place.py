@@ -239,7 +239,7 @@ def no_server(
     known = list(state.visible.view(tenant).servers) + pending
     near = alike(server_id, known)
     message = f"There is no server {shown(server_id)}."
-    message += try_instead([repr(one) for one in near], "leaseway servers")
+    message += try_instead([repr(name) for name in near], "leaseway servers")
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
 

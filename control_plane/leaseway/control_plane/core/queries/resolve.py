@@ -35,7 +35,11 @@ def unknown_server(
     configuration.
     """
     listed = state.visible.view(tenant).servers
-    missing = [each for each in server_ids if each not in listed and each != ADMIN_TOOLSET]
+    missing = [
+        server_id
+        for server_id in server_ids
+        if server_id not in listed and server_id != ADMIN_TOOLSET
+    ]
     if not missing or state.servers.desired is None:
         return None
     configured = variants_of(state, tenant)
@@ -82,7 +86,9 @@ def find_name(
         if server_id not in ("", split[0]):
             return _other_server(state, tenant, view, name, server_id, kind, now)
         return _find_qualified(state, tenant, view, split, kind, now)
-    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    waiting = tuple(
+        server_id for server_id in pending_for(state, tenant) if server_id not in view.servers
+    )
     if waiting:
         return PendingServers(waiting)
     return _not_found(state, tenant, name, view.named(kind), kind)
@@ -128,7 +134,9 @@ def find_resource(
         return _too_many_templates(uri)
     if target is not None:
         return target
-    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    waiting = tuple(
+        server_id for server_id in pending_for(state, tenant) if server_id not in view.servers
+    )
     if waiting:
         return PendingServers(waiting)
     return _not_found(state, tenant, uri, view.by_uri, RESOURCES)
@@ -149,7 +157,9 @@ def _find_at(
     known = [resource.name for resource in served.readable.resources]
     near = alike(uri, known)
     message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
-    message += try_instead([shown(one, _SHOWN) for one in near], f"{RESOURCES.listing} {server_id}")
+    message += try_instead(
+        [shown(name, _SHOWN) for name in near], f"{RESOURCES.listing} {server_id}"
+    )
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
 
@@ -217,7 +227,7 @@ def _not_found(
     is_uri = kind is RESOURCES
     near = alike(name, known)
     message = f"There is no {kind.noun} {shown(name, _SHOWN)}."
-    message += try_instead([shown(one, _SHOWN) for one in near], kind.listing)
+    message += try_instead([shown(name, _SHOWN) for name in near], kind.listing)
     if is_uri:
         message += " To read a URI that no server lists, name the server."
     listed = state.visible.view(tenant).servers

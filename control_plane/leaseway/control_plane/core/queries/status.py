@@ -79,7 +79,7 @@ def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int
         wanted = set(variants_of(state, tenant).values())
     else:
         wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
-        wanted |= {VariantKey(each) for each in state.servers.rejected}
+        wanted |= {VariantKey(server_id) for server_id in state.servers.rejected}
     down = {key.server_id for key in wanted if not variant_status(state, key).is_up}
     ids = {key.server_id for key in wanted}
     return len(ids - down), len(ids)

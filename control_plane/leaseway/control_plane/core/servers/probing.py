@@ -174,7 +174,7 @@ class ProbeSchedule:
     def runs_elsewhere(self, probe_id: int, worker_id: str) -> bool:
         """Return whether a probe runs on another worker."""
         running = (job.running for job in self.jobs.values())
-        return any(one and one.id == probe_id and one.worker_id != worker_id for one in running)
+        return any(job and job.id == probe_id and job.worker_id != worker_id for job in running)
 
     def finish(self, probe_id: int) -> ProbeJob | None:
         """Return the job whose running probe has ended, or None if it was cancelled."""

@@ -152,8 +152,10 @@ class WorkerRecord:
         """Record all reported instances, including failed starts."""
         self.instances = instances
         ready = [instance for instance in instances if instance.state == "ready"]
-        self.spares = frozenset(one.launched for one in ready if one.role == "spare")
-        self.shares = frozenset(one.launched for one in ready if one.role == "shared")
+        self.spares = frozenset(instance.launched for instance in ready if instance.role == "spare")
+        self.shares = frozenset(
+            instance.launched for instance in ready if instance.role == "shared"
+        )
         usable = self.shares | self.spares
         self._failing = (
             frozenset(instance.launched for instance in instances if instance.failures) - usable

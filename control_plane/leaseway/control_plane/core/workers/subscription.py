@@ -137,7 +137,7 @@ class Subscription:
         held = self.acked.get(key)
         sent = self.pending.upserts if self.pending is not None else ()
         return (held is not None and held.launch == launch_hash) or any(
-            (one.key, one.hashes.launch) == (key, launch_hash) for one in sent
+            (upsert.key, upsert.hashes.launch) == (key, launch_hash) for upsert in sent
         )
 
     def has(self, served: Served) -> bool:

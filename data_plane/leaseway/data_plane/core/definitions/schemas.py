@@ -122,7 +122,7 @@ def _is_map(value: Any) -> bool:
 
 def _is_type(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, str) and each in TYPES for each in value)
+        return bool(value) and all(isinstance(item, str) and item in TYPES for item in value)
     return isinstance(value, str) and value in TYPES
 
 
@@ -150,7 +150,7 @@ def _is_pattern_map(value: Any) -> bool:
 
 def _are_dependencies(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        _are_items(each) or _is_list(each) for each in value.values()
+        _are_items(item) or _is_list(item) for item in value.values()
     )
 
 

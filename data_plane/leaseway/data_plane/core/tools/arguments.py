@@ -193,7 +193,7 @@ def _copied(value: Any) -> Any:
     """Return a copy of a JSON value."""
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def _limit_text(schema: dict[str, Any]) -> None:

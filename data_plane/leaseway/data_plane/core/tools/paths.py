@@ -227,8 +227,8 @@ class PathJudge:
             whole = posixpath.normpath(posixpath.join(self._base, path))
         else:
             written = posixpath.normpath(path)
-            return any(_is_below(written, each) for each in self._as_written)
-        return any(_is_below(whole, each) for each in self._allowed)
+            return any(_is_below(written, folder) for folder in self._as_written)
+        return any(_is_below(whole, folder) for folder in self._allowed)
 
     def _is_denied(self, text: str, *, certain: bool) -> bool:
         """Return whether a text names a denied path.
@@ -345,7 +345,7 @@ def _texts(
             if len(value) + len(remaining) + len(found) > MAX_VALUES:
                 return None
             if isinstance(value, list):
-                remaining.extend((each, is_path, where) for each in value)
+                remaining.extend((item, is_path, where) for item in value)
                 continue
             for name, member in value.items():
                 said = where or _shown(name)
@@ -390,7 +390,7 @@ def _names_of_paths(schema: object) -> Iterator[str]:
     while remaining:
         value, name = remaining.pop()
         if isinstance(value, list):
-            remaining.extend((each, name) for each in value)
+            remaining.extend((item, name) for item in value)
         elif isinstance(value, dict):
             if value.get("format") in _PATH_FORMATS and name:
                 yield name

@@ -194,8 +194,9 @@ class ToolPolicies:
         if not self.is_needed:
             return True
         return self.allows_all(tenant, agent) and not any(
-            one.refusal or (one.judge is not None and not one.judge.permits_uri(uri))
-            for one in self._restrictions_of(tenant, "", None, reads=True)
+            restriction.refusal
+            or (restriction.judge is not None and not restriction.judge.permits_uri(uri))
+            for restriction in self._restrictions_of(tenant, "", None, reads=True)
         )
 
     def _numbered_rules(self, name: str, *, remember: bool = True) -> tuple[CompiledRule, ...]:

@@ -148,7 +148,7 @@ class SchemaWork:
         self._steps = 0
         known: dict[tuple[int, int], float] = {}
         try:
-            return max(self._unrolled(self._root, each, known, 0) for each in range(depth + 1))
+            return max(self._unrolled(self._root, level, known, 0) for level in range(depth + 1))
         except TooMuchWork:
             return float("inf")
 
@@ -241,7 +241,7 @@ class SchemaWork:
         if depth:
             for group in self._below(schema):
                 units += max(
-                    (self._unrolled(each, depth - 1, known, nesting + 1) for each in group),
+                    (self._unrolled(schema, depth - 1, known, nesting + 1) for schema in group),
                     default=0.0,
                 )
         known[key] = units

@@ -122,7 +122,7 @@ class _Values:
             return encode_body(self._tool.body, values)
         of_body = [parameter for parameter in self._tool.parameters if parameter.position == "body"]
         is_object = bool(of_body) and self._tool.body == "json"
-        is_whole = any(each.is_body for each in of_body)
+        is_whole = any(parameter.is_body for parameter in of_body)
         return (b"{}", "application/json") if is_object and not is_whole else (None, "")
 
 

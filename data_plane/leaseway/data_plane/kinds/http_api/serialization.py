@@ -74,9 +74,9 @@ def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
             yield f"{quote_name(key)}={quoted(text)}"
     elif isinstance(value, dict) and style == "spread":
         for key, item in value.items():
-            for each in item if isinstance(item, list) else [item]:
-                if each is not None:
-                    yield f"{quote_name(key)}={quoted(text_of(each))}"
+            for part in item if isinstance(item, list) else [item]:
+                if part is not None:
+                    yield f"{quote_name(key)}={quoted(text_of(part))}"
     elif isinstance(value, list) and style in ("repeat", "spread"):
         for item in value:
             yield f"{quote_name(name)}={quoted(text_of(item))}"

@@ -78,7 +78,7 @@ class Pods:
         Raises:
             Fault: SERVER_NOT_READY with `problem` CONTAINER_ENGINE_MISSING.
         """
-        name, uid = (self._environ.get(f"LEASEWAY_POD_{each}", "") for each in ("NAME", "UID"))
+        name, uid = (self._environ.get(f"LEASEWAY_POD_{fact}", "") for fact in ("NAME", "UID"))
         try:
             if not name or not uid:
                 raise PodFailure(
@@ -281,16 +281,20 @@ def find_access(namespace: str | None) -> ApiAccess:
 
 def is_running(status: Mapping[str, Any]) -> bool:
     """Return whether the server's container runs."""
-    states = [each for each in status.get("containerStatuses") or () if each["name"] == CONTAINER]
+    states = [
+        container
+        for container in status.get("containerStatuses") or ()
+        if container["name"] == CONTAINER
+    ]
     return bool(states) and "running" in (states[0].get("state") or {})
 
 
 def waiting_reason(status: Mapping[str, Any]) -> tuple[str, str]:
     """Return why a pod does not run: a reason and a message, or two empty texts."""
-    for each in status.get("containerStatuses") or ():
-        state = each.get("state") or {}
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state") or {}
         found = state.get("waiting") or state.get("terminated")
-        if each["name"] == CONTAINER and found:
+        if container["name"] == CONTAINER and found:
             return found.get("reason") or "", (found.get("message") or "")[:500]
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

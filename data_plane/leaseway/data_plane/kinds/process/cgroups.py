@@ -52,7 +52,7 @@ def find_hierarchies(proc: Path = SELF) -> list[Hierarchy]:
         _, controllers, path = line.split(":", 2)
         places |= {name: PurePosixPath(path) for name in controllers.split(",")}
     found = (_hierarchy(line, places) for line in mounts)
-    return [each for each in found if each is not None]
+    return [group for group in found if group is not None]
 
 
 def _hierarchy(mount: str, places: dict[str, PurePosixPath]) -> Hierarchy | None:

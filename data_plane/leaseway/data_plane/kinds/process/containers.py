@@ -150,8 +150,8 @@ class Containers:
     def _find_engine(self) -> str | None:
         named = self._environ.get(ENGINE_VARIABLE)
         path = self._environ.get("PATH")
-        found = (shutil.which(each, path=path) for each in ([named] if named else _ENGINES))
-        return next((each for each in found if each is not None), None)
+        found = (shutil.which(engine, path=path) for engine in ([named] if named else _ENGINES))
+        return next((engine for engine in found if engine is not None), None)
 
     async def _sweep(self, engine: str) -> None:
         """Remove containers of dead workers on this machine whose reapers were killed, too."""
@@ -269,7 +269,7 @@ def _sandbox(sandbox: Sandbox) -> list[str]:
         argv += ["--network", "none"]
     for path in sandbox.writable_paths:
         # Unlike a volume, a mount does not create a missing folder.
-        fields = (_csv(each) for each in ("type=bind", f"source={path}", f"target={path}"))
+        fields = (_csv(field) for field in ("type=bind", f"source={path}", f"target={path}"))
         argv += ["--mount", ",".join(fields)]
     return argv
 

@@ -173,7 +173,7 @@ def kill_in_cgroup(folder: Path) -> None:
         kill.write("1")
         return  # version 2 kills the whole tree at once
     for _ in range(_ROUNDS):
-        found = [pid for each in _tree(folder) for pid in _inside(each) if pid != os.getpid()]
+        found = [pid for group in _tree(folder) for pid in _inside(group) if pid != os.getpid()]
         if not found:
             return
         _kill(found)
@@ -203,16 +203,16 @@ def _remaining_instances(folder: Path) -> list[Path]:
 
 
 def _remove_empty(folder: Path) -> None:
-    for each in _tree(folder):
+    for group in _tree(folder):
         with contextlib.suppress(OSError):
-            each.rmdir()
+            group.rmdir()
 
 
 def _tree(folder: Path) -> list[Path]:
     """Return a cgroup and all its descendants, the deepest first."""
     found = [folder]
-    for each in found:
-        found.extend(_children(each))
+    for pid in found:
+        found.extend(_children(pid))
     return found[::-1]
 
 

@@ -113,8 +113,12 @@ def other_servers_folders(
     hidden = []
     for folder in sorted(_absolute(surroundings.server_folders, environment)):
         path = Path(folder)
-        needed = any(_is_in(Path(os.path.normpath(each)), folder) for each in used)
-        if not needed and not any(_is_in(path, each) for each in own) and _is_data(path):
+        needed = any(_is_in(Path(os.path.normpath(used_path)), folder) for used_path in used)
+        if (
+            not needed
+            and not any(_is_in(path, own_folder) for own_folder in own)
+            and _is_data(path)
+        ):
             hidden.append(folder)
     return tuple(hidden)
 
