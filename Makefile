@@ -144,7 +144,9 @@ npm-servers:
 conformance: .venv/dev.stamp conformance-suite
 	$(BIN)/python -m pytest tests/conformance -rP $(PYTEST_ARGS)
 
-# The same for the official conformance suite and for third-party MCP clients.
+# The same for the official conformance suite, for third-party MCP clients and, if there is Go, for
+# the everything server of the Go SDK.
+GO_EVERYTHING := github.com/modelcontextprotocol/go-sdk/conformance/everything-server@v1.8.0
 conformance-suite:
 	@if command -v npm >/dev/null; then \
 	  test .build/conformance/stamp -nt tools/conformance.json -a \
@@ -154,6 +156,8 @@ conformance-suite:
 	      --requirement tools/conformance.txt && \
 	    cp tools/conformance.json .build/conformance/package.json && \
 	    (cd .build/conformance && npm install --no-audit --no-fund --loglevel=error) && \
+	    { ! command -v go >/dev/null || GOBIN=$(CURDIR)/.build/conformance/bin go install \
+	      $(GO_EVERYTHING); } && \
 	    touch .build/conformance/stamp; } || \
 	  echo "make: the conformance suite could not be installed, so its tests cannot run." >&2; \
 	else \

@@ -13,7 +13,7 @@ from leaseway.front.messages import (
     CallParams,
     JsonRpcError,
     error_message,
-    modern_capabilities,
+    modern_client,
     object_params,
     parse_message,
     parse_params,
@@ -108,7 +108,7 @@ def test_a_cancellation_has_the_id_as_json_and_a_bounded_reason(
     assert read_cancellation(parse_message(line)) == expected
 
 
-@pytest.mark.parametrize("read", [lambda m: parse_params(m, CallParams), modern_capabilities])
+@pytest.mark.parametrize("read", [lambda m: parse_params(m, CallParams), modern_client])
 def test_params_of_too_many_values_are_refused_before_they_are_decoded(read: Any) -> None:
     many = {"_meta": {"a": [{}] * 60_000}, "name": "x"}
     message = parse_message(

@@ -18,7 +18,7 @@ PUBLIC = """
 IntroductionList McpRequest PlacedCall RegistryVersion RelayEvents ServerIntroduction
 ServerRequest SessionEnds ToolIndex call_placed call_tool leave_leases list_introductions
 own_request prompt_completion prompt_request read_request send_request share_session_ends
-template_completion watch_registry
+speak_for template_completion watch_registry
 """
 
 

@@ -1,6 +1,7 @@
 """The server for the official conformance suite, on the official package.
 
-Over streamable HTTP on a free port, which it prints; with `--stdio` over stdin and stdout.
+Over streamable HTTP on the given port, or on a free one, and prints it; with `--stdio` over stdin
+and stdout.
 """
 
 import asyncio
@@ -537,7 +538,7 @@ def over_http():
 
     app = Starlette(routes=[Mount("/", inner)], lifespan=lifespan)
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.bind(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0))
     listener.listen(128)
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)

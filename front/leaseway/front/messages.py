@@ -12,6 +12,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 from leaseway.front.handshake import BATCH_VERSION
 from leaseway.wire import bounds
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.portable_json import has_many_values
 
 ABSENT: Final = msgspec.Raw()
@@ -297,8 +298,8 @@ def object_params(message: Message) -> dict[str, Any] | None:
     return params if isinstance(params, dict) else None
 
 
-def modern_capabilities(message: Message, headers: Mapping[str, str] | None = None) -> object:
-    """Return the client capabilities in a modern request's `_meta`.
+def modern_client(message: Message, headers: Mapping[str, str] | None = None) -> McpClient:
+    """Return what a modern request's `_meta` declares about its client.
 
     Raises:
         JsonRpcError: The `_meta` is incomplete, does not match the headers, or has an unsupported
@@ -309,7 +310,13 @@ def modern_capabilities(message: Message, headers: Mapping[str, str] | None = No
     route = classify_inbound_request(request, headers=headers)
     if isinstance(route, InboundLadderRejection):
         raise rejection_error(route)
-    return route.client_capabilities
+    return McpClient(route.protocol_version, route.client_capabilities, route.client_info)
+
+
+@functools.cache
+def unknown_client(version: str) -> bytes:
+    """Return what is known of a client without a session, by its version with `initialize`."""
+    return McpClient(version, {}).encoded
 
 
 def rejection_error(rejection: InboundLadderRejection) -> JsonRpcError:

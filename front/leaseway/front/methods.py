@@ -268,11 +268,13 @@ class Methods:
         tool = await self.tool(params.name, request.scope)
         offer = self._offer if request.offers_sessions else None
         if tool is None and offer is not None and (own_tool := handle_tool(params.name)):
-            call_handle_tool = acquire if own_tool == ACQUIRE else release
             carried, client = request.carried, client_name(request.meta, request.carried)
-            result_json = await call_handle_tool(
-                carried.sessions, carried.handle, request.scope, client, arguments
-            )
+            where = (carried.sessions, carried.handle, request.scope)
+            if own_tool == ACQUIRE:
+                declared = request.listener.mcp_client
+                result_json = await acquire(*where, client, arguments, declared)
+            else:
+                result_json = await release(*where, arguments)
             return adapt_result(result_json, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self.catalog.fresh("tools", request.scope)).items.get((params.name,))

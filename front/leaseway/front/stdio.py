@@ -23,9 +23,9 @@ from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.listening import changed_notification
-from leaseway.front.calling.live_session import ClientRequests, LiveSession, answered_methods
+from leaseway.front.calling.live_session import ClientRequests, LiveSession
 from leaseway.front.calling.requests import Request
-from leaseway.front.calling.sealing import Owner, SealedSession, Sealer, input_capabilities
+from leaseway.front.calling.sealing import Owner, SealedSession, Sealer
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.handshake import (
@@ -44,7 +44,7 @@ from leaseway.front.messages import (
     encode,
     error_message,
     is_batch,
-    modern_capabilities,
+    modern_client,
     object_params,
     parse_batch,
     parse_message,
@@ -53,6 +53,7 @@ from leaseway.front.messages import (
 )
 from leaseway.front.methods import Methods
 from leaseway.wire.bounds import MIB
+from leaseway.wire.mcp_client import McpClient
 
 _MAX_REQUESTS: Final = 256
 """In-flight requests; at the limit, reading stops until one has ended."""
@@ -98,7 +99,7 @@ class StdioFront:
         self._drain = drain or Drain()
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
         self._writer = _StdoutWriter(handshake.target)
-        self._live = self._session({})
+        self._live = self._session(McpClient("", {}))
         self._sessions = SessionTable(
             methods.client,
             Sealer(None, "mcp session"),
@@ -152,9 +153,16 @@ class StdioFront:
         await self._drain.started.wait()
         await self._drain.wait_for_requests(self._tasks.__len__)
 
-    def _session(self, capabilities: object) -> LiveSession:
-        known = input_capabilities(capabilities)
-        sealed = SealedSession(self._key, self._tenant, self._scope, "", known, 0.0)
+    def _session(self, client: McpClient) -> LiveSession:
+        sealed = SealedSession(
+            key=self._key,
+            tenant=self._tenant,
+            scope=self._scope,
+            version=client.version,
+            capabilities=client.capabilities,
+            expires=0.0,
+            info=client.info,
+        )
         sdk = self._methods.client.session(self._key, idle=math.inf)
         return LiveSession(sealed, "", sdk, self._push)
 
@@ -229,8 +237,9 @@ class StdioFront:
             self._writer.write(error_message(message.request_id, error))
             return
         await self._live.stop()
-        self._live = self._session(params.get("capabilities"))
         version = negotiate_version(params.get("protocolVersion"))
+        client = McpClient(version, params.get("capabilities"), params.get("clientInfo"))
+        self._live = self._session(client)
         self._version, self._is_modern = version, False
         if not is_answered:
             await asyncio.to_thread(self._handshake.wait_instructed)
@@ -266,7 +275,9 @@ class StdioFront:
     ) -> Request:
         if modern:
             self._is_modern = True
-            listener.answers = answered_methods(modern_capabilities(message))
+            client = modern_client(message)
+            listener.answers = client.answers
+            listener.mcp_client = client.encoded
             listener.passes_input = True
             handle = self._session_from_handle(message)
             carried = Carried(self._sessions, live, handle)
@@ -275,6 +286,7 @@ class StdioFront:
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         listener.log_level = live.log_level
         listener.answers = live.answers
+        listener.mcp_client = live.client.encoded
         listener.ask_through(ClientRequests(live, self._writer.write))
         carried = Carried(self._sessions, live)
         return Request(message, listener, False, self._scope, carried)

@@ -58,6 +58,7 @@ __all__ = [
     "read_request",
     "send_request",
     "share_session_ends",
+    "speak_for",
     "template_completion",
     "watch_registry",
 ]
@@ -83,6 +84,7 @@ class RelayEvents(CallEvents):
         input: Answers to such a result, as a JSON object with `inputResponses` and `requestState`,
             or empty.
         meta: Members for the request's `_meta`, as a JSON object, or empty.
+        mcp_client: The MCP client that the call is for, as `McpClient.encoded`, or empty.
         lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
         deadline: When the call fails, in the event loop's time; set at each try.
         cancel_reason: What the server is told if the call's task is cancelled.
@@ -313,6 +315,17 @@ def own_request(
         on_answer(answer.result)
 
     return ServerRequest(execution_pb2.Ask(ask_id=ask_id, method=method, params=params), send)
+
+
+def speak_for(session: AsyncSession, mcp_client: bytes) -> None:
+    """Set the MCP client for which a session acquires leases without a call.
+
+    Args:
+        session: The session.
+        mcp_client: The client, as `McpClient.encoded`, or empty for none.
+    """
+    runtime, key = session._scope()
+    runtime.leases.set_mcp_client(key, mcp_client)
 
 
 async def leave_leases(session: AsyncSession, keep: float) -> None:

@@ -261,6 +261,7 @@ class Call(_message.Message):
     EXPECTED_LEASE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
+    MCP_CLIENT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Identifies the call on its stream. Chosen by the caller, never zero, never reused."""
     server_id: _builtins.str
@@ -332,6 +333,11 @@ class Call(_message.Message):
     """The OAuth token of whoever the call is for, at servers that exchange it for one of their own.
     Empty means the token that the caller is authenticated with, if it is one. Never logged.
     """
+    mcp_client: _builtins.bytes
+    """The MCP client that the caller speaks for: a JSON object of at most 2 KiB with its protocol
+    `version`, its `capabilities` and its clientInfo (`info`). The server gets the capabilities, and
+    on a lease the rest, too. Empty means that the caller is no gateway.
+    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Server requests that the caller answers: `elicitation/create`, `sampling/createMessage`,
@@ -371,10 +377,11 @@ class Call(_message.Message):
         expected_lease: _builtins.str = ...,
         user: _builtins.str = ...,
         subject_token: _builtins.str = ...,
+        mcp_client: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "user", b"user", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "mcp_client", b"mcp_client", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "user", b"user", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

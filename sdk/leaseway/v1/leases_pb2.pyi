@@ -353,6 +353,7 @@ class AcquireLeaseRequest(_message.Message):
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     ACQUIRER_FIELD_NUMBER: _builtins.int
     SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
+    MCP_CLIENT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -367,6 +368,8 @@ class AcquireLeaseRequest(_message.Message):
     """
     subject_token: _builtins.str
     """As in Call."""
+    mcp_client: _builtins.bytes
+    """The MCP client that the caller speaks for, as in Call."""
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -386,10 +389,11 @@ class AcquireLeaseRequest(_message.Message):
         registry_version: _builtins.int = ...,
         acquirer: _builtins.str = ...,
         subject_token: _builtins.str = ...,
+        mcp_client: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "mcp_client", b"mcp_client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -123,6 +123,8 @@ MAX_ASK: Final = BATCH_SIZE
 
 MAX_META: Final = 16 * 1024
 """The caller's part of a call's `_meta`."""
+MAX_CLIENT: Final = 2 * 1024
+"""What an MCP client declares about itself; session ids of a front contain it."""
 
 STDERR_LINES: Final = 100
 STDERR_LINE_BYTES: Final = 4 * KIB

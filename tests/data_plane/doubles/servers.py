@@ -15,6 +15,7 @@ from mcp_types import METHOD_NOT_FOUND
 from tests.specs import part
 
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
@@ -68,6 +69,7 @@ class MemoryServers:
     warnings: tuple[tuple[str, str], ...] = ()
     prompts_resources: ListedPromptsResources = NO_PROMPTS_RESOURCES
     vault: Vault = NO_VAULT
+    speaks_both_eras: bool = False
     opened: list[MemoryInstance] = field(default_factory=list)
 
     def __call__(
@@ -78,11 +80,15 @@ class MemoryServers:
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
     ) -> MemoryInstance:
         """Open an instance without starting it."""
         instance = MemoryInstance(self, spec, len(self.opened) + 1, listener)
         instance.resolved_values = resolved_values
         instance.names = names
+        instance.greeting = greeting
+        if self.speaks_both_eras:
+            instance.protocol_version = "2025-11-25" if greeting.is_legacy else "2026-07-28"
         self.opened.append(instance)
         return instance
 
@@ -217,6 +223,7 @@ class MemoryInstance:
         followed: Open subscriptions.
         resolved_values: What its references resolved to at the start.
         names: The names of the lease that it was opened for; None for a spare or a probe.
+        greeting: How it introduces itself.
     """
 
     def __init__(
@@ -234,6 +241,7 @@ class MemoryInstance:
         self.followed: list[MemoryFollower] = []
         self.resolved_values: ResolvedValues | None = None
         self.names: LeaseNames | None = None
+        self.greeting = COMMON
         self.warnings = servers.warnings
         self.stderr = MemoryStderr()
         self.late_replies = 0

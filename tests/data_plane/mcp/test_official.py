@@ -17,9 +17,10 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
+from mcp_types import CLIENT_CAPABILITIES_META_KEY
 from tests.data_plane.mcp.conftest import Bench
 
-from leaseway.data_plane.mcp.protocol.features.handshake import CLIENT_INFO
+from leaseway.data_plane.mcp.protocol.messages.client_meta import CLIENT_INFO
 from leaseway.spec.model import Value
 from leaseway.wire.messages.mcp import Introduction
 
@@ -54,12 +55,16 @@ async def test_the_official_http_server_may_answer_with_json(
 def comparable(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rename request ids in order of their first use; remove capabilities.
 
-    Our client announces the server requests that it answers; the official one here has none.
+    Our client announces the server requests that it answers, and lists what any caller may call;
+    the official one here has none.
     """
     names: dict[Any, str] = {}
     for message in messages:
         if message.get("method") == "initialize":
             message["params"].pop("capabilities")
+        if message.get("method") == "tools/list":
+            meta = message.get("params", {}).get("_meta", {})
+            meta.pop(CLIENT_CAPABILITIES_META_KEY, None)
         if "id" in message:
             message["id"] = names.setdefault(message["id"], f"id {len(names)}")
     return messages

@@ -8,7 +8,6 @@ from leaseway.front.calling.sealing import (
     InvalidSessionId,
     SealedSession,
     Sealer,
-    input_capabilities,
 )
 
 SESSION = SealedSession("mcp-1", "acme", "files", "2025-11-25", {"roots": {}}, 1000.0)
@@ -43,13 +42,3 @@ def test_another_key_another_purpose_and_an_expired_id_are_rejected(
 def test_text_that_was_never_sealed_is_rejected(text: str) -> None:
     with pytest.raises(InvalidSessionId):
         Sealer("secret", "session").open(text, 0.0)
-
-
-def test_an_id_keeps_only_the_capabilities_for_server_requests() -> None:
-    capabilities = {
-        "elicitation": {"form": {"x": "y" * 9999}},
-        "roots": {},
-        "sampling": 7,
-        "more": {},
-    }
-    assert input_capabilities(capabilities) == {"elicitation": {"form": {}}, "roots": {}}

@@ -51,6 +51,7 @@ class CallAdmission:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._clients = pool.context.clients
         self.usage = TenantUsage()
         self._loop = asyncio.get_running_loop()
 
@@ -68,6 +69,7 @@ class CallAdmission:
         active.generation = generation = self._pool.resolve(
             call.server_id, tenant, call.agent, call.user, call.subject_token
         )
+        active.client = self._clients.find(call.mcp_client)
         variant = generation.variant
         toolset = variant.toolset
         if call.method:
@@ -204,6 +206,8 @@ def _other_values(active: ActiveCall) -> dict[str, Any]:
         values["_meta"] = parse_meta(call.meta)
     if call.input:
         values["input"] = parse_arguments(call.input)
+    if active.client is not None:
+        values["client"] = {"info": active.client.info, **active.client.capabilities}
     return values
 
 

@@ -33,6 +33,7 @@ from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
 from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -285,6 +286,7 @@ class ActiveCall:
         sent_at: When the call was sent to the server, as `time.perf_counter` counts.
         arrived_at: When it arrived, on the same clock.
         started_at: The same; 0 if the call is not remembered.
+        client: The MCP client that the caller speaks for, once it is admitted, or None.
         marks: Waits and other phases with their start times, or None if there were none.
     """
 
@@ -318,6 +320,7 @@ class ActiveCall:
     arrived_at: float = 0.0
     started_at: float = 0.0
     marks: list[tuple[str, float]] | None = None
+    client: McpClient | None = None
 
     def event(self, name: str) -> None:
         """Add an event to the call's span, and to the record of the call."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -207,6 +208,7 @@ class OpenInstance(Protocol):
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
     ) -> InstancePort:
         """Create an instance.
 
@@ -216,4 +218,5 @@ class OpenInstance(Protocol):
             known_version: The protocol version of another instance of the same server, or empty.
             resolved_values: The resolved configuration, or None to resolve it at the start.
             names: The names of its lease, or None if it is for no lease yet.
+            greeting: How it introduces itself to its server.
         """

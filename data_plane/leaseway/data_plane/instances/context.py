@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import Background
+from leaseway.data_plane.core.calls.clients import McpClients
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.instances.events import InstanceEvents
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -129,3 +130,4 @@ class WorkerContext:
     events: InstanceEvents = field(default_factory=InstanceEvents)
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)
+    clients: McpClients = field(default_factory=McpClients)

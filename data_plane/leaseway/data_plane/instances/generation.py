@@ -13,12 +13,14 @@ from typing import Final, assert_never
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.desired_state import HeldVariant
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
     idle_deadline,
     target_spares,
 )
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL, sentence
+from leaseway.data_plane.instances.companion import LegacyCompanion
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.instance_set import InstanceSet
@@ -61,6 +63,7 @@ class Generation(InstanceOwner):
         self.supervisor = SharedSupervisor(
             self.instances, context, self._replace_predecessor, self._report_failed_change
         )
+        self._companion = LegacyCompanion(self.instances, context)
         self._spares = Spares(self.instances, context)
         self._expiry_alarm = Alarm(self._expire_leases)
 
@@ -139,6 +142,29 @@ class Generation(InstanceOwner):
         """
         return self.shared_for(tool) or await self.supervisor.wait()
 
+    def legacy_for(self, live: LiveInstance, tool: str) -> LiveInstance | None:
+        """Return the started instance for a shared call of a client of the older era.
+
+        Args:
+            live: The instance for all other calls, which is of the modern era.
+            tool: The tool's name; empty for prompts and resources.
+
+        Returns:
+            None to wait for one of its era. `live`, if there can be none, or if it lacks the tool.
+        """
+        if live.owner is not self:  # it is the older generation's
+            return live
+        companion = self._companion.live
+        if companion is not None:
+            return companion if companion.has(self.variant.toolset, tool) else live
+        return None if self._companion.is_possible else live
+
+    async def wait_for_legacy(self, live: LiveInstance, tool: str) -> LiveInstance:
+        """Like `legacy_for`, but wait for a start in progress, for a while."""
+        if self.legacy_for(live, tool) is None:
+            await self._companion.wait()
+        return self.legacy_for(live, tool) or live
+
     def adopt(self, live: LiveInstance) -> None:
         """Use an instance that a probe started, as the shared one or as a spare.
 
@@ -184,6 +210,7 @@ class Generation(InstanceOwner):
         if variant.spec.starts_eagerly and not before.starts_eagerly:
             self.start()
         self.supervisor.reconcile()
+        self._companion.reconcile()
         self._spares.reconcile()
         self._expire_leases()
 
@@ -223,8 +250,8 @@ class Generation(InstanceOwner):
             live: The instance, which reported that its lists changed.
             failure: Why it could not be listed again, if it could not.
         """
-        if self.draining or live.closed.is_set():
-            return  # nothing would clear the warning
+        if self.draining or live.closed.is_set() or not live.is_typical:
+            return  # nothing would clear the warning, or it lists what its client may see
         if failure is not None:
             self.problems.report_changed_lists(f"could not be read: {failure.message}")
         elif live.serves_other(self.variant.toolset):
@@ -253,7 +280,7 @@ class Generation(InstanceOwner):
             )
 
     async def acquire_for_lease(
-        self, lease_id: str, names: LeaseNames | None = None
+        self, lease_id: str, names: LeaseNames | None = None, greeting: Greeting = COMMON
     ) -> tuple[LiveInstance, Generation]:
         """Return an instance for a lease, a spare or a new one, and the generation that owns it.
 
@@ -266,8 +293,8 @@ class Generation(InstanceOwner):
         failure = self.instances.last_fault
         try:
             if failure is None or self.predecessor is None:
-                live = await self._spare_for(lease_id)
-                return live or await self._start_for_lease(lease_id, names), self
+                live = await self._spare_for(lease_id, greeting)
+                return live or await self._start_for_lease(lease_id, names, greeting), self
         except Fault as fault:
             if self.predecessor is None or fault.reason is Reason.CAPACITY:
                 raise
@@ -276,17 +303,21 @@ class Generation(InstanceOwner):
             self._spares.reconcile()
             self._expire_leases()
         self._report_failed_change(failure)
-        return await self.predecessor.acquire_for_lease(lease_id, names)
+        return await self.predecessor.acquire_for_lease(lease_id, names, greeting)
 
-    async def _spare_for(self, lease_id: str) -> LiveInstance | None:
-        return None if self.variant.spec.needs_holder else await self._spares.acquire(lease_id)
+    async def _spare_for(self, lease_id: str, greeting: Greeting) -> LiveInstance | None:
+        if self.variant.spec.needs_holder:
+            return None
+        return await self._spares.acquire(lease_id, greeting)
 
-    async def _start_for_lease(self, lease_id: str, names: LeaseNames | None) -> LiveInstance:
+    async def _start_for_lease(
+        self, lease_id: str, names: LeaseNames | None, greeting: Greeting
+    ) -> LiveInstance:
         if not self.instances.circuit_breaker.allows_start(self._loop.time()):
             raise self.instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
         self._context.instances.make_room(self.key.server_id, limit)
-        live = self.instances.open(lease_id, names)
+        live = self.instances.open(lease_id, names, greeting)
         await self.instances.start(live)
         return live
 
@@ -323,6 +354,7 @@ class Generation(InstanceOwner):
         """Close spares now and the shared instance after its last call; start nothing new."""
         self.instances.draining = True
         self.supervisor.stop()
+        self._companion.stop()
         self._spares.stop()
         for live in self.instances:
             if not live.lease_id:
@@ -344,6 +376,7 @@ class Generation(InstanceOwner):
         """Close every instance."""
         self.instances.draining = True
         self.supervisor.stop()
+        self._companion.stop()
         self._spares.stop()
         self._expiry_alarm.clear()
         closing = [self.instances.discard(live) for live in self.instances]
@@ -359,6 +392,7 @@ class Generation(InstanceOwner):
             return
         match end.role:
             case Role.SHARED:
+                self._companion.handle_end(end.live)
                 self.supervisor.handle_crash(end.live, end.cause)
             case Role.SPARE:
                 self._spares.handle_crash(end.live, end.cause)

@@ -9,6 +9,7 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
@@ -124,7 +125,12 @@ class InstanceSet:
         self._add(live)
         self._start_succeeded(live)
 
-    def open(self, lease_id: str = "", names: LeaseNames | None = None) -> LiveInstance:
+    def open(
+        self,
+        lease_id: str = "",
+        names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
+    ) -> LiveInstance:
         """Add a new instance, for a lease with its names or for none; `start` starts it."""
         live = LiveInstance(
             self._context.open_instance,
@@ -134,6 +140,7 @@ class InstanceSet:
             self.resolved_values,
             self._context.meters,
             names,
+            greeting,
         )
         live.lease_id = lease_id
         self._add(live)
@@ -155,6 +162,21 @@ class InstanceSet:
         finally:
             self.resolved_values = self.resolved_values or live.instance.resolved_values
         self._start_succeeded(live)
+
+    async def start_companion(self, live: LiveInstance) -> None:
+        """Start an instance whose failure matters to nobody: another one can take its calls.
+
+        Raises:
+            Fault: It did not start; nothing is reported, and the circuit breaker does not count it.
+        """
+        try:
+            await live.start()
+        except BaseException:
+            self.remove(live, "did not start")
+            raise
+        self._context.events.started.emit(live, False)
+        live.compare(self.variant.toolset)
+        self._context.reports.mark_instances_changed()
 
     def _add(self, live: LiveInstance) -> None:
         self._all[live.instance.id] = live

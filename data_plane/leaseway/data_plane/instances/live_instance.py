@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from leaseway.data_plane.core.calls.turns import CallTurns
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_modern
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -61,6 +62,8 @@ class LiveInstance:
         idle_since: When its last call ended, or it was assigned to a lease.
         closed: Set when it has ended.
         fault: Why it ended by itself, if known.
+        greeting: How it introduces itself to its server.
+        is_modern: Whether its server needs no handshake; False before it is ready.
     """
 
     __slots__ = (
@@ -74,8 +77,10 @@ class LiveInstance:
         "draining",
         "fault",
         "followers",
+        "greeting",
         "idle_since",
         "instance",
+        "is_modern",
         "lease_id",
         "overdue",
         "owner",
@@ -94,7 +99,10 @@ class LiveInstance:
         resolved_values: ResolvedValues | None = None,
         meters: WorkerMeters | None = None,
         names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
     ) -> None:
+        self.greeting = greeting
+        self.is_modern = False
         self.spec = spec
         self.owner = owner
         self.calls = 0
@@ -119,11 +127,24 @@ class LiveInstance:
             known_version=known_version,
             resolved_values=resolved_values,
             names=names,
+            greeting=greeting,
         )
 
     @property
     def is_ready(self) -> bool:
         return self.instance.state == "ready"
+
+    @property
+    def is_typical(self) -> bool:
+        """Whether it should list what the registry records, and not what one client may see."""
+        return self.greeting is COMMON
+
+    @property
+    def unexplained(self) -> frozenset[str]:
+        """The differing tools that its greeting does not explain: a client may see fewer."""
+        if self.is_typical or not self.differing:
+            return self.differing
+        return self.differing.intersection(self.instance.tools)
 
     @property
     def times(self) -> InstanceTimes:
@@ -154,6 +175,7 @@ class LiveInstance:
         if self.closed.is_set():  # it ended before this task ran again
             raise self.fault or ended_by_itself(self.spec)
         self.up_since = self.idle_since = self._loop.time()
+        self.is_modern = is_modern(self.instance.protocol_version)
 
     def compare(self, toolset: CompiledToolset) -> None:
         """Compare the instance's tools with the contract (design.md#reload)."""
@@ -203,6 +225,13 @@ class LiveInstance:
         return head
 
     def _tool_differs(self, tool: str) -> Fault:
+        if tool not in self.unexplained:
+            return Fault(
+                Reason.TOOL_DIFFERS,
+                f"Server {self.spec.key} does not offer its tool {tool} to an MCP client with the "
+                "capabilities and the protocol version that this one has declared.",
+                metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
+            )
         return Fault(
             Reason.TOOL_DIFFERS,
             f"Tool {tool} of server {self.spec.key} is missing in this instance, or its definition "

@@ -140,17 +140,18 @@ class ServerProblems:
         See design.md#reload.
         """
         if _TOOLS_CHANGED in self._open and not any(
-            other.is_ready and other.serves_other(toolset) for other in instances
+            other.is_ready and other.is_typical and other.serves_other(toolset)
+            for other in instances
         ):
             self.clear(_TOOLS_CHANGED)
-        if live.differing:
-            differences = describe_differences(live.differing, live.instance.tools)
+        if live.unexplained:
+            differences = describe_differences(live.unexplained, live.instance.tools)
             self.report(
                 _TOOL_DIFFERS,
                 f"It has other tools than the listed ones: {differences}. Calls of them are "
                 f"rejected there. Install the same server on all workers. {self.place}",
             )
-        elif not any(other.differing for other in instances):
+        elif not any(other.unexplained for other in instances):
             self.clear(_TOOL_DIFFERS)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, suits
 from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
     plan_spares,
@@ -37,6 +38,9 @@ class _SpareStart:
 class Spares:
     """Keeps the spares of one generation at their target, if there is room; one start at a time.
 
+    A handshake names the client, so that a spare for another client cannot be leased: spares greet
+    their server for the client of the newest lease.
+
     `reconcile` runs after every change and on an alarm.
 
     Args:
@@ -52,6 +56,7 @@ class Spares:
         self._ready: list[LiveInstance] = []
         self._starting: _SpareStart | None = None
         self._running = False
+        self._greeting = COMMON
 
     def start(self) -> None:
         """Keep spares from now on."""
@@ -64,12 +69,17 @@ class Spares:
         """Hold an instance that a probe started."""
         self._ready.append(live)
 
-    async def acquire(self, lease_id: str) -> LiveInstance | None:
+    async def acquire(self, lease_id: str, greeting: Greeting = COMMON) -> LiveInstance | None:
         """Return a spare for a lease, waiting for one that is starting; None if there is none.
+
+        Args:
+            lease_id: The lease.
+            greeting: How its instance has to have greeted the server.
 
         Raises:
             Fault: The awaited spare did not start.
         """
+        self._greeting = greeting
         live = self._find_usable()
         if live is not None:
             self._ready.remove(live)
@@ -77,8 +87,11 @@ class Spares:
             self._context.reports.mark_instances_changed()
             self._loop.call_later(_REPLACE_DELAY, self.reconcile)
             return live
-        if self._starting is not None and self._starting.claim is None:
-            return await self._claim(self._starting, lease_id)
+        start = self._starting
+        if start is not None and start.claim is None and start.live.greeting == greeting:
+            return await self._claim(start, lease_id)
+        if self._ready:  # greeted for other clients: the newest is more likely to come again
+            self._close(self._ready[0])
         return None
 
     def _find_usable(self) -> LiveInstance | None:
@@ -86,6 +99,8 @@ class Spares:
         for live in tuple(self._ready):
             if not live.is_ready or live.suspect:
                 continue  # it is about to end, or its tools are being listed again
+            if not suits(live.greeting, live.instance.protocol_version, self._greeting):
+                continue
             if self._instances.is_outdated(live) or now >= age_deadline(policy, live.times):
                 self._close(live)
             else:
@@ -160,7 +175,7 @@ class Spares:
         self._instances.discard(live)
 
     def _start_spare(self) -> None:
-        self._starting = start = _SpareStart(self._instances.open())
+        self._starting = start = _SpareStart(self._instances.open(greeting=self._greeting))
         start.task = self._context.background.spawn(
             self._run_start(start), f"start a spare of server {self._instances.key}"
         )

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping
 from functools import partial
 
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.container import opener as container
@@ -60,6 +61,7 @@ class Opener:
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
     ) -> InstancePort:
         opening = Opening(
             instance_id=f"{self._worker_id}-{spec.key.server_id}-{next(self._numbers)}",
@@ -68,6 +70,7 @@ class Opener:
             known_version=known_version,
             resolved_values=resolved_values,
             names=names,
+            greeting=greeting,
         )
         return self._openers[type(spec.part)](spec, self._host, opening)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.host import Host
@@ -31,6 +32,7 @@ class Opening:
         resolved_values: The resolved configuration, or None to resolve it at the start.
         names: The names of its lease, or None if it is for no lease yet.
         patience: How long an MCP server may be silent, or None for the default.
+        greeting: How an MCP client introduces itself to its server.
     """
 
     instance_id: str
@@ -40,6 +42,7 @@ class Opening:
     resolved_values: ResolvedValues | None = None
     names: LeaseNames | None = None
     patience: Patience | None = None
+    greeting: Greeting = COMMON
 
 
 OpenKind = Callable[[ServerSpec, Host, Opening], InstancePort]
@@ -69,4 +72,5 @@ def open_mcp(
         resolved_values=opening.resolved_values,
         names=opening.names,
         patience=opening.patience,
+        greeting=opening.greeting,
     )

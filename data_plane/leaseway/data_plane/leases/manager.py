@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.background import Alarm
+from leaseway.data_plane.core.instances.greeting import Greeting
 from leaseway.data_plane.core.leases.errors import (
     capacity_error,
     lease_ended,
@@ -28,6 +29,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_lease_ttl
@@ -176,6 +178,7 @@ class WorkerLeaseManager:
         subject_token: str = "",
         acquirer: str = "",
         ttl: float = LEASE_TTL,
+        client: McpClient | None = None,
     ) -> tuple[WorkerLease, bool]:
         """Return the lease of a key, its instance started, and whether the lease is new.
 
@@ -186,6 +189,7 @@ class WorkerLeaseManager:
             subject_token: The token of whoever it calls for, or empty.
             acquirer: The name of the client, or empty.
             ttl: The requested time to live in seconds.
+            client: The MCP client for which a new instance greets its server, or None.
 
         Raises:
             Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
@@ -195,7 +199,9 @@ class WorkerLeaseManager:
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent, user=user)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created, starting = self._grant(key, agent, user, subject_token, acquirer, ttl)
+            lease, created, starting = self._grant(
+                key, agent, user, subject_token, acquirer, ttl, Greeting.of(client)
+            )
             if starting is not None:
                 await asyncio.shield(starting)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
@@ -211,6 +217,7 @@ class WorkerLeaseManager:
         subject_token: str,
         acquirer: str,
         ttl: float,
+        greeting: Greeting,
     ) -> _Granted:
         if self._rejection is not None:
             raise self._rejection
@@ -238,28 +245,33 @@ class WorkerLeaseManager:
                 self.refusals[key.tenant if counted else OTHER_TENANTS] += 1
             raise capacity_error(key.server_id, limit) from None
         if created:
-            self._start_instance(lease, generation)
+            self._start_instance(lease, generation, greeting)
         # Also a renewal, which may have changed the time to live, and also before the instance has
         # started: that may take longer than the control plane reserves room for the lease.
         self._context.reports.add_lease(lease)
         start = self._starting.get(lease.id)
         return lease, created, start.done if start is not None else None
 
-    def _start_instance(self, lease: WorkerLease, generation: Generation) -> None:
+    def _start_instance(
+        self, lease: WorkerLease, generation: Generation, greeting: Greeting
+    ) -> None:
         # The start counts as a call, so that a short time to live does not end the lease first.
         self._table.start_call(lease, self._clock())
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(_mark_retrieved)
         task = self._context.background.spawn(
-            self._acquire_instance(lease, generation), f"start the instance of lease {lease.id}"
+            self._acquire_instance(lease, generation, greeting),
+            f"start the instance of lease {lease.id}",
         )
         self._starting[lease.id] = _InstanceStart(done, task)
         self._schedule_tick()
 
-    async def _acquire_instance(self, lease: WorkerLease, generation: Generation) -> None:
+    async def _acquire_instance(
+        self, lease: WorkerLease, generation: Generation, greeting: Greeting
+    ) -> None:
         try:
             names = LeaseNames.of(lease.key.tenant, lease.key.session)
-            live, owner = await generation.acquire_for_lease(lease.id, names)
+            live, owner = await generation.acquire_for_lease(lease.id, names, greeting)
         except BaseException as error:
             start = self._starting.pop(lease.id, None)
             if start is not None:

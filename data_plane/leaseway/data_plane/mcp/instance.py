@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
@@ -78,6 +79,7 @@ class Instance:
         patience: How long the server may be silent, or None for the default
         (design.md#bounds-and-defaults).
         names: The names of its lease, or None if it has no lease.
+        greeting: How it introduces itself to the server.
 
     Attributes:
         state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
@@ -107,6 +109,7 @@ class Instance:
         resolved_values: ResolvedValues | None = None,
         patience: Patience | None = None,
         names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -126,6 +129,7 @@ class Instance:
         self._listener = listener
         self._known_version = known_version
         self._patience = patience
+        self._greeting = greeting
         self._names = names or LeaseNames.of_none(str(spec.key))
         self.prompts_resources: ListedPromptsResources | None = None
         self._session: McpSession | None = None
@@ -270,6 +274,8 @@ class Instance:
     async def _connect_and_live(self) -> None:
         """Run the connection to its end; a second one if the first was greeted wrongly."""
         known = self._known_version or self._host.eras.recall(self.spec.launch_hash)
+        if self._greeting.is_legacy:
+            known = LEGACY_GREETING
         try:
             await self._live(await self._connect(), known)
             return
@@ -277,9 +283,10 @@ class Instance:
             if self._session is None or self._ready.done():
                 raise
             first = self._session.failed_greeting(error)
-            self._host.eras.note_failure(
-                self.spec.launch_hash, self._session.greeted_in_vain(error)
-            )
+            if not self._greeting.is_legacy:
+                self._host.eras.note_failure(
+                    self.spec.launch_hash, self._session.greeted_in_vain(error)
+                )
             if first is None or self._stop.is_set():
                 raise
         _logger.info(
@@ -325,6 +332,8 @@ class Instance:
         session = self._session = await session_type.connect(context, connect)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
+        peer.client = self._greeting.client
+        peer.asks_alone = self._greeting.is_legacy
         peer.warned.connect(partial(self._listener.on_warning, self))
         peer.warning_cleared.connect(partial(self._listener.on_warning_cleared, self))
         self.pid, self.warnings = session.pid, session.warnings
@@ -337,7 +346,8 @@ class Instance:
         async with session.opened(self._deadline, known_version) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
             self.introduction = session.introduction
-            self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)
+            if not self._greeting.is_legacy:  # otherwise the server may have a newer one, too
+                self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)
             self._set_ready()
             await self._wait_until_ended(session)
 

@@ -39,6 +39,7 @@ from leaseway.data_plane.mcp.protocol.features.listing import (
 )
 from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, until_refusing
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
+from leaseway.data_plane.mcp.protocol.messages.client_meta import CLIENT_INFO
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.data_plane.mcp.stderr import StderrTail
@@ -128,7 +129,7 @@ class McpSession:
         peer = self.peer
         async with asyncio.timeout_at(deadline):
             await peer.open()
-        async with ClientSession(dispatcher=peer, client_info=handshake.CLIENT_INFO) as client:
+        async with ClientSession(dispatcher=peer, client_info=CLIENT_INFO) as client:
             async with asyncio.timeout_at(deadline):
                 tools = await self._negotiate(client, known_version)
             self._client = client
@@ -148,7 +149,9 @@ class McpSession:
         self._reject_own_front(client)
         self.protocol_version = client.protocol_version or ""
         self.peer.era = handshake.build_era(
-            self.protocol_version, has_roots=self.peer.roots is not None
+            self.protocol_version,
+            has_roots=self.peer.roots is not None,
+            introduces_clients=self.peer.leased,
         )
         self._phase = "list"
         self._capabilities = capabilities = client.server_capabilities
@@ -156,6 +159,11 @@ class McpSession:
         self.introduction, self._not_introduced = admit(
             self._hide(client.instructions or ""),
             (capabilities.extensions if capabilities is not None else None) or (),
+        )
+        self.peer.sets_log_level = (
+            not self.peer.era.modern
+            and capabilities is not None
+            and capabilities.logging is not None
         )
         if self._has_tools:
             self.peer.cheap_request = "tools/list"

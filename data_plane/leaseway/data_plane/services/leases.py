@@ -133,6 +133,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             subject_token=caller().subject_token_for(request.client.user, request.subject_token),
             acquirer=request.acquirer[:MAX_KEY_LENGTH],
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
+            client=self._pool.context.clients.find(request.mcp_client),
         )
         return leases_pb2.AcquireLeaseResponse(lease=self._lease_message(lease), created=created)
 

@@ -169,7 +169,8 @@ class Prober:
     async def _relist(self, key: VariantKey, launch_hash: str) -> LiveInstance:
         generation = self._pool.find(key)
         if generation is not None and generation.launch_hash == launch_hash:
-            live = next((live for live in generation.instances if live.is_ready), None)
+            ready = (live for live in generation.instances if live.is_ready)
+            live = next((live for live in ready if live.is_typical), None)
             if live is not None:
                 await self._list_all(generation, live)
                 return live
@@ -260,7 +261,7 @@ class Prober:
                 for live in changed:
                     if live.closed.is_set():
                         continue
-                    if live.lease_id:
+                    if live.lease_id or not live.is_typical:
                         await self._relist_leased(generation, live)
                     else:
                         await self._relist_and_send(generation, live)

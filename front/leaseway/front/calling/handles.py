@@ -21,6 +21,7 @@ from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
 from leaseway.sdk import Tool
+from leaseway.sdk.relay import speak_for
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 
 ACQUIRE: Final = "lease_acquire"
@@ -212,9 +213,14 @@ def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
 
 
 async def acquire(
-    table: SessionTable, carried: LiveSession | None, scope: str, client: str, arguments: bytes
+    table: SessionTable,
+    carried: LiveSession | None,
+    scope: str,
+    client: str,
+    arguments: bytes,
+    mcp_client: bytes = b"",
 ) -> bytes:
-    """Return the result of `lease_acquire`.
+    """Return the result of `lease_acquire`, for an MCP client as its server will see it.
 
     Raises:
         JsonRpcError: The arguments are wrong, or there are too many sessions.
@@ -224,6 +230,7 @@ async def acquire(
     if scope and server != scope:
         raise JsonRpcError(INVALID_PARAMS, f"Only server '{scope}' can be leased at this URL.")
     live = carried or table.create_handle(scope, client)
+    speak_for(live.sdk, mcp_client)
     try:
         await live.sdk.acquire(server, live.lease_ttl)
     except BaseException:
@@ -240,7 +247,7 @@ async def acquire(
 
 
 async def release(
-    table: SessionTable, carried: LiveSession | None, scope: str, _client: str, arguments: bytes
+    table: SessionTable, carried: LiveSession | None, scope: str, arguments: bytes
 ) -> bytes:
     """Return the result of `lease_release`; raises `JsonRpcError` for wrong arguments."""
     handle = parse_arguments(RELEASE, arguments, _ReleaseArguments).handle

@@ -17,23 +17,13 @@ from leaseway.front.calling.sealing import SealedSession, is_handle
 from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
-from leaseway.sdk.relay import ServerRequest
+from leaseway.sdk.relay import ServerRequest, speak_for
 from leaseway.wire.bounds import LEASE_TTL
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.mcp_client import McpClient
 
 _MAX_SUBSCRIPTIONS: Final = 256
-_METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
 
 _log = logging.getLogger("leaseway.front")
-
-
-def answered_methods(capabilities: object) -> tuple[str, ...]:
-    """Return the methods of server requests that a client with these capabilities answers."""
-    if not isinstance(capabilities, dict):
-        return ()
-    return tuple(
-        method for name, method in _METHODS.items() if isinstance(capabilities.get(name), dict)
-    )
 
 
 class ResourceSubscription:
@@ -181,6 +171,7 @@ class LiveSession:
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
+        client: What its client has declared.
         answers: The methods of server requests that the client answers.
     """
 
@@ -204,7 +195,8 @@ class LiveSession:
         self.id = session_id
         self.sdk = sdk
         self.scope = sealed.scope
-        self.answers = answered_methods(sealed.capabilities)
+        self.client = McpClient(sealed.version, sealed.capabilities, sealed.info)
+        self.answers = self.client.answers
         self.log_level = ""
         self.last_used = time.monotonic()
         self._push = push
@@ -300,6 +292,7 @@ class LiveSession:
                     INVALID_PARAMS,
                     f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
                 )
+            speak_for(sdk, self.client.encoded)
             subscription = ResourceSubscription(sdk, at_server, self._on_updated)
             self._subscriptions[uri] = subscription
         try:

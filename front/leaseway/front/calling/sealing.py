@@ -27,12 +27,6 @@ _RANDOM: Final = 8
 _EXPIRY: Final = 4
 _CODE: Final = 12
 """Bytes of the parts of a handle; its expiry is in minutes since 1970."""
-_INPUT_CAPABILITIES: Final = {
-    "elicitation": ("form", "url"),
-    "sampling": ("tools", "context"),
-    "roots": ("listChanged",),
-}
-"""The client capabilities for server requests, with their options."""
 
 
 class InvalidSessionId(Exception):
@@ -60,10 +54,11 @@ class SealedSession(msgspec.Struct, frozen=True):
         tenant: The client's tenant.
         scope: The server that the client sees; empty means all.
         version: The negotiated protocol version.
-        capabilities: The client's capabilities for server requests.
+        capabilities: The client's capabilities that can be honoured.
         expires: When it expires, in seconds since 1970.
         principal: The client's principal; empty if clients are not told apart.
         client: The name of the client's program, shortened; empty if it sent none.
+        info: What the client's program says about itself.
     """
 
     key: str
@@ -74,6 +69,7 @@ class SealedSession(msgspec.Struct, frozen=True):
     expires: float
     principal: str = ""
     client: str = ""
+    info: dict[str, str] = {}
 
     @property
     def owner(self) -> Owner:
@@ -157,15 +153,3 @@ class Sealer:
 def is_handle(text: str) -> bool:
     """Return whether a session id has the length of a handle."""
     return len(text) == _HANDLE
-
-
-def input_capabilities(capabilities: object) -> dict[str, Any]:
-    """Return the capabilities for server requests, without any other content."""
-    known: dict[str, Any] = {}
-    if not isinstance(capabilities, dict):
-        return known
-    for name, options in _INPUT_CAPABILITIES.items():
-        value = capabilities.get(name)
-        if isinstance(value, dict):
-            known[name] = {option: {} for option in options if option in value}
-    return known

@@ -28,7 +28,6 @@ from leaseway.front.calling.sealing import (
     Owner,
     SealedSession,
     Sealer,
-    input_capabilities,
     is_handle,
 )
 from leaseway.front.calling.session_limits import SessionLimits
@@ -37,6 +36,7 @@ from leaseway.sdk import AsyncClient
 from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.errors import Reason
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.signals import Signal
 
 IDLE: Final = 30 * 60.0
@@ -131,13 +131,21 @@ class SessionTable:
         return iter(list(self._live.values()))
 
     def create(
-        self, scope: str, version: str, capabilities: object, client: str = ""
+        self, scope: str, version: str, capabilities: object, info: object = None
     ) -> LiveSession:
         """Create a session of a client with `initialize`; raises `TooManySessions`."""
         self._check_limit()
         key = f"mcp-{secrets.token_hex(12)}"
-        known = input_capabilities(capabilities)
-        sealed = self._sealed(key, scope, client, version, known, time.time() + _MAX_AGE)
+        client = McpClient(version, capabilities, info)
+        sealed = self._sealed(
+            key,
+            scope,
+            client.info.get("name", ""),
+            version,
+            client.capabilities,
+            time.time() + _MAX_AGE,
+            client.info,
+        )
         return self._add(sealed, self._sealer.seal(sealed))
 
     def create_handle(self, scope: str, client: str = "") -> LiveSession:
@@ -210,10 +218,21 @@ class SessionTable:
         version: str,
         capabilities: dict[str, Any],
         expires: float,
+        info: dict[str, str] | None = None,
     ) -> SealedSession:
         tenant, principal = self._owner
         client = client[:_MAX_CLIENT]
-        return SealedSession(key, tenant, scope, version, capabilities, expires, principal, client)
+        return SealedSession(
+            key=key,
+            tenant=tenant,
+            scope=scope,
+            version=version,
+            capabilities=capabilities,
+            expires=expires,
+            principal=principal,
+            client=client,
+            info=info or {},
+        )
 
     def find_live(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of an id if this front serves it already."""

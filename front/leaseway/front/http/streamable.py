@@ -32,7 +32,7 @@ from leaseway.front.calling.conversations import COOKIE
 from leaseway.front.calling.ended_sessions import EndedSessions
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.live_session import ClientRequests, LiveSession, answered_methods
+from leaseway.front.calling.live_session import ClientRequests, LiveSession
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.sessions import SessionTable, TooManySessions
@@ -68,7 +68,7 @@ from leaseway.front.messages import (
     Message,
     error_message,
     is_batch,
-    modern_capabilities,
+    modern_client,
     object_params,
     parse_batch,
     parse_message,
@@ -76,9 +76,11 @@ from leaseway.front.messages import (
     read_name_and_meta,
     rejection_error,
     result_message,
+    unknown_client,
 )
 from leaseway.front.methods import Methods
 from leaseway.sdk import LeasewayError
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
@@ -257,6 +259,7 @@ class HttpFront:
                 cookie=cookie,
                 media=media,
                 offers=offers,
+                version=version,
             ),
             cancel_on_disconnect=False,
         )
@@ -269,7 +272,7 @@ class HttpFront:
         sender, reply = reply_to(http, streams)
         # Shielded, because a client that disconnects has not cancelled its request.
         task = asyncio.create_task(
-            self._handle_legacy(reply, message, scope, lives, cookie, media, offers)
+            self._handle_legacy(reply, message, scope, lives, cookie, media, offers, version)
         )
         await asyncio.shield(task)
         return await sender.response()
@@ -280,7 +283,8 @@ class HttpFront:
         """Handle several messages of a client of the one version that has batches."""
         cookie = await self._cookie(http, scope)
         live = await self._protocol_session(http, scope, cookie)
-        check_may_batch(http.headers.get(VERSION_HEADER), live)
+        version = http.headers.get(VERSION_HEADER)
+        check_may_batch(version, live)
         messages = parse_batch(body)
         if self._draining.is_set() and not all(map(_continues_request, messages)):
             raise _draining()
@@ -295,7 +299,9 @@ class HttpFront:
                 batch.add(error_message(message.request_id, message))
             elif message.request_id and message.method is not None:
                 part = batch.part()
-                handling = self._handle_legacy(part, message, scope, lives, cookie, media, offers)
+                handling = self._handle_legacy(
+                    part, message, scope, lives, cookie, media, offers, version
+                )
                 tasks.append(asyncio.create_task(handling))
             elif live is not None:
                 _handle_notification(live, message)
@@ -357,10 +363,8 @@ class HttpFront:
         params = object_params(message) or {}
         version = negotiate_version(params.get("protocolVersion"))
         info = params.get("clientInfo")
-        name = info.get("name") if isinstance(info, dict) else None
-        client = name if isinstance(name, str) else ""
         try:
-            live = self._sessions.create(scope, version, params.get("capabilities"), client)
+            live = self._sessions.create(scope, version, params.get("capabilities"), info)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         instructions = await self._methods.instructions.text(scope)
@@ -381,19 +385,21 @@ class HttpFront:
         cookie: SessionCookie,
         media: MediaMode | None,
         offers: bool,
+        version: str | None,
     ) -> None:
         """Handle a request of a client with `initialize`, which may carry no session."""
         live, handle, _ = lives
         carried = cookie.carried(self._sessions, reply, live, handle)
         if live is None:
-            request = Request(
-                message, Listener(reply.send), False, scope, carried, offers, media=media
-            )
+            listener = Listener(reply.send)
+            listener.mcp_client = unknown_client(version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
+            request = Request(message, listener, False, scope, carried, offers, media=media)
             reply.finish((await self._handle(request, reply))[0])
             return
         listener = Listener(reply.send)
         listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
+        listener.mcp_client = live.client.encoded
         if live.answers and reply.accepts_stream:
             listener.answers = live.answers
             listener.ask_through(ClientRequests(live, reply.ask))
@@ -425,7 +431,7 @@ class HttpFront:
             if duplicated is not None:
                 text = f"{duplicated} header appears more than once"
                 raise JsonRpcError(HEADER_MISMATCH, text)
-            answers = answered_methods(modern_capabilities(message, http.headers))
+            client = modern_client(message, http.headers)
             parse_media_mode(http.headers.get(MEDIA_HEADER))
             handle = http.headers.get(HANDLE_HEADER) or handle_from_meta(name_and_meta[1])
         except JsonRpcError as error:
@@ -448,14 +454,14 @@ class HttpFront:
                     self._handle_modern,
                     scope=scope,
                     headers=headers,
-                    answers=answers,
+                    client=client,
                     handle=live,
                     cookie=cookie,
                 ),
                 cancel_on_disconnect=True,
             )
         sender, reply = reply_to(http, streams)
-        await self._handle_modern(reply, message, scope, headers, answers, live, cookie)
+        await self._handle_modern(reply, message, scope, headers, client, live, cookie)
         return await sender.response()
 
     async def _handle_modern(
@@ -464,13 +470,14 @@ class HttpFront:
         message: Message,
         scope: str,
         headers: Mapping[str, str],
-        answers: tuple[str, ...],
+        client: McpClient,
         handle: LiveSession | None,
         cookie: SessionCookie,
     ) -> None:
         """Handle a modern request whose `_meta` is valid."""
         listener = Listener(reply.send)
-        listener.answers = answers
+        listener.answers = client.answers
+        listener.mcp_client = client.encoded
         listener.passes_input = True
         media = parse_media_mode(headers.get(MEDIA_HEADER))
         carried = cookie.carried(self._sessions, reply, None, handle)

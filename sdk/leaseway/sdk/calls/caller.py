@@ -300,6 +300,8 @@ def _optional_fields(state: CallState, lease_id: str) -> bytes:
             events.inline_media,
             events.passes_input,
         )
+        if events.mcp_client:
+            fields += _client_field(events.mcp_client)
         if events.input or events.meta:
             call = execution_pb2.Call(input=events.input, meta=events.meta)
             fields += call.SerializeToString()
@@ -317,6 +319,11 @@ def _acquirer_fields(acquirer: str, ttl: float) -> bytes:
     if ttl:
         call.lease_ttl.FromMilliseconds(int(ttl * 1000))
     return call.SerializeToString()
+
+
+@lru_cache(_MAX_CACHED)
+def _client_field(mcp_client: bytes) -> bytes:
+    return execution_pb2.Call(mcp_client=mcp_client).SerializeToString()
 
 
 @lru_cache(64)

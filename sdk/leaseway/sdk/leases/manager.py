@@ -39,6 +39,8 @@ _MAX_WAIT: Final = 24 * 3600.0
 _LOOKUP_TIMEOUT: Final = 2.0
 _IDLE_RETRY: Final = 10.0
 """Seconds until the release of an idle lease is tried again after the worker failed to answer."""
+_MAX_MCP_CLIENTS: Final = 16_384
+"""Sessions whose MCP client is remembered."""
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -76,6 +78,7 @@ class LeaseManager:
         self._acquirer = acquirer
         self._releases = LeaseReleases(pool, acquirer)
         self._requests: dict[Flight, asyncio.Task[Any]] = {}
+        self._mcp_clients: dict[str, bytes] = {}
         # Only a call in flight can acquire a lease for a closed session, and the call keeps the
         # session object alive. So the entry disappears when it is no longer needed.
         self._closed_sessions: WeakValueDictionary[str, object] = WeakValueDictionary()
@@ -193,6 +196,14 @@ class LeaseManager:
         for lease in leases.leases():
             lease.idle = limit
             self._keep_alive.wake(lease.worker)
+
+    def set_mcp_client(self, session: str, mcp_client: bytes) -> None:
+        """Name the MCP client of a session in its requests for leases."""
+        self._mcp_clients.pop(session, None)
+        if mcp_client:
+            self._mcp_clients[session] = mcp_client
+        if len(self._mcp_clients) > _MAX_MCP_CLIENTS:
+            del self._mcp_clients[next(iter(self._mcp_clients))]
 
     async def acquire(
         self, key: LeaseKey, ttl: float, wait: float | None, version: int
@@ -333,6 +344,7 @@ class LeaseManager:
         """
         keep = keep and session not in self._closed_sessions
         idle = self.book.session(session).idle
+        self._mcp_clients.pop(session, None)
         # The book forgets the leases at once, so that the next call acquires a new one.
         leases, unknown = self.book.leave(session, self._loop.time(), is_closing=is_closing)
         held = {lease.key for lease in leases}
@@ -517,6 +529,7 @@ class LeaseManager:
             registry_version=terms.version,
             acquirer=self._acquirer,
             subject_token=self._users.token_of(key.session),
+            mcp_client=self._mcp_clients.get(key.session, b""),
         )
         answer = await link.request(link.leases.AcquireLease, request, _ACQUIRE_TIMEOUT)
         return self.record_grant(key, answer.lease, worker, sent_at, owned=answer.created)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, ToolRequest, too_large
+from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
@@ -98,6 +99,7 @@ class FunctionServers:
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         names: LeaseNames | None = None,
+        greeting: Greeting = COMMON,
     ) -> FunctionInstance:
         """Build an instance, which is not started yet."""
         instance_id = f"{spec.key.server_id}-{next(self._numbers)}"

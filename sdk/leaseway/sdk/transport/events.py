@@ -66,6 +66,7 @@ class CallEvents:
         passes_input: Whether `input_required` results are returned unchanged.
         input: Answers to such a result, as a JSON object, or empty.
         meta: Members for the request's `_meta`, as a JSON object, or empty.
+        mcp_client: The MCP client that the caller speaks for, as in `Call`, or empty.
         lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
         cancel_reason: What the server is told if the call's task is cancelled.
         subject_token: The token of whoever the call is for; empty means the session's.
@@ -80,6 +81,7 @@ class CallEvents:
     passes_input = False
     input = b""
     meta = b""
+    mcp_client = b""
     deadline = 0.0
     lease_ttl = 0.0
     cancel_reason = "The caller was cancelled."

@@ -36,6 +36,9 @@ class InstanceStage:
             live = generation.supervisor.live or generation.shared_for(
                 "" if call.method else call.tool
             )
+            client = active.client
+            if client is not None and client.is_legacy and live is not None and live.is_modern:
+                live = generation.legacy_for(live, "" if call.method else call.tool)
         else:
             live = self._leased(active)
         if live is None:
@@ -94,6 +97,10 @@ class InstanceStage:
                     raise
                 generation = newest
             else:
+                client = active.client
+                if client is not None and client.is_legacy and live.is_modern:
+                    tool = "" if call.method else call.tool
+                    live = await generation.wait_for_legacy(live, tool)
                 active.event("the instance is up")
                 return live
 
@@ -116,6 +123,7 @@ class InstanceStage:
             subject_token=call.subject_token,
             acquirer=call.acquirer,
             ttl=ttl,
+            client=active.client,
         )
         active.event("the lease is held")
         live = self._leases.live_instance(lease)

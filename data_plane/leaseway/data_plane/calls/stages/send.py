@@ -72,6 +72,7 @@ class SendStage:
             passes_input=passes_input,
             method=method,
             read_artifact=read_artifact,
+            client=active.client,
         )
         if self._meters is not None:
             active.timer = self._meters.timer(live.spec, label)

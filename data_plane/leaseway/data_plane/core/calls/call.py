@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp_client import CAPABILITIES, McpClient
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.signals import Signal
 
@@ -149,6 +150,7 @@ class ToolRequest:
             params without `_meta`: an object on one line with at least one member.
         read_artifact: Reads an artifact of the caller, up to a size; None if the instance sends
             no bytes.
+        client: The MCP client that the caller speaks for, or None.
     """
 
     name: str
@@ -165,6 +167,18 @@ class ToolRequest:
     passes_input: bool = False
     method: str = ""
     read_artifact: ReadArtifact | None = None
+    client: McpClient | None = None
+
+    def lacking(self, method: str, params: bytes) -> str:
+        """Return the capability that a question needs and the caller lacks, or empty.
+
+        Args:
+            method: The question's method.
+            params: Its params: a JSON object.
+        """
+        if method not in self.answers:
+            return CAPABILITIES.get(method, method)
+        return self.client.lacking(method, params) if self.client is not None else ""
 
 
 class PendingCall(Protocol):

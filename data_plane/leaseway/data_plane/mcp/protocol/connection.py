@@ -25,6 +25,7 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
+from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, introduce
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     encode_call,
@@ -35,6 +36,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox, find_asked_call
 from leaseway.data_plane.mcp.protocol.messages.pending import (
+    LEVELS,
     ConnectionLost,
     InvalidResponse,
     Pending,
@@ -49,6 +51,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
 )
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.signals import Signal
 
@@ -110,6 +113,10 @@ class Peer(Dispatcher[TransportContext]):
         era: What requests carry; set after negotiation.
         closed: Set when the connection has ended.
         leased: Whether one session owns the connection; set before the handshake.
+        client: The MCP client that leases the connection, or None. Set before the handshake.
+        asks_alone: Whether a request of a server that callers share goes to the only call in
+            flight. Set before the handshake.
+        sets_log_level: Whether the server logs from a level that the client sets.
         roots: The answer to the server's roots requests; None leaves them to callers. Set before
             the handshake.
         transport_type: The transport's name, as in `transport:`.
@@ -139,6 +146,10 @@ class Peer(Dispatcher[TransportContext]):
         self.era: Era = LEGACY
         self.closed = asyncio.Event()
         self.leased = False
+        self.client: McpClient | None = None
+        self.asks_alone = False
+        self.sets_log_level = False
+        self._log_rank = len(LEVELS)
         self.roots: bytes | None = None
         self._own_requests = 0
         self._requests: dict[object, RawRequest] = {}
@@ -150,6 +161,7 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
+        self._abandoned: set[int] = set()  # the server may still ask for them
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
@@ -284,9 +296,11 @@ class Peer(Dispatcher[TransportContext]):
             ConnectionLost: The connection ended or could not be opened.
             MCPError: The server answered with an error, or not within `opts["timeout"]`.
         """
-        if method == "initialize":
-            can_reach_callers = self.leased or self.correlates
-            roots_only = {} if self.roots is None else ROOTS_ONLY
+        roots_only = {} if self.roots is None else ROOTS_ONLY
+        if self.client is not None and method in GREETINGS:
+            params = introduce(self.client, method, params or {}, roots_only)
+        elif method == "initialize":
+            can_reach_callers = self.leased or self.correlates or self.asks_alone
             params = {
                 **(params or {}),
                 "capabilities": LEGACY_CAPABILITIES if can_reach_callers else roots_only,
@@ -363,6 +377,8 @@ class Peer(Dispatcher[TransportContext]):
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
         """Start a tool call; never blocks. `done` runs on the loop, unless it is cancelled."""
+        if request.on_log is not None and self.sets_log_level:
+            self._lower_log_level(request.log_level)
         self._next_id = call_id = self._next_id + 1
         try:
             line = encode_call(call_id, request, self.era)
@@ -376,12 +392,33 @@ class Peer(Dispatcher[TransportContext]):
         self._send(call_id, line, headers, call)
         return call
 
+    def _lower_log_level(self, level: str) -> None:
+        """Let a legacy server send what a call wants to know; `ToolCall.log` drops the rest.
+
+        Its calls may share the connection, so that the lowest level that any of them wants is set.
+        """
+        rank = LEVELS.get(level, 0)
+        if rank >= self._log_rank:
+            return
+        self._log_rank = rank
+        request_id = self._new_id()
+        entry = self._requests[request_id] = RawRequest(self.server)
+        entry.answer.add_done_callback(_ignore_failure)
+        line = encode_request(request_id, "logging/setLevel", {"level": level})
+        self._send(request_id, line, self.era.headers, entry)
+
+    def forget_log_level(self) -> None:
+        """Set the level again with the next call: the server's session is a new one."""
+        self._log_rank = len(LEVELS)
+
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Remove a call and cancel it at the server."""
         if self._calls.pop(call.id, None) is not None:
             if call.rounds is not None and call.rounds.waiting:
                 call.rounds.cancel()
                 return
+            if self.asks_alone and call.written:
+                self._abandoned.add(call.id)
             self._abandon(call.id, call, reason, True)
             if call.written or self._is_stuck():
                 self._doubt(call.id)
@@ -423,6 +460,8 @@ class Peer(Dispatcher[TransportContext]):
 
     def _find_asked_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
         if self.correlates and related_call is not None:
+            return find_asked_call([related_call], method)
+        if self.asks_alone and related_call is not None and not self._abandoned:
             return find_asked_call([related_call], method)
         return find_asked_call(self._calls.values(), method, shared=not self.leased)
 
@@ -485,6 +524,7 @@ class Peer(Dispatcher[TransportContext]):
         """Count a response without a pending request."""
         if isinstance(key, int) and 0 < key <= self._next_id:
             self.late_replies += 1
+            self._abandoned.discard(key)
             return
         self.stray_replies += 1
         if self.stray_replies == 1:
@@ -515,6 +555,11 @@ class Peer(Dispatcher[TransportContext]):
             metadata={"server": self.server},
         )
         return dataclasses.replace(fault, started=started)
+
+
+def _ignore_failure(answer: asyncio.Future[bytes]) -> None:
+    if not answer.cancelled():
+        answer.exception()  # mark it as retrieved: the server may log less than it could
 
 
 def _invalid_arguments(server: str, tool: str) -> Fault:

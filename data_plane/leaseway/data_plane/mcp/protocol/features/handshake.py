@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-    Implementation,
-)
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from leaseway.data_plane.core.calls.call import NO_ANSWERS
+from leaseway.data_plane.core.calls.call import NO_ANSWERS, SERVER_METHODS
+from leaseway.data_plane.mcp.protocol.messages.client_meta import ClientMeta, modern_meta
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
 from leaseway.wire.messages.mcp import ROOTS
-from leaseway.wire.version import PACKAGE_VERSION
-
-CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)
 
 
 class GreetingFailed(Exception):
@@ -137,26 +127,28 @@ def _modern_only(data: Any) -> bool:
     )
 
 
-def build_era(version: str, *, has_roots: bool = False) -> Era:
+def build_era(version: str, *, has_roots: bool = False, introduces_clients: bool = False) -> Era:
     """Return what every request must carry at a protocol version.
 
-    With `has_roots`, we answer roots requests ourselves, whatever callers answer.
+    Args:
+        version: The version.
+        has_roots: Whether we answer roots requests ourselves, whatever callers answer.
+        introduces_clients: Whether the server learns the names of the MCP clients that call it.
     """
     headers = {"mcp-protocol-version": version}
     if version not in MODERN_PROTOCOL_VERSIONS:
         return Era(version, headers=headers)
     always = frozenset({ROOTS}) if has_roots else NO_ANSWERS
     answering = {
-        answers: _modern_meta(version, MODERN_CAPABILITIES[answers | always])
+        answers: modern_meta(version, MODERN_CAPABILITIES[answers | always])
         for answers in MODERN_CAPABILITIES
     }
-    return Era(version, True, answering[NO_ANSWERS], headers, answering)
-
-
-def _modern_meta(version: str, capabilities: Mapping[str, Any]) -> bytes:
-    meta = {
-        PROTOCOL_VERSION_META_KEY: version,
-        CLIENT_INFO_META_KEY: CLIENT_INFO.model_dump(by_alias=True, exclude_none=True),
-        CLIENT_CAPABILITIES_META_KEY: capabilities,
-    }
-    return msgspec.json.encode(meta)[1:-1]
+    return Era(
+        version,
+        True,
+        answering[NO_ANSWERS],
+        headers,
+        answering,
+        ClientMeta(version, has_roots, introduces_clients).of,
+        answering[SERVER_METHODS],
+    )

@@ -113,7 +113,10 @@ def _encode_other(call_id: int, request: ToolRequest, era: Era) -> bytes:
 def _call_meta(call_id: int, request: ToolRequest, era: Era) -> bytes:
     parts = []
     if era.meta:
-        parts.append(era.answering[request.answers] if request.answers else era.meta)
+        if request.client is not None:
+            parts.append(era.meta_for(request.client))
+        else:
+            parts.append(era.answering[request.answers] if request.answers else era.meta)
     if request.meta:
         parts.append(_encode(request.meta)[1:-1])
     if request.on_progress is not None:
@@ -128,7 +131,7 @@ def encode_request(
 ) -> bytes:
     """Return a request as one line, with the era's `_meta` if given."""
     if era is not None and era.meta:
-        meta = msgspec.json.decode(b"{%b}" % era.meta)
+        meta = msgspec.json.decode(b"{%b}" % era.own)
         params = {**(params or {}), "_meta": meta}
     message = {"jsonrpc": "2.0", "id": request_id, "method": method}
     return _encode({**message, "params": params} if params else message) + b"\n"

@@ -11,6 +11,11 @@ import msgspec
 
 from leaseway.data_plane.core.calls.call import Answers, Outcome, PendingCall
 from leaseway.wire.errors import Fault
+from leaseway.wire.mcp_client import McpClient
+
+
+def _no_meta(_client: McpClient) -> bytes:
+    return b""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class Era:
         modern: Whether it has no handshake and no sessions (2026-07-28 and later).
         meta: Members of `_meta` as JSON without the braces, or empty.
         answering: `meta` for calls whose callers answer server requests, by their methods.
+        meta_for: Returns `meta` for calls of an MCP client.
+        own: `meta` for our own requests, such as listings, which are for all callers.
     """
 
     version: str = ""
@@ -29,6 +36,8 @@ class Era:
     meta: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     answering: Mapping[Answers, bytes] = field(default_factory=dict)
+    meta_for: Callable[[McpClient], bytes] = _no_meta
+    own: bytes = b""
 
 
 LEGACY: Final = Era()

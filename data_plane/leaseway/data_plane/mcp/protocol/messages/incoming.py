@@ -30,7 +30,11 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     request_key,
 )
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.messages.server_requests import parse_params, unanswered_text
+from leaseway.data_plane.mcp.protocol.messages.server_requests import (
+    parse_params,
+    unanswered_text,
+    undeclared_text,
+)
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import ROOTS
 from leaseway.wire.signals import Signal
@@ -119,6 +123,11 @@ class LegacyServerRequests:
             params = parse_params(message.params)
             if params is None:
                 text = "The params are not a JSON object in UTF-8."
+                self._send(encode_error(message.id, INVALID_PARAMS, text), call)
+                return
+            lacking = call.request.lacking(message.method or "", params)
+            if lacking:
+                text = undeclared_text(lacking)
                 self._send(encode_error(message.id, INVALID_PARAMS, text), call)
                 return
             ask = self._open[key] = self._build_ask(message, key, params, call)

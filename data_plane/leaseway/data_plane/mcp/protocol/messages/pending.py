@@ -25,20 +25,22 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
     input_required_fault,
     missing_method,
+    unanswerable,
     url_elicitations,
 )
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.mcp import LOG_LEVELS
+from leaseway.wire.messages.mcp import ELICIT, LOG_LEVELS
 from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
 _decode_error: Final = msgspec.json.Decoder(ResponseError).decode
+_URL_MODE: Final = b'{"mode":"url"}'
 _NO_BACK_CHANNEL: Final = b"no back-channel for server-initiated requests"
 """Part of the official package's error text in a server whose protocol has no server requests."""
 _COMPLETE: Final = (None, "complete")
-_LEVELS: Final = {name: rank for rank, name in enumerate(LOG_LEVELS)}
+LEVELS: Final = {name: rank for rank, name in enumerate(LOG_LEVELS)}
 
 
 class ConnectionLost(MCPError):
@@ -136,8 +138,8 @@ class ToolCall:
     def log(self, level: str, logger: str, data: bytes) -> None:
         """Pass on a log message if the caller wants its level."""
         request = self.request
-        threshold = _LEVELS.get(request.log_level, 0)
-        if request.on_log is not None and _LEVELS.get(level, 0) >= threshold:
+        threshold = LEVELS.get(request.log_level, 0)
+        if request.on_log is not None and LEVELS.get(level, 0) >= threshold:
             request.on_log(level, logger, data)
 
     def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
@@ -164,7 +166,8 @@ class ToolCall:
 
     def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:
         if result_type == "input_required" and self.request.passes_input:
-            return Outcome(payload)
+            fault = unanswerable(self._server, self.request, payload)
+            return Outcome(payload) if fault is None else Outcome(b"", fault=fault)
         if result_type != "input_required":  # MCP: clients must treat unknown types as invalid
             return Outcome(b"", fault=_unknown_result_type(self._server, result_type))
         self._connection.request_input(self, payload)
@@ -175,7 +178,8 @@ class ToolCall:
         if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
             self._connection.warn_no_back_channel()
         if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
-            result = url_elicitations(error.data, self.request.answers)
+            can_open = not self.request.lacking(ELICIT, _URL_MODE)
+            result = url_elicitations(error.data, self.request.answers) if can_open else None
             if result is not None:
                 self._connection.request_input(self, result, declined=fault)
                 return None

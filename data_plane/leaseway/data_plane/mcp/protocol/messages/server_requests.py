@@ -65,16 +65,45 @@ def unanswered_text(method: str) -> str:
 
 
 def input_required_fault(
-    server: str, name: str, method: str, metadata: Mapping[str, str] | None = None
+    server: str,
+    name: str,
+    method: str,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    capability: str = "",
 ) -> Fault:
-    """Return the fault for a call whose server asks for input that its caller does not answer."""
+    """Return the fault for a call whose server asks for input that its caller does not answer.
+
+    `capability` is what the MCP client that the caller speaks for has not declared, if it is one.
+    """
+    advice = f"which this call does not answer: {_advice(method)}"
+    facts = {**(metadata or {}), "server": server, "method": method}
+    if capability:
+        advice = f"for which its client must declare the capability {capability}"
+        facts["capability"] = capability
     return Fault(
         Reason.INPUT_REQUIRED,
-        f"{server}:{name} asks its caller for input ({method}), which this call does not answer: "
-        f"{_advice(method)}.",
+        f"{server}:{name} asks its caller for input ({method}), {advice}.",
         started="yes",
-        metadata={**(metadata or {}), "server": server, "method": method},
+        metadata=facts,
     )
+
+
+def lacking_fault(server: str, request: ToolRequest, method: str, params: bytes) -> Fault | None:
+    """Return the fault for a question of a server that a call's caller lacks the capability for.
+
+    None if it answers the question.
+    """
+    lacking = request.lacking(method, params)
+    if not lacking:
+        return None
+    capability = lacking if request.client is not None else ""
+    return input_required_fault(server, request.name, method, capability=capability)
+
+
+def undeclared_text(capability: str) -> str:
+    """Return the error text for a server request that its client cannot answer."""
+    return f"The client has not declared the capability {capability}."
 
 
 def _advice(method: str) -> str:
@@ -242,12 +271,14 @@ class InputRounds:
         for request in requests.values():
             if request.method not in SERVER_METHODS:
                 return self._invalid("a request for input with a method that MCP does not have")
-            if parse_params(request.params) is None:
+            params = parse_params(request.params)
+            if params is None:
                 return self._invalid("a request for input whose params are not a JSON object")
             if request.method == ROOTS and self._roots is not None:
                 continue
-            if request.method not in self._request.answers:
-                return input_required_fault(self._server, self._request.name, request.method)
+            fault = lacking_fault(self._server, self._request, request.method, params)
+            if fault is not None:
+                return fault
         return None
 
     def _invalid(self, problem: str) -> Fault:
@@ -315,6 +346,22 @@ class InputRounds:
         if self._state is not None:
             parts.append(b',"requestState":%b' % _encode(self._state))
         self._resend(b"".join(parts))
+
+
+def unanswerable(server: str, request: ToolRequest, result: bytes) -> Fault | None:
+    """Return the fault for an `input_required` result that its caller cannot answer, or None.
+
+    Its caller gets it unchanged otherwise, and says itself what is wrong with it.
+    """
+    try:
+        requests = (_decode(result).inputRequests or {}).values()
+    except (ValueError, RecursionError):
+        return None
+    faults = (
+        lacking_fault(server, request, each.method, parse_params(each.params) or b"{}")
+        for each in requests
+    )
+    return next((fault for fault in faults if fault is not None), None)
 
 
 class _Action(msgspec.Struct):
