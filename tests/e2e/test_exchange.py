@@ -49,7 +49,7 @@ async def issuing(issuer: Issuer | None = None) -> AsyncIterator[Issuer]:
         await server.close()
 
 
-def servers_of(issuer: Issuer) -> dict[str, object]:
+def servers_of(issuer: Issuer) -> dict[str, dict[str, Any]]:
     auth = {"token_exchange": {"client_id": "gateway", "client_secret": {"env": "WORD"}}}
     shared = {
         "transport": "streamable_http",
@@ -222,6 +222,36 @@ async def test_a_token_that_is_the_credential_is_the_one_that_is_exchanged(
         exchanged = {f["subject_token"] for f in issuer.granted if f["grant_type"] == EXCHANGE}
         assert exchanged == set(tokens.values())
         assert "eyJ" not in system.logs()
+
+
+async def test_tools_of_an_openapi_document_act_by_the_callers_token(tmp_path: Path) -> None:
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "People", "version": "1"},
+        "paths": {"/whoami": {"get": {"operationId": "person", "responses": {"200": {}}}}},
+    }
+    (tmp_path / "people.json").write_text(json.dumps(document))
+    async with issuing() as issuer:
+        auth = servers_of(issuer)["shared"]["auth"]
+        entry = {
+            "transport": "http_api",
+            "truely-stateless": True,
+            "base_url": f"{issuer.base}/api",
+            "openapi": {"source": str(tmp_path / "people.json")},
+            "auth": auth,
+        }
+        async with running(tmp_path, {"people": entry}, environment={"WORD": SECRET}) as (
+            _,
+            client,
+        ):
+            for token in (ALICE, BOB, ALICE):
+                result = await client.call_tool("person", subject_token=token, timeout=BOUND)
+                assert not result.is_error
+            with pytest.raises(UserRequired):
+                await client.call_tool("person", timeout=BOUND)
+        exchanged = [form["subject_token"] for form in issuer.granted]
+        assert exchanged == [ALICE, BOB]  # and none to list its tools
+        assert issuer.called == 3
 
 
 class Indiscreet(Issuer):

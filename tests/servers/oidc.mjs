@@ -1,20 +1,62 @@
 // An OpenID provider that others wrote (npm oidc-provider); prints its port, then each grant as JSON.
 //
-// Clients: `service` and `leaseway` (client_credentials, secret in argv[2]), `signer` and dynamically registered ones. Every
-// resource gets tokens as JWT. Refresh tokens rotate: one that is spent twice ends the grant.
+// Clients: `service` and `leaseway` (client_credentials and token exchange, secret in argv[2]),
+// `signer` (private_key_jwt) and dynamically registered ones. Every resource gets tokens as JWT.
+// Refresh tokens rotate: one that is spent twice ends the grant.
 import crypto from 'node:crypto';
 import http from 'node:http';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 const [, , folder, secret, lifetime, more = '{}'] = process.argv;
-const { address, ahead = 0, key } = JSON.parse(more);
+const { address, ahead = 0, key, subjects } = JSON.parse(more);
 const now = Date.now;
 Date.now = () => now() + ahead * 1000; // a clock that is wrong
 const { privateKey } = crypto.generateKeyPairSync('rsa', { modulusLength: 2048 });
 const { default: Provider } = await import(
   pathToFileURL(path.join(folder, 'node_modules/oidc-provider/lib/index.js'))
 );
+const { jwtVerify } = await import(
+  pathToFileURL(path.join(folder, 'node_modules/jose/dist/webapi/index.js'))
+);
+const EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange';
+const JWT = ['subject_token', 'subject_token_type', 'actor_token', 'actor_token_type'];
+
+// Exchanges tokens that the key `subjects` has signed: whoever acts joins the chain of actors.
+const exchange = (provider) => async (ctx) => {
+  const { client, params } = ctx.oidc;
+  const verifying = crypto.createPublicKey({ key: subjects, format: 'jwk' });
+  const claimsOf = async (token) => (await jwtVerify(token, verifying)).payload;
+  let claims;
+  let actor;
+  try {
+    claims = await claimsOf(params.subject_token);
+    actor = params.actor_token ? await claimsOf(params.actor_token) : { sub: client.clientId };
+  } catch {
+    ctx.status = 400;
+    ctx.body = { error: 'invalid_grant', error_description: 'the token is not valid' };
+    return;
+  }
+  const token = new provider.AccessToken({
+    client,
+    accountId: claims.sub,
+    scope: params.scope,
+    gty: 'exchange',
+  });
+  const info = { scope: 'tools', audience: params.resource, accessTokenFormat: 'jwt' };
+  token.resourceServer = new provider.ResourceServer(params.resource, {
+    ...info,
+    accessTokenTTL: Number(lifetime),
+    jwt: { sign: { alg: 'RS256' } },
+  });
+  token.actors = { act: { sub: actor.sub, ...(claims.act && { act: claims.act }) } };
+  ctx.body = {
+    access_token: await token.save(),
+    issued_token_type: 'urn:ietf:params:oauth:token-type:access_token',
+    token_type: 'Bearer',
+    expires_in: token.expiration,
+  };
+};
 const signer = {
   client_id: 'signer',
   grant_types: ['client_credentials'],
@@ -32,7 +74,7 @@ server.listen(0, '127.0.0.1', () => {
       ...['service', 'leaseway'].map((id) => ({
         client_id: id,
         client_secret: secret,
-        grant_types: ['client_credentials'],
+        grant_types: ['client_credentials', EXCHANGE],
         redirect_uris: [],
         response_types: [],
         token_endpoint_auth_method: 'client_secret_basic',
@@ -60,10 +102,16 @@ server.listen(0, '127.0.0.1', () => {
         }),
       },
     },
+    extraTokenClaims: (_, token) => token.actors,
     rotateRefreshToken: true,
     issueRefreshToken: async (_, client) => client.grantTypeAllowed('refresh_token'),
     findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   });
+  provider.registerGrantType(
+    EXCHANGE,
+    exchange(provider),
+    [...JWT, 'requested_token_type', 'audience', 'resource', 'scope'],
+  );
   const tell = (event) => (ctx, error) =>
     console.log(
       JSON.stringify({
