@@ -48,7 +48,6 @@ from leaseway.front.messages import (
     object_params,
     parse_batch,
     parse_message,
-    read_cancellation,
     result_message,
 )
 from leaseway.front.methods import Methods
@@ -208,12 +207,8 @@ class StdioFront:
         self, message: Message, is_modern: bool, write: Callable[[bytes], None]
     ) -> asyncio.Task[None] | None:
         """Handle a message; return the task of a request that is in flight."""
-        if message.method is None:
-            if not self._live.answer(message):
-                _log.debug("The client answered an unknown or closed server request.")
-        elif not message.request_id:
-            if message.method == "notifications/cancelled":
-                self._live.cancel(*read_cancellation(message))
+        if message.method is None or not message.request_id:
+            self._live.handle_notification(message)
         elif self._drain.started.is_set():
             write(error_message(message.request_id, _DRAINING))
         elif message.method == "initialize" and not is_modern:

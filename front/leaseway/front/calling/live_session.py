@@ -15,7 +15,14 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.sealing import SealedSession, is_handle
 from leaseway.front.lists.ui_resources import ServerResource
-from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
+from leaseway.front.messages import (
+    JsonRpcError,
+    Message,
+    encode,
+    notification,
+    read_cancellation,
+    request_message,
+)
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, speak_for
 from leaseway.wire.bounds import LEASE_TTL
@@ -230,6 +237,14 @@ class LiveSession:
                 running.listener.cancel_reason = reason
             self._cancelled.add(running.task)
             running.task.cancel()
+
+    def handle_notification(self, message: Message) -> None:
+        """Handle a notification, or the response to a server request."""
+        if message.method is None:
+            if not self.answer(message):
+                _log.debug("A client answered an unknown or closed server request.")
+        elif message.method == "notifications/cancelled":
+            self.cancel(*read_cancellation(message))
 
     def was_cancelled(self) -> bool:
         """Return, once, whether the client cancelled the current task (and not the shutdown)."""

@@ -10,7 +10,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.handshake import BATCH_VERSION
-from leaseway.front.http.streams import HttpReply
+from leaseway.front.http.streams import HttpReply, OpenStream
 from leaseway.front.messages import batch_message, check_has_batches
 
 
@@ -71,6 +71,9 @@ class BatchPart:
         self.accepts_stream = reply.accepts_stream
         self.send = reply.send
         self.ask = reply.ask
+
+    def open_by(self, open_stream: OpenStream) -> None:
+        self._reply.open_by(open_stream)
 
     def set_cookie(self, cookie: str) -> None:
         self._reply.set_cookie(cookie)

@@ -56,6 +56,7 @@ from leaseway.front.http.request_checks import (
     read_body,
     speaks_modern,
 )
+from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.streams import (
     RESOURCE_METADATA,
     HttpReply,
@@ -72,7 +73,6 @@ from leaseway.front.messages import (
     object_params,
     parse_batch,
     parse_message,
-    read_cancellation,
     read_name_and_meta,
     rejection_error,
     result_message,
@@ -88,6 +88,7 @@ HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 
 _REQUEST_ID: Final = web.RequestKey("request_id", bytes)
 """The id of the request in the body, for errors that end it before it is handled."""
+_LAST_EVENT: Final = "Last-Event-ID"
 _SESSION: Final = "Mcp-Session-Id"
 _SCOPE_TTL: Final = 10.0
 """Seconds for which a server's existence is cached."""
@@ -125,6 +126,7 @@ class HttpFront:
         self._scopes: dict[str, float] = {}
         self._param_headers = ParamHeaders(methods)
         self._streams = NotificationStreams()
+        self._resumable = ResumableStreams()
         self._requests: set[asyncio.Task[Any]] = set()
         self._closed = False
         sessions.notified.connect(self._streams.push)
@@ -265,7 +267,7 @@ class HttpFront:
         )
         if not message.request_id or message.method is None:
             if live is not None:
-                _handle_notification(live, message)
+                live.handle_notification(message)
             elif message.method is None:
                 raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC message.")
             return web.Response(status=202)
@@ -304,7 +306,7 @@ class HttpFront:
                 )
                 tasks.append(asyncio.create_task(handling))
             elif live is not None:
-                _handle_notification(live, message)
+                live.handle_notification(message)
         # Shielded, because a client that disconnects has not cancelled its requests.
         await asyncio.shield(asyncio.gather(*tasks))
         batch.finish()
@@ -400,6 +402,7 @@ class HttpFront:
         listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
         listener.mcp_client = live.client.encoded
+        reply.open_by(partial(self._resumable.open, live))
         if live.answers and reply.accepts_stream:
             listener.answers = live.answers
             listener.ask_through(ClientRequests(live, reply.ask))
@@ -513,9 +516,11 @@ class HttpFront:
         """Open a stream for notifications outside of requests."""
         if EVENT_STREAM not in accepted_types(http):
             raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
-        if self._draining.is_set():
+        if self._draining.is_set() and _LAST_EVENT not in http.headers:
             raise _draining()
         live = await self._session_of(http, scope)
+        if (last_event := http.headers.get(_LAST_EVENT)) is not None:
+            return await self._resumable.resumed(live, last_event).write(http)
         with self._streams.opened(live) as stream:
             return await stream.write(http)
 
@@ -578,15 +583,6 @@ class HttpFront:
         if len(self._scopes) > _MAX_CACHED:
             self._scopes.clear()
         self._scopes[scope] = now + _SCOPE_TTL
-
-
-def _handle_notification(live: LiveSession, message: Message) -> None:
-    """Handle a notification, or the response to a server request."""
-    if message.method is None:
-        if not live.answer(message):
-            _log.debug("A client answered an unknown or closed server request.")
-    elif message.method == "notifications/cancelled":
-        live.cancel(*read_cancellation(message))
 
 
 def _continues_request(message: Message | JsonRpcError) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -53,6 +53,11 @@ class EventStream:
         self._ended = False
         self._wake = asyncio.Event()
 
+    @classmethod
+    def with_cookie(cls, cookie: str) -> EventStream:
+        """Return a stream for a reply with a `Set-Cookie` header."""
+        return cls(cookie=cookie)
+
     def put(self, message: bytes, *, keep: bool = False) -> bool:
         """Queue a JSON-RPC message; return False if it was dropped.
 
@@ -86,8 +91,7 @@ class EventStream:
             await self._write(response)
             await response.write_eof()
         except (ConnectionError, TimeoutError) as error:
-            self.end()
-            self._queue.clear()
+            self._on_disconnect()
             _log.debug("A client did not read its event stream to the end: %r", error)
             if http.transport is not None:
                 http.transport.abort()
@@ -98,22 +102,33 @@ class EventStream:
             )
         return response
 
+    def _on_disconnect(self) -> None:
+        """End the stream: its client has gone."""
+        self.end()
+        self._queue.clear()
+
     async def _write(self, response: web.StreamResponse) -> None:
         while self._queue or not self._ended:
             if not self._queue:
-                self._wake.clear()
-                try:
-                    async with asyncio.timeout(PING):
-                        await self._wake.wait()
-                except TimeoutError:
-                    async with asyncio.timeout(WRITE_TIMEOUT):
-                        await response.write(b": ping\n\n")
+                await self._wait(response)
                 continue
-            batch = b"".join(map(_event, self._queue))
+            batch = b"".join(map(event, self._queue))
             self._queue.clear()
             self._size = 0
-            async with asyncio.timeout(WRITE_TIMEOUT):
-                await response.write(batch)
+            await self._send(response, batch)
+
+    async def _wait(self, response: web.StreamResponse) -> None:
+        """Wait for something to send; ping the client meanwhile."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(PING):
+                await self._wake.wait()
+        except TimeoutError:
+            await self._send(response, b": ping\n\n")
+
+    async def _send(self, response: web.StreamResponse, data: bytes) -> None:
+        async with asyncio.timeout(WRITE_TIMEOUT):
+            await response.write(data)
 
 
 class Sender(Protocol):
@@ -127,6 +142,10 @@ class Sender(Protocol):
 
     def send_stream(self, stream: EventStream) -> None:
         """Respond with an event stream."""
+
+
+OpenStream = Callable[[str], EventStream]
+"""Opens the stream of a reply, given the value of its `Set-Cookie` header."""
 
 
 class Reply(Protocol):
@@ -149,6 +168,9 @@ class Reply(Protocol):
 
     def step_up(self, scope: str) -> None:
         """Ask for a token with further scopes, unless clients' tokens are not their own."""
+
+    def open_by(self, open_stream: OpenStream) -> None:
+        """Open the stream, if it is needed, by a function that takes the cookie."""
 
     def finish(self, message: bytes, status: int = 200) -> None:
         """Send the response."""
@@ -174,6 +196,7 @@ class HttpReply:
     __slots__ = (
         "_headers",
         "_is_step_up",
+        "_open_stream",
         "_sender",
         "_stream",
         "_timer",
@@ -193,6 +216,7 @@ class HttpReply:
         self.resource_metadata = resource_metadata
         self._headers: Mapping[str, str] = _NO_HEADERS
         self._is_step_up = False
+        self._open_stream: OpenStream = EventStream.with_cookie
         self._sender = sender
         self._stream: EventStream | None = None
         self._timer = (
@@ -220,6 +244,10 @@ class HttpReply:
             challenge = f'Bearer error="insufficient_scope", scope="{scope}", {known}'
             self._headers = {**self._headers, "WWW-Authenticate": challenge}
             self._is_step_up = True
+
+    def open_by(self, open_stream: OpenStream) -> None:
+        """Open the stream, if it is needed, by a function that takes the cookie."""
+        self._open_stream = open_stream
 
     def send(self, message: bytes) -> None:
         """Send a notification; it is lost if the client accepts only JSON."""
@@ -256,7 +284,7 @@ class HttpReply:
     def _open(self) -> EventStream:
         if self._stream is None:
             self._stop_timer()
-            self._stream = EventStream(cookie=self._headers.get("Set-Cookie", ""))
+            self._stream = self._open_stream(self._headers.get("Set-Cookie", ""))
             self._sender.send_stream(self._stream)
         return self._stream
 
@@ -307,7 +335,8 @@ def _set_cookie(response: web.StreamResponse, cookie: str) -> None:
         response.headers["Set-Cookie"] = cookie
 
 
-def _event(message: bytes) -> bytes:
+def event(message: bytes) -> bytes:
+    """Return a message as a server-sent event."""
     # A line break is only whitespace in JSON, but it would end the event's data.
     if b"\n" in message or b"\r" in message:
         message = message.replace(b"\n", b" ").replace(b"\r", b" ")
