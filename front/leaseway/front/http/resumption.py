@@ -44,8 +44,7 @@ class ResumableStream(EventStream):
 
     Args:
         name: The part of its events' ids that they share.
-        primes: Whether it begins with an event without data, so that the client knows an id
-            before the first message (2025-11-25).
+        primes: Whether the client understands an event without data (2025-11-25).
         cookie: The value of a `Set-Cookie` header, or empty.
     """
 
@@ -58,8 +57,13 @@ class ResumableStream(EventStream):
         self._writer: object = None
         self.size = 0
         self.ended_at: float | None = None
-        if primes:
-            self._add(b"id: %b-0\ndata: \n\n" % self._name, keep=True)
+        self._primes = primes
+
+    def prime(self) -> None:
+        """Let the client know an id before the first message, with an event without data."""
+        if self._primes and not self._events:
+            self._add(b"id: %b-%d\ndata: \n\n" % (self._name, self._number), keep=True)
+            self._wake.set()
 
     def put(self, message: bytes, *, keep: bool = False) -> bool:
         """Keep a message for the client; the oldest notifications make room for new ones."""

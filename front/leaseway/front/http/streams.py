@@ -58,6 +58,9 @@ class EventStream:
         """Return a stream for a reply with a `Set-Cookie` header."""
         return cls(cookie=cookie)
 
+    def prime(self) -> None:
+        """Begin the stream before its first message."""
+
     def put(self, message: bytes, *, keep: bool = False) -> bool:
         """Queue a JSON-RPC message; return False if it was dropped.
 
@@ -279,7 +282,7 @@ class HttpReply:
     def open_stream(self) -> None:
         """Open the stream, so that its pings show the client that the request is in progress."""
         if self.accepts_stream:
-            self._open()
+            self._open().prime()
 
     def _open(self) -> EventStream:
         if self._stream is None:
