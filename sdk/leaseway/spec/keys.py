@@ -91,6 +91,9 @@ class OwnReader:
 Shape = Flag | Whole | Number | Duration | Size | Choice | Text | ListOf | OwnReader
 """The values that a key accepts."""
 
+Replaces = Literal["nothing", "names", "lease_names"]
+"""What a worker replaces in a key's texts: nothing, `${NAME}`, or also the names of a lease."""
+
 DomainMay = Literal["if_opened", "set", "set_known_names", "never_set"]
 """Whether domain layers may set a key: if `domain_may` opens it, always, always for the names that
 the layer below has, or never."""
@@ -111,6 +114,7 @@ class Key:
         required_by: The transports that need it, if not all do.
         only: The one built-in transport of its kind that accepts it; empty means all.
         instead: A key that makes this one optional, or empty.
+        replaces: What a worker replaces in its texts.
         domain: Whether domain layers may set it.
         by_name: Whether layers merge its mapping name by name.
     """
@@ -125,6 +129,7 @@ class Key:
     required_by: tuple[str, ...] = ()
     only: str = ""
     instead: str = ""
+    replaces: Replaces = "nothing"
     domain: DomainMay = "if_opened"
     by_name: bool = False
 

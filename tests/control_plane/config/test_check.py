@@ -12,6 +12,7 @@ from leaseway.vault.key import find_vault
 from leaseway.wire.bounds import MAX_CONFIG
 
 HEAD = "version: 1\nservers:\n  s:\n"
+NO_PROGRAMS: dict[str, str] = {}
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -67,6 +68,15 @@ def test_what_a_sandbox_lacks_here_is_a_warning() -> None:
         ("MISSING_FILE", 65, "The sandbox makes /gone writable, which does not exist here."),
     ]
     assert warnings("command: x, sandbox: true", {}, "x", "bwrap") == []
+
+
+def test_an_unset_variable_of_an_api_is_a_warning_at_its_base_url() -> None:
+    tools = "http_tools: [{name: get, method: GET, endpoint: /a}]"
+    entry = f"{{transport: http_api, base_url: 'http://a/${{A}}', {tools}}}"
+    parsed = parse_text(f"{HEAD}    {entry}", "mcp.yaml")
+    (issue,) = unresolved_here(parsed, "mcp.yaml", {}, NO_PROGRAMS.get, {"/there"}.__contains__)
+    assert (issue.key, issue.line, issue.column) == ("servers.s.base_url", 4, 37)
+    assert "'base_url' refers to ${A}" in issue.message
 
 
 def test_an_unset_variable_without_a_default_is_a_warning_at_its_place() -> None:

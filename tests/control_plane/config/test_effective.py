@@ -61,3 +61,24 @@ def test_what_looks_like_a_credential_is_not_shown(tmp_path: Path) -> None:
     assert shown["args"] == ["--key", MASK]
     assert shown["env.A"] == MASK
     assert secret not in repr(found)
+
+
+def test_no_part_of_a_value_shows_a_literal_credential(tmp_path: Path) -> None:
+    found = values(
+        tmp_path,
+        session="servers:\n"
+        "  a:\n"
+        "    transport: streamable_http\n"
+        "    url: 'http://a.example/mcp'\n"
+        "    proxy: {url: 'http://p:1', username: u, password: h1dden}\n"
+        "    auth: {client_credentials: {client_id: me, client_secret: h1dden}}\n"
+        "  b:\n"
+        "    transport: http_api\n"
+        "    base_url: http://b.example\n"
+        "    security: {k: {type: bearer, value: h1dden}}\n"
+        "    http_tools: [{name: get, method: GET, endpoint: /a}]\n",
+        system="servers: {}\n",
+    )
+    assert "h1dden" not in str(found)
+    shown = {(one.server, one.key): one.value for one in found}
+    assert shown["a", "auth"]["values"] == {"client_id": "me", "client_secret": MASK}

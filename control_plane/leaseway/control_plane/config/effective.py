@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -15,7 +15,11 @@ from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import Key
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
 from leaseway.spec.kinds.http_api import Credential, HttpApiPart
-from leaseway.spec.model import ServerSpec, Value, walk_config
+from leaseway.spec.model import CLIENT_SECRET, PRIVATE_KEY, ServerSpec, Value, walk_config
+
+_CREDENTIAL: Final = "token"
+_SECRETS: Final = frozenset({_CREDENTIAL, "password", CLIENT_SECRET, PRIVATE_KEY})
+"""Names under which every literal is a credential, however short."""
 
 MASK: Final = "***"
 """Replaces a literal that looks like a credential."""
@@ -73,10 +77,10 @@ def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple
         match value:
             case Mapping():
                 yield from (
-                    (f"{key.name}.{name}", _masked(name, each)) for name, each in value.items()
+                    (f"{key.name}.{name}", _shown(name, each)) for name, each in value.items()
                 )
             case _:
-                yield key.name, _masked_plain(key.name, value)
+                yield key.name, _shown_of_key(key.name, value)
 
 
 def _field(spec: ServerSpec, key: Key) -> Any:
@@ -92,17 +96,7 @@ def _field(spec: ServerSpec, key: Key) -> Any:
     return value
 
 
-def _masked(name: str, value: Value | Credential) -> Any:
-    if isinstance(value, Credential):
-        written = {"type": value.kind, "name": value.name, "value": _masked("token", value.value)}
-        return {key: text for key, text in written.items() if text}
-    name = name.rpartition(".")[2]
-    if value.kind != "literal":
-        return {value.kind: value.text}
-    return MASK if credentials.credential_kind(name, value.text) else value.text
-
-
-def _masked_plain(name: str, value: Any) -> Any:
+def _shown_of_key(name: str, value: Any) -> Any:
     if name == "args":
         before = ["", *value]
         return [
@@ -111,6 +105,35 @@ def _masked_plain(name: str, value: Any) -> Any:
         ]
     if name in ("config", "podTemplate"):
         return walk_config(json.loads(value), _masked)
-    if name in ("url", "base_url"):
-        return MASK if credentials.credential_in_url(value) else value
-    return value
+    return _shown(name, value)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a value as it is shown, whatever it is made of, without literal credentials."""
+    match value:
+        case Value():
+            return _masked(name, value)
+        case Credential():
+            written = {"type": value.kind, "name": value.name}
+            shown = {**written, "value": _masked(_CREDENTIAL, value.value)}
+            return {key: text for key, text in shown.items() if text}
+        case str():
+            return MASK if credentials.credential_in_url(value) else value
+        case Mapping():
+            return {key: _shown(str(key), each) for key, each in value.items()}
+        case tuple() | list():
+            return [_shown(name, each) for each in value]
+        case _ if is_dataclass(value):
+            return {
+                each.name: _shown(each.name, getattr(value, each.name)) for each in fields(value)
+            }
+        case _:
+            return value
+
+
+def _masked(name: str, value: Value) -> Any:
+    name = name.rpartition(".")[2]
+    if value.kind != "literal":
+        return {value.kind: value.text}
+    is_secret = name in _SECRETS and credentials.with_defaults(value.text)
+    return MASK if is_secret or credentials.credential_kind(name, value.text) else value.text

@@ -23,14 +23,24 @@ class Builtin:
 
     tools: tuple[str, ...] = ()
     roots: tuple[str, ...] = setting(
-        (), Key(OwnReader(), "The folders that file tools may reach: [the kit](kit.md).")
+        (),
+        Key(
+            OwnReader(),
+            "The folders that file tools may reach: [the kit](kit.md).",
+            replaces="names",
+        ),
     )
     commands: tuple[str, ...] = setting(
-        (), Key(OwnReader(), "The command lines that may be executed.")
+        (), Key(OwnReader(), "The command lines that may be executed.", replaces="names")
     )
     hosts: tuple[str, ...] = setting(
         (),
-        Key(OwnReader(), "The hosts that requests may be sent to.", default="public ones"),
+        Key(
+            OwnReader(),
+            "The hosts that requests may be sent to.",
+            default="public ones",
+            replaces="names",
+        ),
     )
 
 

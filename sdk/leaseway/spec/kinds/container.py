@@ -34,6 +34,7 @@ class ContainerPart(CommandPart):
             OwnReader(),
             "The container image of the server; each instance is a container:"
             " [servers as images](kubernetes.md#servers-as-images).",
+            replaces="names",
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
@@ -66,6 +66,7 @@ class HttpApiPart(RequestPart):
             "The address that its requests start with: [REST APIs](rest-tools.md).",
             name="base_url",
             default="the document's",
+            replaces="names",
         ),
     )
     http_tools: tuple[HttpTool, ...] = setting(
@@ -76,12 +77,17 @@ class HttpApiPart(RequestPart):
         Key(
             OwnReader(),
             "Credentials of requests; without `type`, for a security scheme of the document.",
+            replaces="names",
         ),
     )
     follow_redirects: bool = setting(False, Key(Flag(), "Whether redirects are followed."))
     retries: int = setting(
         0, Key(Whole(0, MAX_RETRIES), "How often an idempotent request is repeated.")
     )
+
+    @property
+    def texts(self) -> Iterable[tuple[str, str]]:
+        return (("base_url", self.url),)
 
     @property
     def values(self) -> Mapping[str, Value]:

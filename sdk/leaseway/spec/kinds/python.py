@@ -39,6 +39,7 @@ class PythonPart(ChildPart):
         Key(
             OwnReader(),
             "A mapping that the class receives; may contain references.",
+            replaces="names",
             domain="set",
             by_name=True,
         ),

@@ -33,20 +33,24 @@ PROTOCOLS: Final = (
 """Values of `protocol:`."""
 
 # Keys that registered transports accept, too.
-COMMAND: Final = Key(OwnReader(), "The program.", "command", required=True, instead="image")
-ARGS: Final = Key(OwnReader(), "Its arguments.", "args")
+COMMAND: Final = Key(
+    OwnReader(), "The program.", "command", required=True, instead="image", replaces="names"
+)
+ARGS: Final = Key(OwnReader(), "Its arguments.", "args", replaces="lease_names")
 ENV: Final = Key(
     OwnReader(),
     "Environment variables: literals or [references](#secrets).",
     "env",
+    replaces="lease_names",
     domain="set_known_names",
     by_name=True,
 )
-URL: Final = Key(OwnReader(), "The address of the server.", "url", required=True)
+URL: Final = Key(OwnReader(), "The address of the server.", "url", required=True, replaces="names")
 HEADERS: Final = Key(
     OwnReader(),
     "HTTP headers: literals or [references](#secrets).",
     "headers",
+    replaces="names",
     domain="set_known_names",
     by_name=True,
 )
@@ -56,6 +60,7 @@ SESSION_ID: Final = Key(
     "sessionId",
     default="a new one",
     only="streamable_http",
+    replaces="names",
 )
 
 
@@ -152,6 +157,7 @@ class CommandPart(ChildPart):
             "Its working directory: absolute, `${NAME}` allowed, with `image` inside the"
             " container; `private`: [an empty folder for each client](#state-in-files).",
             default="the worker's",
+            replaces="lease_names",
         ),
     )
     env_file: str = setting(
@@ -208,6 +214,7 @@ class RequestPart(Part):
             "`none`, the address of a forward proxy, a reference to one, or `{url, username,"
             " password}`: see [proxies](#proxies).",
             default="the environment's",
+            replaces="names",
         ),
     )
     auth: Auth = setting(
@@ -217,6 +224,7 @@ class RequestPart(Part):
             "How workers obtain OAuth tokens for its requests: see"
             " [remote servers](remote-servers.md).",
             default="none",
+            replaces="names",
         ),
     )
 

@@ -7,6 +7,8 @@ from tests.control_plane.config.parsing import entry, load, only_issue, parse, s
 
 from leaseway.spec.model import VariantKey
 
+API = "transport: http_api, http_tools: [{name: get, method: GET, endpoint: /a}]"
+
 
 @pytest.mark.parametrize(
     "body",
@@ -47,11 +49,14 @@ def test_where_there_is_none_they_are_errors(body: str, words: str) -> None:
         "transport: stdio, command: 'x-${session}'",
         "transport: streamable_http, url: 'http://a/${tenant}'",
         "transport: streamable_http, url: 'http://a', headers: {A: '${lease}'}",
+        "transport: streamable_http, url: 'http://a', proxy: 'http://${tenant}:1'",
+        f"{API}, base_url: 'http://${{lease}}'",
+        f"{API}, base_url: 'http://a', security: {{k: {{type: bearer, value: '${{session}}'}}}}",
     ],
 )
 def test_in_other_keys_they_are_errors(server: str) -> None:
     issue = only_issue(parse(entry("", server)))
-    assert "which only 'args', 'env' and 'cwd' may" in issue.message
+    assert "which only 'args', 'cwd' and 'env' may" in issue.message
 
 
 def test_an_image_has_no_private_folder() -> None:

@@ -9,16 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
 from leaseway.spec.lease_names import LEASE, PRIVATE, names_in
 
-_FILLED: Final = frozenset({"args", "env", "cwd"})
-"""Keys in which a worker fills in the names."""
-
-_RESOLVED: Final = frozenset(
-    {"command", "image", "url", "headers", "sessionId", "roots", "commands", "hosts", "config"}
+_FILLED: Final = sorted(
+    f"'{key.name}'" for key in SERVER_KEYS.values() if key.declared.replaces == "lease_names"
 )
-"""Other keys in which it replaces `${NAME}`."""
+_MAY: Final = f"{', '.join(_FILLED[:-1])} and {_FILLED[-1]}"
 
 
 def check_lease_names(server: TableEntry, values: Mapping[str, Any], where: Where) -> None:
@@ -26,14 +24,16 @@ def check_lease_names(server: TableEntry, values: Mapping[str, Any], where: Wher
     filled: set[str] = set()
     for entry in server.members:
         place = where.child(entry)
-        if entry.name in _RESOLVED:
+        key = SERVER_KEYS.get(entry.name)
+        replaces = "nothing" if key is None else key.declared.replaces
+        if replaces == "names":
             for name, leaf in _names(entry.value):
                 message = (
-                    f"{quoted(place.key)} contains ${{{name}}}, which only 'args', 'env' and 'cwd'"
-                    " may. Pass it to the server there."
+                    f"{quoted(place.key)} contains ${{{name}}}, which only {_MAY} may. Pass it"
+                    " to the server there."
                 )
                 place.error(leaf.at, IssueReason.REFERENCE_NOT_ALLOWED, message)
-        elif entry.name in _FILLED:
+        elif replaces == "lease_names":
             for name, leaf in _names(entry.value):
                 filled.add(name)
                 _check_lease(name, leaf, values, place)
