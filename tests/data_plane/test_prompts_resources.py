@@ -16,7 +16,7 @@ from leaseway.spec.model import InstancePolicy, ServerSpec
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.outbox import Outbox
+from leaseway.wire.messages.frames import Outbox
 
 Bench = Any
 Caller = Any

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.frames import frame, frame_tag
-from leaseway.wire.messages.outbox import Assembler, Outbox
+from leaseway.wire.messages.frames import Assembler, Outbox, frame, frame_tag
 from leaseway.wire.status import status_from_fault
 
 if TYPE_CHECKING:

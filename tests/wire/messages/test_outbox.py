@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, KIB, MAX_MESSAGE
-from leaseway.wire.messages.frames import call_frame, frame, frame_tag
-from leaseway.wire.messages.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.messages.frames import (
+    Assembler,
+    Outbox,
+    OversizePayload,
+    call_frame,
+    frame,
+    frame_tag,
+)
 
 Request = execution_pb2.ExchangeRequest
 

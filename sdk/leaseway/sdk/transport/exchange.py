@@ -25,8 +25,14 @@ from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.frames import call_frame, frame, frame_tag
-from leaseway.wire.messages.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.messages.frames import (
+    Assembler,
+    Outbox,
+    OversizePayload,
+    call_frame,
+    frame,
+    frame_tag,
+)
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.version import PROTOCOL_VERSION
 

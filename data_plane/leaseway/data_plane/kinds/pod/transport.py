@@ -18,7 +18,7 @@ import aiohttp
 from leaseway.data_plane.kinds.pod.api import PodFailure, Pods
 from leaseway.data_plane.kinds.pod.manifest import Manifest
 from leaseway.data_plane.mcp.failures import not_started
-from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter
+from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
 from leaseway.wire import bounds
 

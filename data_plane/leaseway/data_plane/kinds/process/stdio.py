@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from leaseway.data_plane.kinds.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
-from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong
+from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds

@@ -17,7 +17,6 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_notification,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.messages.lines import response_key
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     Pending,
@@ -29,6 +28,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     SMALL,
     read,
     read_repaired,
+    response_key,
 )
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Transport
 from leaseway.wire import bounds

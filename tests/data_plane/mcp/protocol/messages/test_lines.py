@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong, response_key
+from leaseway.data_plane.mcp.protocol.messages.reading import (
+    LineSplitter,
+    LineTooLong,
+    response_key,
+)
 
 
 def splitter(limit: int, skipped: list[tuple[bytes, bytes, int]] | None = None) -> LineSplitter:
