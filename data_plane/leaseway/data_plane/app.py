@@ -23,6 +23,7 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.kinds.packages import load_halves
 from leaseway.data_plane.kinds.pod.api import Pods, runs_pods
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.mcp.host import http_client
@@ -75,6 +76,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         folders: list[Callable[[], Iterable[str]]] = []
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
+        await asyncio.to_thread(load_halves)
         async with (
             run_meter(options.metrics, "leaseway-worker", instance=options.id) as meter,
             artifact_storage(options.artifacts) as storage,

@@ -21,7 +21,15 @@ _MAX_SAID: Final = 300
 
 
 class SpecNotUnderstood(ValueError):
-    """The bytes of a spec have a field or value that this version does not know."""
+    """The bytes of a spec have a field or value that this version does not know.
+
+    Attributes:
+        transport: The value of `transport:` in them; empty if it cannot be read.
+    """
+
+    def __init__(self, message: str, transport: str = "") -> None:
+        super().__init__(message)
+        self.transport = transport
 
 
 class _Parts(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,9 +52,11 @@ def decode_spec(key: VariantKey, data: bytes) -> ServerSpec:
         SpecNotUnderstood: A field or value is unknown. Nothing of it is dropped: it may be a
             restriction.
     """
+    transport = ""
     try:
         parts = _decode(data)
-        kind = part_type(str(parts.launch.get("transport")), parts.launch)
+        transport = str(parts.launch.get("transport"))
+        kind = part_type(transport, parts.launch)
         own, launch = split(kind, parts.launch)
         fields = {**parts.exposure, **launch, "key": {"server_id": key.server_id}, "part": {}}
         fields["key"]["tenant"] = key.tenant
@@ -61,7 +71,8 @@ def decode_spec(key: VariantKey, data: bytes) -> ServerSpec:
         said = "it has a setting that this version does not know"
     raise SpecNotUnderstood(
         f"The definition of server {key} cannot be used: {said}. Its sender is probably newer;"
-        " update this process."
+        " update this process.",
+        transport,
     )
 
 

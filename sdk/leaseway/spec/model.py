@@ -241,6 +241,8 @@ class Part:
         uses_pipes: Whether its instances are child processes of the worker, connected by pipes.
         on_worker: Whether its instances are processes that see the worker's files.
         reads_artifacts: Whether arguments of its tools can be references to artifacts.
+        worker: Of a kind that another package brings, the module that workers import: it has
+            `values_of(part, resolver)` and `open_instance(spec, host, opening)`.
         entry_keys: Keys of its entries that are no settings of the part: the control plane makes
             other settings of them.
     """
@@ -249,12 +251,17 @@ class Part:
     uses_pipes: ClassVar[bool] = False
     on_worker: ClassVar[bool] = False
     reads_artifacts: ClassVar[bool] = False
+    worker: ClassVar[str] = ""
     entry_keys: ClassVar[tuple[Key, ...]] = ()
 
     @classmethod
     def is_meant(cls, settings: Container[str]) -> bool:
         """Return whether an entry with one of `transports` and these settings is of this kind."""
         return True
+
+    def faults(self) -> Iterable[str]:
+        """Return what is wrong with its settings together, as sentences for the control plane."""
+        return ()
 
     @property
     def values(self) -> Mapping[str, Value]:

@@ -159,15 +159,18 @@ async def test_the_valid_part_of_a_delta_applies_and_the_rest_is_rejected(
 ) -> None:
     good = bench.upsert(bench.spec("time"))
     unknown = bench.upsert(server_spec(VariantKey("odd"), "carrier_pigeon"))
+    of_package = bench.upsert(server_spec(VariantKey("greeter"), "greeter"))
+    of_package.spec = of_package.spec.replace(b'"launch":{', b'"launch":{"language":"de",')
     broken = bench.upsert(bench.spec("broken"))
     broken.toolset.exposed.add(original_name="ghost", name="ghost")
     newer, garbled = bench.upsert(bench.spec("newer")), bench.upsert(bench.spec("garbled"))
     newer.spec = newer.spec.replace(b'"launch":{', b'"launch":{"a_later_setting":true,')
     garbled.spec = b"\xff"
-    bench.plane.send(delta=bench.delta(newer, good, unknown, garbled, broken))
+    bench.plane.send(delta=bench.delta(newer, good, unknown, of_package, garbled, broken))
     nack = await bench.plane.expect("nack")
     assert {(refusal.key.server_id, refusal.problem.reason) for refusal in nack.refusals} == {
         ("odd", "TRANSPORT_NOT_AVAILABLE"),
+        ("greeter", "TRANSPORT_NOT_AVAILABLE"),
         ("broken", "INVALID_TOOLSET"),
         ("newer", "SPEC_NOT_UNDERSTOOD"),
         ("garbled", "SPEC_NOT_UNDERSTOOD"),

@@ -14,6 +14,7 @@ from leaseway.data_plane.kinds.container import opener as container
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.http_api import opener as http_api
 from leaseway.data_plane.kinds.opening import Opening, OpenKind
+from leaseway.data_plane.kinds.packages import UnusableKind, half_of
 from leaseway.data_plane.kinds.process import opener as process
 from leaseway.data_plane.kinds.registered import opener as registered
 from leaseway.data_plane.kinds.remote import opener as remote
@@ -44,6 +45,18 @@ def openers(host: WorkerHost) -> Mapping[type[Part], OpenKind]:
     }
 
 
+def _opener_of_package(kind: type[Part]) -> OpenKind:
+    """Return what opens instances of a kind that a package brings.
+
+    If the kind cannot be used here, it is an MCP client, whose start says why.
+    """
+    try:
+        found: OpenKind = half_of(kind).open_instance
+    except UnusableKind:
+        return registered.open_instance
+    return found
+
+
 class Opener:
     """Creates the instances of a worker; an `OpenInstance`."""
 
@@ -72,7 +85,8 @@ class Opener:
             names=names,
             greeting=greeting,
         )
-        return self._openers[type(spec.part)](spec, self._host, opening)
+        opener = self._openers.get(type(spec.part)) or _opener_of_package(type(spec.part))
+        return opener(spec, self._host, opening)
 
     async def load(self) -> None:
         """Import the code that speaks MCP and connects, in a thread: it takes a second.

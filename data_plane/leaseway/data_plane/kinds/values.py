@@ -18,6 +18,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.builtin import values as builtin
 from leaseway.data_plane.kinds.container import values as container
 from leaseway.data_plane.kinds.http_api import values as http_api
+from leaseway.data_plane.kinds.packages import UnusableKind, half_of
 from leaseway.data_plane.kinds.process import values as process
 from leaseway.data_plane.kinds.python import values as python
 from leaseway.data_plane.kinds.registered import values as registered
@@ -81,7 +82,7 @@ def resolve(
     known = {name: text for name, text in environment.items() if not is_own_key(name)}
     known_or_marks = known | (marks() if spec.lease_names else {})
     resolver = Resolver(known_or_marks, known, vault, spec.confined_files, on_open)
-    resolved = _OF_KINDS[type(spec.part)](spec.part, resolver)
+    resolved = _values_of(spec)(spec.part, resolver)
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
     secrets = secret_forms(resolver.secrets)
@@ -126,6 +127,27 @@ async def read_references(
         resolving.cancel()
     cause = f"was not read within {timeout:g} s: check its disk"
     raise unread_fault(spec, set(opened[-1:]) or None, cause)
+
+
+def _values_of(spec: ServerSpec) -> ValuesOf:
+    """Return what returns the values of a server.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` START_FAILED: its kind cannot be used here.
+    """
+    kind = type(spec.part)
+    if kind in _OF_KINDS:
+        return _OF_KINDS[kind]
+    try:
+        found: ValuesOf = half_of(kind).values_of
+    except UnusableKind as error:
+        server = spec.key.server_id
+        raise Fault(
+            Reason.SERVER_NOT_READY,
+            f"The server {server} can't start: its kind {spec.transport} {error}.",
+            metadata={"server": server, "problem": "START_FAILED"},
+        ) from None
+    return found
 
 
 def unread_fault(spec: ServerSpec, paths: Collection[str] | None, cause: str) -> Fault:

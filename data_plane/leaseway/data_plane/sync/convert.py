@@ -80,12 +80,11 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
     try:
         spec = decode_spec(key_from_proto(upsert.hashes.key), upsert.spec)
     except SpecNotUnderstood as error:
+        if error.transport and not is_known(error.transport):
+            raise _lacking(key_from_proto(upsert.hashes.key), error.transport) from error
         raise UnservableVariant("SPEC_NOT_UNDERSTOOD", str(error)) from error
     if not is_known(spec.transport):
-        raise UnservableVariant(
-            "TRANSPORT_NOT_AVAILABLE",
-            f"Server {spec.key} wants {unavailable(spec.transport)}",
-        )
+        raise _lacking(spec.key, spec.transport)
     try:
         toolset = compile_toolset(
             (tool.definition for tool in upsert.toolset.recorded),
@@ -107,6 +106,11 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
         toolset=toolset,
         sent=upsert.SerializeToString(),
     )
+
+
+def _lacking(key: VariantKey, transport: str) -> UnservableVariant:
+    message = f"Server {key} wants {unavailable(transport)}"
+    return UnservableVariant("TRANSPORT_NOT_AVAILABLE", message)
 
 
 def _prompts_resources_from_proto(toolset: sync_pb2.Toolset) -> CompiledPromptsResources:

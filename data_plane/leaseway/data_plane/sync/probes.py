@@ -95,14 +95,18 @@ class Prober:
         try:
             spec = await _decode(probe)
         except SpecNotUnderstood as error:
-            self._send_refusal(probe, str(error))
+            self._send_refusal(probe, error)
             return
         with self._pool.probing(spec):
             async with self._slots:
                 await self._probe(probe, spec)
 
-    def _send_refusal(self, probe: sync_pb2.Probe, why: str) -> None:
-        problem = WorkerProblem("server", "SPEC_NOT_UNDERSTOOD", why, key_from_proto(probe.key))
+    def _send_refusal(self, probe: sync_pb2.Probe, error: SpecNotUnderstood) -> None:
+        key, reason, why = key_from_proto(probe.key), "SPEC_NOT_UNDERSTOOD", str(error)
+        if error.transport and not is_known(error.transport):
+            reason = "TRANSPORT_NOT_AVAILABLE"
+            why = f"Server {key} wants {unavailable(error.transport)}"
+        problem = WorkerProblem("server", reason, why, key)
         self._send(
             sync_pb2.ProbeResult(
                 id=probe.id,

@@ -9,13 +9,14 @@ from typing import Any, Final
 from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
 from leaseway.spec.kinds.http_api import HttpApiPart
+from leaseway.spec.kinds.packages import load_kinds
 from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.model import InstancePolicy, Part, ServerSpec, VariantKey
 
-PARTS: Final[tuple[type[Part], ...]] = (
+BUILT_IN: Final[tuple[type[Part], ...]] = (
     ContainerPart,
     ProcessPart,
     RemotePart,
@@ -25,8 +26,14 @@ PARTS: Final[tuple[type[Part], ...]] = (
 )
 """The built-in kinds. Of two with the same transport, the first one that is meant is taken."""
 
-TRANSPORTS: Final = tuple(dict.fromkeys(name for part in PARTS for name in part.transports))
-"""The built-in values of `transport:`; packages register others, see `transports`."""
+TRANSPORTS: Final = tuple(dict.fromkeys(name for part in BUILT_IN for name in part.transports))
+"""The built-in values of `transport:`; packages bring others, see `transports`."""
+
+OF_PACKAGES: Final = load_kinds(BUILT_IN)
+"""The kinds that packages bring, as of the start of this process."""
+
+PARTS: Final[tuple[type[Part], ...]] = (*BUILT_IN, *OF_PACKAGES.parts.values())
+"""All kinds but that of registered transports."""
 
 
 def part_type(transport: str, settings: Collection[str]) -> type[Part]:

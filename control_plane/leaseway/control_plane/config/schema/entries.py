@@ -118,7 +118,19 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
     values.pop("domain_may", None)  # only the layers use it
     if server_id in where.log.failed:
         return None
-    return _spec(server_id, values, defaults)
+    return _checked(_spec(server_id, values, defaults), entry, where)
+
+
+def _checked(spec: ServerSpec, entry: TableEntry, where: Where) -> ServerSpec | None:
+    """Return a spec, or None and report what its kind finds wrong with its settings together."""
+    try:
+        faults = [str(fault) for fault in spec.part.faults()]
+    except Exception as error:  # noqa: BLE001 - a kind of a package raises what it likes
+        faults = [f"Its kind could not check it: {type(error).__name__}."]
+    for fault in faults:
+        message = f"The server {quoted(spec.key.server_id)} cannot be used. {fault}"
+        where.error(entry.at, IssueReason.BAD_VALUE, message)
+    return None if faults else spec
 
 
 def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerSpec:

@@ -35,7 +35,7 @@ from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec import keys as declarations
 from leaseway.spec.keys import DAY, INSTANT, keys_of
 from leaseway.spec.kinds.registered import RegisteredPart
-from leaseway.spec.kinds.table import PARTS, TRANSPORTS
+from leaseway.spec.kinds.table import OF_PACKAGES, PARTS, TRANSPORTS
 from leaseway.spec.kinds.transports import is_known, is_registered, known_transports
 from leaseway.spec.model import Controls, Exposure, Launch, Naming, Part
 from leaseway.spec.name_filters import NameFilter
@@ -59,7 +59,10 @@ _PLAIN_NAME: Final = plain_text(longest=1_024)
 @reader({"type": "string"})
 def _transport(node: Tree, where: Where) -> str:
     name = _PLAIN_NAME.read(node, where)
-    if not is_known(name):
+    if name in OF_PACKAGES.faults:
+        message = f"The transport {quoted(name)} cannot be used: {OF_PACKAGES.faults[name]}"
+        where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
+    elif not is_known(name):
         near = _TRANSPORT_SYNONYMS.get(name.lower())
         hint = f"did you mean '{near}'?" if near else suggestion(name, known_transports())
         message = f"{quoted(name)} is not a transport: {hint}"

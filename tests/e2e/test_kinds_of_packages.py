@@ -1,0 +1,101 @@
+"""Kinds of servers that a package brings, in a whole system."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND
+from tests.e2e.system import LEASEWAY, free_port
+
+PACKAGES = Path(__file__).parents[1] / "packages"
+GREETER = {"transport": "greeter", "truely-stateless": True, "language": "de"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Install the package of greeters in a folder, and return an environment that has it."""
+    return installed(tmp_path / "site")
+
+
+def installed(folder: Path, entry: str = "greeter = greeters.kind:GreeterPart") -> dict[str, str]:
+    shutil.copytree(PACKAGES / "greeters", folder / "greeters")
+    metadata = folder / "greeters-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: greeters\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[leaseway.kinds]\n{entry}\n")
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def written(folder: Path, **servers: dict[str, object]) -> Path:
+    config = folder / "mcp.yaml"
+    config.write_text(json.dumps({"version": 1, "servers": servers}))
+    return config
+
+
+def leaseway(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*LEASEWAY, *words]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False
+    )
+
+
+def test_a_server_of_a_packages_kind_is_configured_started_and_called(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    config = written(tmp_path, hallo=GREETER | {"owner": "Ada"})
+    address = f"127.0.0.1:{free_port()}"
+    words = ["up", "--config", str(config), "--listen", address]
+    with subprocess.Popen(
+        [*LEASEWAY, *words], env=environment, stdout=subprocess.PIPE, text=True
+    ) as system:
+        try:
+            assert system.stdout is not None
+            assert system.stdout.readline().split() == ["ready", address]
+            called = leaseway(environment, "call", "--address", address, "greet", "name=Bob")
+            assert called.stdout.strip() == "Hallo Bob & Ada", called.stderr
+        finally:
+            system.terminate()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"language": "fr"}, "'fr'"),
+        ({"langauge": "en"}, "did you mean 'language'?"),
+        ({"command": "x"}, "'command' is not for the transport 'greeter'"),
+        ({"shy": True, "owner": "Ada"}, "'owner' is greeted by no greeter that is 'shy'"),
+    ],
+)
+def test_mistakes_in_its_keys_are_told_like_those_of_other_kinds(
+    tmp_path: Path, environment: dict[str, str], changes: dict[str, object], said: str
+) -> None:
+    config = written(tmp_path, hallo=GREETER | changes)
+    checked = leaseway(environment, "check", str(config))
+    assert checked.returncode == 1
+    assert said in checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("greeter = greeters.gone:GreeterPart", "could not be imported: ModuleNotFoundError"),
+        ("greeter = greeters.kind:Key", "is no dataclass that is a subclass of"),
+        ("hello = greeters.kind:GreeterPart", "must have transports = ('hello',)"),
+    ],
+)
+def test_a_kind_that_cannot_be_used_costs_only_its_own_servers(
+    tmp_path: Path, entry: str, said: str
+) -> None:
+    environment = installed(tmp_path / "site", entry)
+    servers = {"hallo": GREETER | {"transport": entry.split()[0]}}
+    config = written(tmp_path, **servers, echo={"transport": "stdio", "command": sys.executable})
+    checked = leaseway(environment, "check", "--json", str(config))
+    told = json.loads(checked.stdout)
+    assert said in checked.stdout, told
+    assert "echo" not in checked.stdout.replace("mcp.yaml", "")
