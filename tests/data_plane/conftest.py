@@ -277,8 +277,11 @@ class Bench:
 
     def spec(self, server_id: str, *, shared: bool = True, **fields: Any) -> ServerSpec:
         """Return a spec of a server in memory."""
-        fields.setdefault("command", "memory")
         key = VariantKey(server_id, fields.pop("tenant", ""))
+        if "auth" in fields:
+            fields |= {"url": "http://127.0.0.1:1/mcp", "truely_stateless": shared}
+            return server_spec(key, "streamable_http", **fields)
+        fields.setdefault("command", "memory")
         return server_spec(key, "stdio", truely_stateless=shared, **fields)
 
     def upsert(self, spec: ServerSpec, tools: Any = None, exposed: Any = None) -> sync_pb2.Upsert:

@@ -279,10 +279,13 @@ async def running(
     *,
     workers: int = 1,
     environment: Mapping[str, str] | None = None,
+    console: bool = False,
 ) -> AsyncIterator[tuple[System, AsyncClient]]:
     """Run a system and a client of it."""
     async with (
-        System(folder, servers, workers=workers, environment=environment) as system,
+        System(
+            folder, servers, workers=workers, environment=environment, console=console
+        ) as system,
         AsyncClient(system.address, agent="test") as client,
     ):
         yield system, client

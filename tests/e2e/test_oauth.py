@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.oauth.authority import SECRET, Resource, consent, provider
+from tests.data_plane.oauth.authority import (
+    SECRET,
+    Resource,
+    answer_pages,
+    browser,
+    consent,
+    provider,
+)
 from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System, eventually, running
 
-from leaseway.sdk import AsyncClient, AsyncSession, LeaseRevoked, LoginRequired, UserRequired
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    Client,
+    LeaseRevoked,
+    LoginRequired,
+    UserRequired,
+)
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 KEY = "the key of this test's vault"
+ACCEPTED = {"action": "accept"}
 
 
 def entry(resource: Guarded, auth: Mapping[str, object], **more: object) -> dict[str, object]:
@@ -90,6 +109,14 @@ async def log_in(
     assert status == 0, lines
     whom = f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
     assert lines[-1] == f"leaseway: {whom} is logged in to the server whoami."
+
+
+async def open_link(pages: aiohttp.ClientSession, link: str) -> str:
+    """Open a login's link and continue, as a browser does; return where that leads."""
+    async with pages.post(link, headers={"Sec-Fetch-Site": "same-origin"}) as response:
+        page = await response.text()
+        assert response.status == 200, page
+    return html.unescape(re.search(r'content="0;url=([^"]+)"', page)[1])  # type: ignore[index]
 
 
 async def leaseway(*words: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -207,3 +234,94 @@ async def test_each_of_two_users_sees_only_himself_in_1000_interleaved_calls(
             await leaseway("logout", "whoami", *subject, *config, environment=environment)
             await eventually(lambda: needs_login(bob))
             assert (await anna.call_tool("whoami", timeout=BOUND)).text == "alice"
+
+
+async def test_a_person_logs_in_at_the_link_of_the_error_and_nobody_elses_browser_can(
+    tmp_path: Path,
+) -> None:
+    environment = vault_of(tmp_path)
+    async with provider() as authority, Resource() as resource:
+        await resource.trust(authority)
+        servers = {"whoami": entry(resource, {"authorization_code": {"for": "user"}})}
+        async with (
+            running(tmp_path, servers, environment=environment, console=True) as (system, client),
+            browser() as pages,
+            browser() as others,
+        ):
+            await log_in(system, environment, "default", "bob", "bob")  # so that it is listed
+            anna = client.session("a", user="anna")
+            await eventually(lambda: is_answered(client.session("b", user="bob")))
+            with pytest.raises(LoginRequired) as raised:
+                await anna.call_tool("whoami", timeout=BOUND)
+            link = raised.value.url
+            assert link.startswith(f"{system.console}login/worker-1/")
+            assert link not in raised.value.message
+            with Client(system.address, user="anna") as blocking:
+                blocked = await asyncio.to_thread(refused_link, blocking)
+            assert blocked == link  # one for each subject
+
+            async with pages.get(link) as page:
+                shown = await page.text()
+                assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
+            assert "<b>anna</b>" in shown
+            async with others.post(link, headers={"Sec-Fetch-Site": "cross-site"}) as page:
+                assert page.status == 403
+            address = await open_link(pages, link)
+            stolen = await answer_pages(others, address, "mallory")
+            assert "No login of this browser" in stolen
+            assert "You are logged in" in await answer_pages(pages, address, "alice")
+            await eventually(lambda: is_answered(anna))
+            assert (await anna.call_tool("whoami", timeout=BOUND)).text == "alice"
+            async with pages.get(link) as page:  # it works once
+                assert page.status == 404
+            assert link.rpartition("/")[2] not in system.logs()
+
+            # The console's operator makes a link, to pass it on.
+            headers = {"X-Leaseway-Console": "1"}
+            body = {"server": "whoami", "tenant": "default", "user": "carol"}
+            async with pages.post(f"{system.console}api/login", json=body, headers=headers) as made:
+                path = (await made.json())["path"]
+            carol = client.session("c", user="carol")
+            address = await open_link(pages, f"{system.console}{path}")
+            assert "<b>carol</b>" in await answer_pages(pages, address, "alice")
+            await eventually(lambda: is_answered(carol))
+
+
+def refused_link(client: Client) -> str:
+    with pytest.raises(LoginRequired) as raised:
+        client.call_tool("whoami", timeout=BOUND)
+    return raised.value.url
+
+
+async def test_a_call_waits_for_the_login_that_its_caller_is_asked_for(tmp_path: Path) -> None:
+    environment = vault_of(tmp_path)
+    asked: list[Mapping[str, Any]] = []
+
+    async with provider() as authority, Resource() as resource:
+        await resource.trust(authority)
+        servers = {"whoami": entry(resource, {"authorization_code": {"for": "user"}})}
+        async with (
+            running(tmp_path, servers, environment=environment, console=True) as (system, client),
+            browser() as pages,
+        ):
+            await log_in(system, environment, "default", "bob", "bob")
+            await eventually(lambda: is_answered(client.session("b", user="bob")))
+
+            async def accept(params: Mapping[str, Any]) -> dict[str, str]:
+                asked.append(params)
+                address = await open_link(pages, params["url"])
+                assert "You are logged in" in await answer_pages(pages, address, "alice")
+                return {"action": "accept"}
+
+            async def decline(params: Mapping[str, Any]) -> dict[str, str]:
+                asked.append(params)
+                return {"action": "decline"}
+
+            anna, carol = client.session("a", user="anna"), client.session("c", user="carol")
+            with pytest.raises(LoginRequired, match="carol"):
+                await carol.call_tool("whoami", timeout=BOUND, on_elicitation=decline)
+            with pytest.raises(LoginRequired, match="carol"):  # long before the time is over
+                await carol.call_tool("whoami", timeout=2, on_elicitation=lambda _: ACCEPTED)
+            result = await anna.call_tool("whoami", timeout=BOUND, on_elicitation=accept)
+            assert result.text == "alice"
+            assert [each["mode"] for each in asked] == ["url", "url"]

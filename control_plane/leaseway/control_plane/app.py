@@ -21,6 +21,7 @@ from leaseway.control_plane.resource_status import ResourceStatus
 from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
+from leaseway.control_plane.sync.login_steps import LoginSteps
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.identity.authenticator import Authenticator, authenticator_for
@@ -117,31 +118,40 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
                 )
                 facts.append(plane.counts)
                 authenticator.refusals.refused.connect(OperatorCommands(plane).record_refusals)
-                async with _console(options, plane):
-                    await _Process(options, authenticator, plane).run(stopping, ready)
+                logins = LoginSteps(plane.streams)
+                async with _console(options, plane, logins):
+                    process = _Process(options, authenticator, plane, logins)
+                    await process.run(stopping, ready)
         finally:
             telemetry.shutdown()
     return 0
 
 
-def _console(options: ControlPlaneOptions, plane: Plane) -> AbstractAsyncContextManager[None]:
+def _console(
+    options: ControlPlaneOptions, plane: Plane, logins: LoginSteps
+) -> AbstractAsyncContextManager[None]:
     if options.console is None:
         return nullcontext()
     # Importing aiohttp would make starts without a console a sixth slower.
     from leaseway.control_plane.console.server import serve_console
 
-    return serve_console(options.console, plane, options.key)
+    return serve_console(options.console, plane, options.key, logins)
 
 
 class _Process:
     """Serves until a stop; with a leader election, in terms that end when another one leads."""
 
     def __init__(
-        self, options: ControlPlaneOptions, authenticator: Authenticator, plane: Plane
+        self,
+        options: ControlPlaneOptions,
+        authenticator: Authenticator,
+        plane: Plane,
+        logins: LoginSteps,
     ) -> None:
         self._options = options
         self._authenticator = authenticator
         self._plane = plane
+        self._logins = logins
         self._listen = options.listen
 
     async def run(self, stopping: asyncio.Event, ready: Callable[[str], None]) -> None:
@@ -175,7 +185,9 @@ class _Process:
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
         leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
-        sync = SyncService(plane, self._options.seal)
+        console = self._options.console
+        console_url = "" if console is None else console.login_url
+        sync = SyncService(plane, self._options.seal, self._logins, console_url)
         sync_pb2_grpc.add_SyncServiceServicer_to_server(sync, server)
         health = HealthService(server)
         enable_reflection(server, _SERVICES)

@@ -18,6 +18,7 @@ from leaseway.data_plane.artifacts.storage import DirectoryStorage
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import (
+    LoginLinksPort,
     PeoplesLogins,
 )
 from leaseway.data_plane.kinds.host import WorkerHost
@@ -28,6 +29,7 @@ from leaseway.data_plane.kinds.pod.api import Pods, runs_pods
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
+from leaseway.data_plane.oauth.links import LoginLinks
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect
@@ -87,7 +89,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 callers,
                 partial(_all_folders, folders),
                 partial(_own_paths, options, storage),
-            ) as (open_instance, logins),
+            ) as (open_instance, logins, links),
             asyncio.TaskGroup() as group,
         ):
             background = Background(group)
@@ -99,6 +101,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         background,
                         shutdown,
                         logins,
+                        links,
                         vault,
                         meter,
                         storage,
@@ -200,7 +203,7 @@ async def _connections(
     callers: CallerTokens,
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
-) -> AsyncIterator[tuple[Opener, PeoplesLogins]]:
+) -> AsyncIterator[tuple[Opener, PeoplesLogins, LoginLinksPort]]:
     """Yield a factory of instances, and the logins that they use.
 
     All processes of the instances have exited afterwards.
@@ -210,8 +213,9 @@ async def _connections(
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            sealed = SealedTokens(LoginStore(place) if place is not None else None)
-            tokens = Tokens(sealed, ended=sealed.ended, callers=callers)
+            store = LoginStore(place) if place is not None else None
+            sealed, links = SealedTokens(store), LoginLinks(store, worker_id)
+            tokens = Tokens(sealed, ended=sealed.ended, callers=callers, links=links)
             host = WorkerHost(
                 environment=os.environ,
                 http=http,
@@ -224,7 +228,7 @@ async def _connections(
                 own_paths=own_paths,
             )
             try:
-                yield Opener(worker_id, host), tokens
+                yield Opener(worker_id, host), tokens, links
             finally:
                 await tokens.aclose()
                 if pods is not None:

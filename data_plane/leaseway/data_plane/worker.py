@@ -31,7 +31,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
-from leaseway.data_plane.core.ports import OpenInstance, PeoplesLogins
+from leaseway.data_plane.core.ports import LoginLinksPort, OpenInstance, PeoplesLogins
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
@@ -53,6 +53,7 @@ from leaseway.data_plane.state import WorkerState
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages
+from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.data_plane.sync.status import Registration, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
@@ -162,6 +163,7 @@ class Surroundings:
         background: Owns the worker's tasks.
         shutdown: Requests the end of the worker.
         logins: People's logins to remote servers, or None if there are none.
+        login_links: The logins that begin at a link, or None if there are none.
         vault: Resolves secrets, or None for the vault of the options.
         meter: Measures the worker, or None if metrics are off.
         storage: Stores artifacts.
@@ -175,6 +177,7 @@ class Surroundings:
     background: Background
     shutdown: Shutdown
     logins: PeoplesLogins | None = None
+    login_links: LoginLinksPort | None = None
     vault: WorkerVault | None = None
     meter: Meter | None = None
     storage: ArtifactStorage = field(default_factory=MemoryStorage)
@@ -299,6 +302,7 @@ class Worker:
             given.shutdown.drain_for,
             Inspection(me, recent, self.executor, self.leases).answer,
             self.records.record,
+            LoginSteps(given.login_links, outgoing, given.background),
         )
 
         # What reads all of them.

@@ -24,6 +24,7 @@ from leaseway.sdk import (
     InputRequired,
     InvalidArguments,
     LeasewayError,
+    LoginRequired,
     ServerError,
     ToolNotFound,
 )
@@ -48,6 +49,7 @@ _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 _MAX_SCOPES: Final = 2_048
 _INTERNAL: Final = frozenset({Reason.INTERNAL, Reason.INCOMPATIBLE_VERSION})
 _INVALID: Final = frozenset({Reason.INVALID_REQUEST, Reason.INVALID_ARGUMENTS})
+_OF_LOGIN: Final = ("url", "tenant", "user")
 _CAPABILITIES: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 
 _COMPLETE: Final = msgspec.Raw(b'"complete"')
@@ -127,6 +129,8 @@ def rpc_error(error: LeasewayError, uri: str = "") -> JsonRpcError:
         data["retryAfter"] = error.retry_after
     if isinstance(error, ConfirmationRequired):
         data["confirmationId"] = error.confirmation_id
+    if isinstance(error, LoginRequired):
+        data |= {name: error.metadata[name] for name in _OF_LOGIN if name in error.metadata}
     if server := error.metadata.get("server"):
         data["server"] = server
     converted = JsonRpcError(_code(error), str(error), data)

@@ -142,8 +142,13 @@ class Auth:
 
     @property
     def is_of_people(self) -> bool:
-        """Whether tenants or users log in, each to what is theirs."""
+        """Whether each tenant, user or caller sees what is theirs."""
         return self.subject != "service"
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether tenants or users log in once, and calls use that."""
+        return self.subject in ("tenant", "user")
 
 
 NO_AUTH: Final = Auth()

@@ -341,7 +341,8 @@ class Call(_message.Message):
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Server requests that the caller answers: `elicitation/create`, `sampling/createMessage`,
-        `roots/list`.
+        `roots/list`. With `elicitation/create#url`, the worker asks the caller to open the address of a
+        login that the call needs, and waits for the login.
         """
 
     @_builtins.property

@@ -38,6 +38,7 @@ class SyncRequest(_message.Message):
     INSPECTED_FIELD_NUMBER: _builtins.int
     PULSE_FIELD_NUMBER: _builtins.int
     APPROVAL_QUESTION_FIELD_NUMBER: _builtins.int
+    LOGIN_RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -78,6 +79,10 @@ class SyncRequest(_message.Message):
     def approval_question(self) -> Global___ApprovalQuestion:
         """Asks whether a person has approved a call."""
 
+    @_builtins.property
+    def login_result(self) -> Global___LoginResult:
+        """The result of a LoginStep."""
+
     def __init__(
         self,
         *,
@@ -91,12 +96,13 @@ class SyncRequest(_message.Message):
         inspected: Global___Inspected | None = ...,
         pulse: Global___Pulse | None = ...,
         approval_question: Global___ApprovalQuestion | None = ...,
+        login_result: Global___LoginResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -122,6 +128,7 @@ class SyncResponse(_message.Message):
     OPERATOR_ACTION_FIELD_NUMBER: _builtins.int
     REFUSED_RPC_FIELD_NUMBER: _builtins.int
     SERVER_FOLDERS_FIELD_NUMBER: _builtins.int
+    LOGIN_STEP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -180,6 +187,10 @@ class SyncResponse(_message.Message):
     def server_folders(self) -> Global___ServerFolders:
         """The folders of all configured servers. Older workers ignore it."""
 
+    @_builtins.property
+    def login_step(self) -> Global___LoginStep:
+        """A step of a person's login at the console. Older workers ignore it."""
+
     def __init__(
         self,
         *,
@@ -197,12 +208,13 @@ class SyncResponse(_message.Message):
         operator_action: Global___OperatorAction | None = ...,
         refused_rpc: Global___RefusedRpc | None = ...,
         server_folders: Global___ServerFolders | None = ...,
+        login_step: Global___LoginStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -422,6 +434,7 @@ class Welcome(_message.Message):
     PACKAGE_VERSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     PULSE_INTERVAL_FIELD_NUMBER: _builtins.int
+    CONSOLE_URL_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -429,6 +442,10 @@ class Welcome(_message.Message):
     epoch: _builtins.int
     """The control plane's epoch. A worker disconnects from a control plane whose epoch is lower than
     the highest that it has seen.
+    """
+    console_url: _builtins.str
+    """The address of the console at which people log in to servers, with a slash at its end. Empty
+    means that there is none.
     """
     @_builtins.property
     def pulse_interval(self) -> _duration_pb2.Duration:
@@ -443,14 +460,139 @@ class Welcome(_message.Message):
         package_version: _builtins.str = ...,
         epoch: _builtins.int = ...,
         pulse_interval: _duration_pb2.Duration | None = ...,
+        console_url: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class LoginStep(_message.Message):
+    """A step of a person's login to a server (design.md#tokens-for-remote-servers). The worker has the
+    secrets of the login; the control plane's console shows pages and passes on the redirect.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AnswerEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    REDIRECT_URI_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Identifies the request on its stream."""
+    ticket: _builtins.str
+    """The ticket of a link. Without `redirect_uri`, the worker says whose login it is for."""
+    redirect_uri: _builtins.str
+    """With a ticket, begins the login: where the person's browser is to return to."""
+    state: _builtins.str
+    """Finishes a login that has begun: the state of the redirect."""
+    server_id: _builtins.str
+    """Without a ticket and a state, a link is made for a login to this server."""
+    tenant: _builtins.str
+    """The tenant that logs in."""
+    user: _builtins.str
+    """The tenant's user who logs in. Empty means the tenant itself."""
+    @_builtins.property
+    def answer(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """With a state, the parameters of the redirect."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        ticket: _builtins.str = ...,
+        redirect_uri: _builtins.str = ...,
+        state: _builtins.str = ...,
+        answer: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        server_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "id", b"id", "redirect_uri", b"redirect_uri", "server_id", b"server_id", "state", b"state", "tenant", b"tenant", "ticket", b"ticket", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginStep: _TypeAlias = LoginStep  # noqa: Y015
+
+@_typing.final
+class LoginResult(_message.Message):
+    """The result of a LoginStep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    AUTHORIZATION_URL_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The request's id."""
+    message: _builtins.str
+    """Why it failed, in a sentence for the person. Empty if it did not; otherwise all others are."""
+    server_id: _builtins.str
+    """The server that the login is for."""
+    tenant: _builtins.str
+    """The tenant that logs in."""
+    user: _builtins.str
+    """The tenant's user who logs in. Empty means the tenant itself."""
+    ticket: _builtins.str
+    """The ticket of the link that was made."""
+    authorization_url: _builtins.str
+    """The address of the authorization server that the person has to open."""
+    state: _builtins.str
+    """The state that its redirect must have."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        message: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        user: _builtins.str = ...,
+        ticket: _builtins.str = ...,
+        authorization_url: _builtins.str = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization_url", b"authorization_url", "id", b"id", "message", b"message", "server_id", b"server_id", "state", b"state", "tenant", b"tenant", "ticket", b"ticket", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginResult: _TypeAlias = LoginResult  # noqa: Y015
 
 @_typing.final
 class RecordedTool(_message.Message):

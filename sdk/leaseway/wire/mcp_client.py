@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.wire.bounds import MAX_CLIENT, MAX_EXTENSIONS
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
 
 LEGACY_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 """Protocol versions whose connections begin with `initialize`; same as in the official package."""
@@ -48,7 +48,7 @@ class McpClient:
         is_legacy: Whether its connections begin with `initialize`.
         capabilities: Those that can be honoured.
         info: Its name, version and texts; empty without a name.
-        answers: The methods of server requests that it answers.
+        answers: The methods of server requests that it answers, and whether it opens addresses.
         encoded: All of it as one JSON object of at most `MAX_CLIENT` bytes.
     """
 
@@ -67,6 +67,8 @@ class McpClient:
         self.answers = tuple(
             method for method, name in CAPABILITIES.items() if name in self.capabilities
         )
+        if "url" in self.capabilities.get("elicitation", ()):
+            self.answers = (*self.answers, ELICIT_URL)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, McpClient) and other.encoded == self.encoded

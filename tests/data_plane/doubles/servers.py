@@ -259,7 +259,7 @@ class MemoryInstance:
         if self._servers.faults:
             self.state = "failed"
             raise self._servers.faults.pop(0)
-        if part(self.spec).args in self._servers.failing:
+        if getattr(part(self.spec), "args", None) in self._servers.failing:
             self.state = "failed"
             raise self._servers.failing[part(self.spec).args]
         self.tools = dict(self._servers.tools)

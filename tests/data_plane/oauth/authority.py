@@ -189,13 +189,21 @@ class Resource(Guarded):
 
 async def consent(address: str, person: str) -> None:
     """Log in and consent on the provider's pages, until the redirect to the command."""
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
-        response = await browser.get(address)
-        while response.url.path.startswith("/interaction"):
-            page = await response.text()
-            action = html.unescape(re.search(r'action="([^"]+)"', page)[1])  # type: ignore[index]
-            prompt = re.search(r'name="prompt" value="(\w+)"', page)[1]  # type: ignore[index]
-            form = {"prompt": prompt, "login": person, "password": "any"}
-            response = await browser.post(response.url.join(URL(action)), data=form)
-        assert "You are logged in" in await response.text()
+    async with browser() as pages:
+        assert "You are logged in" in await answer_pages(pages, address, person)
+
+
+def browser() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+
+
+async def answer_pages(pages: aiohttp.ClientSession, address: str, person: str) -> str:
+    """Log in and consent on the provider's pages; return the page that they lead to."""
+    response = await pages.get(address)
+    while response.url.path.startswith("/interaction"):
+        page = await response.text()
+        action = html.unescape(re.search(r'action="([^"]+)"', page)[1])  # type: ignore[index]
+        prompt = re.search(r'name="prompt" value="(\w+)"', page)[1]  # type: ignore[index]
+        form = {"prompt": prompt, "login": person, "password": "any"}
+        response = await pages.post(response.url.join(URL(action)), data=form)
+    return await response.text()

@@ -12,6 +12,7 @@ from tests.sdk.fakes import FakeControlPlane, FakeWorker, in_thread, until
 
 from leaseway.sdk import AsyncClient, Client, Progress
 from leaseway.v1 import execution_pb2
+from leaseway.wire.messages.mcp import ELICIT_URL
 
 
 async def test_synchronous_handlers_run_in_the_calling_thread_and_may_call(
@@ -110,5 +111,6 @@ async def test_a_clients_handlers_also_answer_for_prompts_and_resources(
         assert json.loads(result.raw["content"][0]["text"]) == ACCEPTED
     await in_thread(work)
     assert [call.method for call in worker.calls] == ["resources/read", "prompts/get"]
-    assert [list(call.answers) for call in worker.calls] == [[ELICIT], [ELICIT]]
+    both = [ELICIT, ELICIT_URL]
+    assert [list(call.answers) for call in worker.calls] == [both, both]
     assert [json.loads(answer.result) for answer in worker.answers] == [ACCEPTED, ACCEPTED]

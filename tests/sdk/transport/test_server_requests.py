@@ -16,6 +16,7 @@ from leaseway.sdk import AsyncClient, DeadlineExceeded, Progress
 from leaseway.sdk.transport.server_requests import Roots
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ELICIT_URL
 
 
 async def test_a_handler_receives_the_params_and_its_result_is_sent(
@@ -31,7 +32,7 @@ async def test_a_handler_receives_the_params_and_its_result_is_sent(
     result = await client.call_tool("time_now", on_elicitation=on_elicitation)
     assert json.loads(result.text) == ACCEPTED
     assert given == [{"message": "Who?", "requestedSchema": {"type": "object"}}]
-    assert list(worker.calls[0].answers) == [ELICIT]
+    assert list(worker.calls[0].answers) == [ELICIT, ELICIT_URL]
 
 
 async def test_handlers_may_be_async_and_return_models(
@@ -93,7 +94,7 @@ async def test_the_clients_handlers_are_the_defaults_of_a_call(
         assert (
             "file:///other" in (await session.call_tool("desk_open", roots=["file:///other"])).text
         )
-    assert list(worker.calls[0].answers) == [ELICIT, ROOTS]
+    assert list(worker.calls[0].answers) == [ELICIT, ROOTS, ELICIT_URL]
 
 
 async def test_requests_of_one_call_are_answered_concurrently(

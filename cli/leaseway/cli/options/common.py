@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import click
 
@@ -141,6 +142,20 @@ def timeout_option(what: str, default: float | None = None) -> Callable[[Command
     )
 
 
+def _checked_url(_context: click.Context, _parameter: click.Parameter, url: str) -> str:
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_plain = not parts.query and not parts.fragment and "@" not in parts.netloc
+    except ValueError:
+        is_url = is_plain = False
+    if not is_url or not is_plain:
+        raise click.BadParameter("write an address such as https://leaseway.example.com.")
+    return url
+
+
 metrics_option = click.option(
     "--metrics",
     type=ENDPOINT,
@@ -151,6 +166,15 @@ console_option = click.option(
     "--console",
     type=ENDPOINT,
     help="Serve the console for operators at http://HOST:PORT/; port 0 takes any free port.",
+)
+
+console_url_option = click.option(
+    "--console-url",
+    metavar="URL",
+    default="",
+    callback=_checked_url,
+    help="The console's address for people's browsers, where they log in to servers; by default "
+    "its own, on loopback.",
 )
 
 

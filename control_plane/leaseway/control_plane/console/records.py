@@ -180,8 +180,10 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     named = state.visible.view(tenant or DEFAULT_TENANT).tools
     mine = [(name, target) for name, target in named.items() if target.served.key == key]
     open_problems = state.problems.open()
+    spec = (state.servers.desired or {}).get(key)
     return server_row(status) | {
         "next_try_at": row(status)["next_try_at"],
+        "login": spec.part.auth.subject if spec is not None and spec.part.auth.logs_in else "",
         "instances": [
             row(messages.instance(instance))
             for instance in sorted(instances, key=attrgetter("worker_id", "id"))

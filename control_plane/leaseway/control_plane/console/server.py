@@ -18,19 +18,23 @@ from leaseway.control_plane.console import records
 from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, check_origin
 from leaseway.control_plane.console.actions import ActionRefused, Actions
 from leaseway.control_plane.console.live import Live, ResponseCache, TooManyPages
+from leaseway.control_plane.console.login_pages import LoginPages
 from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.rows import Json, row
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.sync.login_steps import LoginFailed, LoginSteps
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
-from leaseway.telemetry.http_listener import HttpListener, HttpRefusal
+from leaseway.telemetry.http_listener import Admit, HttpListener, HttpRefusal
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MAX_VALUES, MIB
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import SELECTIONS
 from leaseway.wire.messages.portable_json import has_many_values
+from leaseway.wire.names import DEFAULT_TENANT
 
 _CONTENT_TYPES: Final = {
     "html": "text/html",
@@ -65,16 +69,36 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ConsoleListener(HttpListener):
-    """The address and access rules of the console."""
+    """The address and access rules of the console.
+
+    Args:
+        endpoint: The address.
+        admit: Authenticates requests; None admits all.
+        public_url: The console's address for the browsers of people who log in to servers.
+    """
 
     noun = "console"
     option = "--console"
     path = "/"
 
+    def __init__(self, endpoint: Endpoint, admit: Admit | None, public_url: str = "") -> None:
+        super().__init__(endpoint, admit)
+        self._public_url = public_url
+
+    @property
+    def login_url(self) -> str:
+        """Where people log in to servers; empty if their browsers cannot reach it."""
+        if self._public_url:
+            return f"{self._public_url.rstrip('/')}/"
+        return self.url if self.endpoint.is_loopback else ""
+
 
 @contextlib.asynccontextmanager
 async def serve_console(
-    listener: ConsoleListener, plane: Plane, key: str | None = None
+    listener: ConsoleListener,
+    plane: Plane,
+    key: str | None = None,
+    logins: LoginSteps | None = None,
 ) -> AsyncIterator[None]:
     """Serve the console while the block runs.
 
@@ -82,12 +106,15 @@ async def serve_console(
         listener: The listener.
         plane: The plane.
         key: The key for calls to workers, or None.
+        logins: Lets workers take the steps of logins.
     """
     inspector = Inspector(plane)
     rows = ServerRows(plane)
     live = Live(plane, inspector, rows)
+    steps = logins or LoginSteps(plane.streams)
+    pages = LoginPages(steps, listener.login_url, is_open=listener.admit is None)
     site = _ConsoleSite(
-        plane, inspector, live, rows, ConsoleAccess(listener.admit, time.monotonic), key
+        plane, inspector, live, rows, ConsoleAccess(listener.admit, time.monotonic), pages, key
     )
     app = web.Application(middlewares=[site.guard], client_max_size=_MAX_BODY)
     site.add_routes(app)
@@ -108,6 +135,7 @@ class _ConsoleSite:
         live: Live,
         rows: ServerRows,
         access: ConsoleAccess,
+        logins: LoginPages,
         key: str | None,
     ) -> None:
         self._plane = plane
@@ -116,6 +144,7 @@ class _ConsoleSite:
         self._rows = rows
         self._cache = ResponseCache()
         self._access = access
+        self._logins = logins
         self._actions = Actions(plane, key)
         page = files("leaseway.control_plane.console") / "page"
         self._files = {
@@ -149,6 +178,8 @@ class _ConsoleSite:
         router.add_post("/api/revoke", self._revoke)
         router.add_post("/api/drain", self._drain)
         router.add_post("/api/try", self._try)
+        router.add_post("/api/login", self._login)
+        self._logins.add_routes(router)
         router.add_get("/{path:.*}", self._file)
 
     @web.middleware
@@ -166,7 +197,8 @@ class _ConsoleSite:
         except ActionRefused as error:
             response = _json({"error": str(error)}, 409)
         if not response.prepared:
-            response.headers.update(_SECURITY_HEADERS)
+            for name, value in _SECURITY_HEADERS.items():
+                response.headers.setdefault(name, value)
         return response
 
     async def _file(self, request: web.Request) -> web.Response:
@@ -302,6 +334,20 @@ class _ConsoleSite:
     async def _drain(self, request: web.Request) -> web.Response:
         _check_operator()
         return _json(self._actions.drain(_text(await _body(request), "worker"), _principal.get()))
+
+    async def _login(self, request: web.Request) -> web.Response:
+        """Make a link at which a person logs in to a server."""
+        _check_operator()
+        body = await _body(request)
+        try:
+            path = await self._logins.make_link(
+                _text(body, "server"),
+                _tenant(_principal.get(), _text(body, "tenant")) or DEFAULT_TENANT,
+                _text(body, "user"),
+            )
+        except LoginFailed as failure:
+            raise ActionRefused(str(failure)) from None
+        return _json({"path": path})
 
     async def _try(self, request: web.Request) -> web.Response:
         _check_operator()

@@ -25,6 +25,7 @@ from leaseway.control_plane.sync.convert import (
     report_from_proto,
 )
 from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.control_plane.sync.login_steps import LoginSteps
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.toolsets import (
     MalformedMessage,
@@ -108,11 +109,22 @@ class _Stream:
 
 
 class SyncService(sync_pb2_grpc.SyncServiceServicer):
-    """Connects workers to the plane."""
+    """Connects workers to the plane.
 
-    def __init__(self, plane: Plane, seal: Seal) -> None:
+    Args:
+        plane: The plane.
+        seal: Signs the variants that workers are sent.
+        logins: Gets the results of steps of logins.
+        console_url: The address of the console for people's browsers, or empty.
+    """
+
+    def __init__(
+        self, plane: Plane, seal: Seal, logins: LoginSteps | None = None, console_url: str = ""
+    ) -> None:
+        self._logins = logins or LoginSteps(plane.streams)
         self._plane = plane
         self._seal = seal
+        self._console_url = console_url
         self._deltas = DeltaWriter(seal)
 
     async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
@@ -155,6 +167,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
             epoch=self._plane.state.epoch,
+            console_url=self._console_url,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
@@ -245,6 +258,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._handle_probe_result(worker_id, message.probe_result)
             case "inspected":
                 self._plane.handle_inspected(message.inspected)
+            case "login_result":
+                self._logins.handle_result(worker_id, message.login_result)
             case "approval_question":
                 self._answer_question(worker_id, message.approval_question)
             case "report":

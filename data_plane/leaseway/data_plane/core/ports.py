@@ -186,6 +186,37 @@ class InstanceListener(Protocol):
         """Called when a warning no longer applies."""
 
 
+@dataclass(frozen=True)
+class LoginSubject:
+    """Whose login to which server; without a user it is the tenant's own."""
+
+    server: str
+    tenant: str
+    user: str = ""
+
+
+class LoginLinksPort(Protocol):
+    """Logins that begin at a link and end with a redirect to the console.
+
+    Its faults are INVALID_REQUEST, with a sentence for the person.
+    """
+
+    def use_console(self, url: str) -> None:
+        """Make links to this console from now on; empty for none."""
+
+    def link(self, subject: LoginSubject) -> str:
+        """Return the ticket of a link for a subject."""
+
+    def subject(self, ticket: str) -> LoginSubject:
+        """Return whose login a link is for."""
+
+    async def begin(self, ticket: str, redirect: str) -> tuple[str, str]:
+        """Begin the login of a link; return the address to open, and the redirect's state."""
+
+    async def finish(self, state: str, answer: Mapping[str, str]) -> LoginSubject:
+        """Finish a login with the parameters of its redirect; return whose it is."""
+
+
 class PeoplesLogins(Protocol):
     """The logins of tenants and users to remote servers."""
 

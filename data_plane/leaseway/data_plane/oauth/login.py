@@ -1,7 +1,8 @@
-"""A person's login: authorization code with PKCE and a loopback redirect, or a device code.
+"""A person's login: authorization code with PKCE and a redirect, or a device code.
 
-Runs in the command line (`leaseway login`), blocks, and leaves a sealed login for the workers of
-that machine. A client is configured, named by its metadata document, or registered (RFC 7591).
+Runs in the command line (`leaseway login`), with a loopback redirect, or in a worker, with the
+console's; blocks, and leaves a sealed login for the workers of that machine. A client is
+configured, named by its metadata document, or registered (RFC 7591).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from leaseway.data_plane.oauth.requests import (
 from leaseway.data_plane.oauth.sealed import SCOPES, client_of, described_login, server_of
 from leaseway.data_plane.oauth.web import Web, is_web_address, place_of
 from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.channels.endpoint import Endpoint
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
@@ -114,14 +116,30 @@ def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
     """
     wanted = request.wanted
     web = Web(wanted.configured)
+    found, scopes = _discovered(web, wanted, store)
+    ask = _by_device if request.by_device else _by_browser
+    answer, registered = ask(request, web, found, scopes)
+    return _seal(wanted, found, scopes, answer, registered, store, request.now())
+
+
+def _discovered(web: Web, wanted: Wanted, store: LoginStore) -> tuple[Discovered, tuple[str, ...]]:
+    """Return the authorization server, and the scopes to request."""
     before = store.read(wanted.login)
     challenge = _challenge(web, wanted)
     found = discover(web, wanted.web_url, wanted.auth, challenge)
     known = tuple((before.metadata.get(SCOPES) or ()) if before is not None else ())
-    scopes = _scopes(wanted, found, Attempt(challenge, known))
-    ask = _by_device if request.by_device else _by_browser
-    answer, registered = ask(request, web, found, scopes)
-    now = request.now()
+    return found, _scopes(wanted, found, Attempt(challenge, known))
+
+
+def _seal(
+    wanted: Wanted,
+    found: Discovered,
+    scopes: tuple[str, ...],
+    answer: TokenAnswer,
+    registered: Client | None,
+    store: LoginStore,
+    now: float,
+) -> tuple[Login, bool]:
     login = Login(
         wanted.login,
         scope=answer.scope or " ".join(scopes),
@@ -202,7 +220,7 @@ def _client(web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str
         server.registration_endpoint,
         {
             "client_name": "Leaseway",
-            "application_type": "native",
+            "application_type": "native" if not redirect or is_loopback(redirect) else "web",
             "redirect_uris": [redirect] if redirect else [],
             "grant_types": [
                 "refresh_token",
@@ -223,6 +241,11 @@ def _client(web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str
     return Client(registered.client_id, registered.client_secret or "")
 
 
+def is_loopback(redirect: str) -> bool:
+    """Return whether a redirect stays on the person's machine."""
+    return Endpoint(urlsplit(redirect).hostname or "", 0).is_loopback
+
+
 class _Registered(msgspec.Struct):
     client_id: str
     client_secret: str | None = None
@@ -240,6 +263,69 @@ def _auth_method(server: AuthorizationServer) -> str:
 def _by_browser(
     request: LoginRequest, web: Web, found: Discovered, scopes: tuple[str, ...]
 ) -> tuple[TokenAnswer, Client | None]:
+    with _Redirect(request.wanted.auth.redirect_port) as redirect:
+        begun = _begun(request.wanted, web, found, scopes, redirect.url, redirect.state)
+        request.tell(Told(begun.url))
+        answer = redirect.wait(request.timeout)
+    return _granted(begun, answer), begun.registered
+
+
+@dataclass(frozen=True)
+class BegunLogin:
+    """A login whose person is at the authorization server.
+
+    Attributes:
+        scopes: The requested ones.
+        registered: The client that was registered for it, or None for the configured one.
+        redirect: Where the person's browser returns to.
+        state: What the redirect must contain.
+        verifier: The secret of PKCE, which only the one that began the login has.
+        url: The address to open.
+    """
+
+    wanted: Wanted
+    found: Discovered
+    scopes: tuple[str, ...]
+    registered: Client | None
+    redirect: str
+    state: str
+    verifier: str = field(repr=False)
+    url: str
+
+
+def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
+    """Begin a login whose redirect goes to another program, which passes it to `finish_login`.
+
+    Raises:
+        AuthorizationError: It failed.
+        VaultError: The previous login cannot be read.
+    """
+    web = Web(wanted.configured)
+    found, scopes = _discovered(web, wanted, store)
+    return _begun(wanted, web, found, scopes, redirect, secrets.token_urlsafe(32))
+
+
+def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore) -> Login:
+    """Seal a login with the parameters of its redirect, whose state is right.
+
+    Raises:
+        AuthorizationError: It failed.
+        VaultError: It cannot be sealed.
+    """
+    tokens = _granted(begun, answer)
+    wanted, found = begun.wanted, begun.found
+    sealed = _seal(wanted, found, begun.scopes, tokens, begun.registered, store, time.time())
+    return sealed[0]
+
+
+def _begun(
+    wanted: Wanted,
+    web: Web,
+    found: Discovered,
+    scopes: tuple[str, ...],
+    redirect: str,
+    state: str,
+) -> BegunLogin:
     from mcp.client.auth.oauth2 import PKCEParameters
 
     server = found.server
@@ -248,35 +334,40 @@ def _by_browser(
             f"the authorization server {server.issuer} names no authorization endpoint",
             is_lasting=True,
         )
-    with _Redirect(request.wanted.auth.redirect_port) as redirect:
-        registered = _client(web, request.wanted, server, redirect.url)
-        client = registered or request.wanted.client
-        pkce = PKCEParameters.generate()
-        query = {
-            "response_type": "code",
-            "client_id": client.id,
-            "redirect_uri": redirect.url,
-            "state": redirect.state,
-            "code_challenge": pkce.code_challenge,
-            "code_challenge_method": "S256",
-            "scope": " ".join(scopes),
-            "resource": found.resource,
-            # Some servers give a refresh token only after an explicit consent.
-            "prompt": "consent" if "offline_access" in scopes else "",
-        }
-        request.tell(Told(_with_query(server.authorization_endpoint, query)))
-        code = _code_of(redirect.wait(request.timeout), server)
+    registered = _client(web, wanted, server, redirect)
+    pkce = PKCEParameters.generate()
+    query = {
+        "response_type": "code",
+        "client_id": (registered or wanted.client).id,
+        "redirect_uri": redirect,
+        "state": state,
+        "code_challenge": pkce.code_challenge,
+        "code_challenge_method": "S256",
+        "scope": " ".join(scopes),
+        "resource": found.resource,
+        # Some servers give a refresh token only after an explicit consent.
+        "prompt": "consent" if "offline_access" in scopes else "",
+    }
+    url = _with_query(server.authorization_endpoint, query)
+    return BegunLogin(wanted, found, scopes, registered, redirect, state, pkce.code_verifier, url)
+
+
+def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:
+    """Return the tokens for the code of a redirect."""
+    server = begun.found.server
+    code = _code_of(answer, server)
     form = {
         "grant_type": "authorization_code",
         "code": code,
-        "redirect_uri": redirect.url,
-        "code_verifier": pkce.code_verifier,
-        "resource": found.resource,
+        "redirect_uri": begun.redirect,
+        "code_verifier": begun.verifier,
+        "resource": begun.found.resource,
     }
-    keep = hidden_tokens(code, pkce.code_verifier)
-    answer = request_token(Web(request.wanted.configured), server, client, form)
+    keep = hidden_tokens(code, begun.verifier)
+    client = begun.registered or begun.wanted.client
+    tokens = request_token(Web(begun.wanted.configured), server, client, form)
     del keep
-    return answer, registered
+    return tokens
 
 
 def _with_query(endpoint: str, query: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ from leaseway.data_plane.oauth.errors import (
     needs_scopes,
     no_caller_token,
 )
+from leaseway.data_plane.oauth.links import LoginLinks
 from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
@@ -211,6 +212,7 @@ class Tokens:
         now: The monotonic clock.
         ended: Returns those of some logins that somebody has ended; called in a thread.
         callers: The tokens that callers bring.
+        links: Makes the links at which people log in, or None.
     """
 
     def __init__(
@@ -219,11 +221,13 @@ class Tokens:
         now: Callable[[], float] = time.monotonic,
         ended: Callable[[Collection[LoginKey]], Sequence[LoginKey]] | None = None,
         callers: CallerTokens | None = None,
+        links: LoginLinks | None = None,
     ) -> None:
         self._callers = callers or CallerTokens()
         self._obtain = obtain_token
         self._now = now
         self._ended = ended
+        self._links = links
         self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
         # While an attempt for a server runs or waits, its slots exist.
         self._slots: weakref.WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = (
@@ -257,8 +261,10 @@ class Tokens:
         subject = (wanted.tenant, wanted.user, subject_token)
         key = (wanted.server, wanted.url, values, subject, settings)
         grant = self._grants.pop(key, None) or _Grant(
-            replace(wanted, subject_token=subject_token), self._attempt, self._now
+            replace(wanted, subject_token=subject_token), self._attempt, self._now, self._links
         )
+        if self._links is not None and wanted.auth.logs_in:
+            self._links.record(wanted)
         self._grants[key] = grant
         while len(self._grants) > bounds.MAX_OAUTH_GRANTS:
             self._grants.popitem(last=False)
@@ -303,7 +309,9 @@ class _Grant:
         wanted: Wanted,
         attempt: Callable[[Wanted, Attempt], Awaitable[TokenAnswer]],
         now: Callable[[], float],
+        links: LoginLinks | None,
     ) -> None:
+        self._links = links
         self.listeners: weakref.WeakSet[InstanceProblems] = weakref.WeakSet()
         self._wanted = wanted
         self._attempt = attempt
@@ -494,6 +502,10 @@ class _Grant:
         self._failures += 1
         self._not_before = self._now() + delay
         fault = self._fault = fault_of(self._wanted, error)
+        if error.needs_login and self._links is not None:
+            url = self._links.url_for(self._wanted)
+            if url:  # it lets whoever has it log in, so it is in no message
+                fault.metadata = {**fault.metadata, "url": url}
         fault.retry_delay = None if error.is_lasting or error.needs_login else delay
         token = self._token
         if token is not None and (refused or self._now() >= token.expires_at):

@@ -23,6 +23,7 @@ from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import WorkerStatus
@@ -77,6 +78,7 @@ class SyncClient:
         on_drain: Called with a reason when the control plane asks the worker to shut down.
         inspect: Answers operators' inspections.
         on_record: Called with decisions about calls and actions of operators, for the audit.
+        logins: Takes the steps of logins at the console.
 
     Attributes:
         joined: Set once a control plane has welcomed this worker.
@@ -92,6 +94,7 @@ class SyncClient:
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected],
         on_record: Callable[[AuditMessage], None],
+        logins: LoginSteps,
     ) -> None:
         self._status = status
         self._outgoing = outgoing
@@ -102,6 +105,7 @@ class SyncClient:
         self._on_drain = on_drain
         self._inspect = inspect
         self._on_record = on_record
+        self._logins = logins
         self._reports = status.pool.context.reports
         self._prober = Prober(status.pool, self._send_probe_result)
         self.server_folders: tuple[str, ...] = ()
@@ -234,6 +238,7 @@ class SyncClient:
                 f"worker {PROTOCOL_VERSION}; run the same version of Leaseway on both."
             )
         self._check_epoch(message.welcome.epoch)
+        self._logins.use_console(message.welcome.console_url)
         _logger.info(
             "Worker %s has joined %s.", self._registration.worker.id, self._outgoing.address
         )
@@ -302,6 +307,8 @@ class SyncClient:
                 self.server_folders = tuple(message.server_folders.folders)
             case "approval_answer":
                 self._approvals.handle_answer(message.approval_answer)
+            case "login_step":
+                self._logins.start(message.login_step)
             case "approval_decision" | "operator_action" | "refused_rpc" as kind:
                 self._on_record(getattr(message, kind))
             case kind:

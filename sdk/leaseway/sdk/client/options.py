@@ -117,10 +117,11 @@ class StreamOptions(TypedDict, total=False):
     on_elicitation: OnElicitation | None
     """Asks a person for the server: called with the params of `elicitation/create`, it returns an
     MCP ElicitResult (`{"action": "accept", "content": {…}}`, `decline` or `cancel`) as a dict or a
-    pydantic model. None means the client's handler. In `AsyncClient` it may be async, and each
-    request runs in its own task, at most 16 at a time; in `Client` it runs in the thread that
-    waits for the call. If it raises, the error is logged, the server receives an error, and the
-    call continues."""
+    pydantic model. With `mode: url` it lets a person open the `url`; after such an `accept` the
+    call waits for a login that it needs. None means the client's handler. In `AsyncClient` it may
+    be async, and each request runs in its own task, at most 16 at a time; in `Client` it runs in
+    the thread that waits for the call. If it raises, the error is logged, the server receives an
+    error, and the call continues."""
 
     on_sampling: OnSampling | None
     """Asks a model for the server, in the same way: called with the params of

@@ -20,7 +20,7 @@ from leaseway.sdk.validation import check_callback
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.timing.running_tasks import RunningTasks
 
@@ -224,8 +224,11 @@ class Handlers:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The MCP methods that have a handler."""
-        return tuple(method for method, handler in self._by_method().items() if handler is not None)
+        """The MCP methods that have a handler, and what else it does."""
+        found = tuple(
+            method for method, handler in self._by_method().items() if handler is not None
+        )
+        return found if self.on_elicitation is None else (*found, ELICIT_URL)
 
     def _by_method(self) -> dict[str, OnElicitation | Roots | None]:
         return {ELICIT: self.on_elicitation, SAMPLE: self.on_sampling, ROOTS: self.roots}

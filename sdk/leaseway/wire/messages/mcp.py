@@ -15,6 +15,8 @@ from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
 
 ELICIT: Final = "elicitation/create"
+ELICIT_URL: Final = "elicitation/create#url"
+"""Among the methods that a caller answers: it also opens addresses for a person (mode `url`)."""
 """Asks a person to fill in a form or to open a page."""
 
 SAMPLE: Final = "sampling/createMessage"

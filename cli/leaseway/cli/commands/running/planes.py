@@ -27,6 +27,7 @@ from leaseway.cli.options.common import (
     LogOptions,
     audit_option,
     console_option,
+    console_url_option,
     examples,
     log_options,
     metrics_option,
@@ -126,6 +127,7 @@ exit_with_stdin_option = click.option(
 )
 @metrics_option
 @console_option
+@console_url_option
 @exit_with_stdin_option
 @log_options
 def control_plane(  # noqa: PLR0913 - each is an option of the command
@@ -139,6 +141,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     advertise: Endpoint | None,
     metrics: Endpoint | None,
     console: Endpoint | None,
+    console_url: str,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -157,7 +160,9 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     is_single_file = len(sources) == 1 and sources[0].kind == "native"
     with (
         _listening(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
-        _listening(_open_console, console, credentials, *SEES_ALL) as console_listener,
+        _listening(
+            partial(_open_console, console_url), console, credentials, *SEES_ALL
+        ) as console_listener,
     ):
         options = ControlPlaneOptions(
             config=sources[0].path if is_single_file else sources,
@@ -386,10 +391,10 @@ def _file_threads() -> ThreadPoolExecutor:
     return threads
 
 
-def _open_console(endpoint: Endpoint, admit: Admit | None) -> ConsoleListener:
+def _open_console(url: str, endpoint: Endpoint, admit: Admit | None) -> ConsoleListener:
     from leaseway.control_plane.console.server import ConsoleListener
 
-    return ConsoleListener(endpoint, admit)
+    return ConsoleListener(endpoint, admit, url)
 
 
 @contextmanager

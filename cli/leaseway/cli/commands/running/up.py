@@ -33,6 +33,7 @@ from leaseway.cli.options.common import (
     LogOptions,
     audit_option,
     console_option,
+    console_url_option,
     examples,
     log_options,
     metrics_option,
@@ -73,6 +74,7 @@ class _Options:
     trace_file: Path | None
     metrics: Endpoint | None
     console: Endpoint | None
+    console_url: str
     capacity: int
     vault: list[str]
     artifacts: ArtifactOptions
@@ -127,6 +129,7 @@ class _Options:
 @front_options
 @metrics_option
 @console_option
+@console_url_option
 @vault_arguments_option
 @artifact_options
 @identity_options
@@ -294,6 +297,7 @@ class _Up:
             *_page_arguments(
                 "--console", self._options.console, 0, self._control_plane.pages.get("console", "")
             ),
+            *(("--console-url", self._options.console_url) if self._options.console_url else ()),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),

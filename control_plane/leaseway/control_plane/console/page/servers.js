@@ -1,5 +1,5 @@
 // The list of servers, and the page of one server with its instances, tools, problems, logs and events.
-import { Badge, Empty, EventList, Failure, Pager, Search, Table, WhatToDo, clock, get, html, loadColumns, query, useDebounced, useFetched, useState } from "./parts.js";
+import { Badge, Empty, EventList, Failure, Pager, Search, Table, WhatToDo, clock, get, html, loadColumns, post, query, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
 
@@ -34,7 +34,7 @@ export function Servers({ live }) {
     ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }
 
-export function ServerPage({ live, words, runbook }) {
+export function ServerPage({ live, words, rights, runbook }) {
   const [id, tenant = ""] = words;
   const path = `api/server?${query({ id, tenant })}`;
   const { data, error } = useFetched(path, `${live.revisions.servers}/${live.revisions.problems}`);
@@ -52,6 +52,7 @@ export function ServerPage({ live, words, runbook }) {
       <dt>Protocol</dt><dd>${data.protocol_version || "–"}</dd>
       ${data.failures > 0 && html`<dt>Failed starts</dt><dd>${data.failures} in a row${data.next_try_at ? `, next try at ${clock(data.next_try_at)}` : ""}</dd>`}
     </dl>
+    ${data.login && rights.operator && html`<${Login} id=${id} tenant=${tenant} forUsers=${data.login === "user"} />`}
     ${data.problems.length > 0 && html`<section><h2>Problems</h2><ul class="cards">${data.problems.map(
       (problem) => html`<li><${Badge} text=${problem.severity} /> <code>${problem.reason}</code>
         <p class="words">${problem.message}</p><${WhatToDo} reason=${problem.reason} runbook=${runbook} /></li>`)}</ul></section>`}
@@ -78,4 +79,21 @@ export function ServerPage({ live, words, runbook }) {
       : html`<${Empty}>No tool is exposed.<//>`}</section>
     <section><h2>Calls</h2><p><a href=${`#/calls/recent/${encodeURIComponent(id)}`}>recent</a> · <a href=${`#/calls/failed/${encodeURIComponent(id)}`}>failed</a> · <a href=${`#/calls/slow/${encodeURIComponent(id)}`}>slow</a></p></section>
     <section><h2>Events</h2><${EventList} events=${data.events} label="Events of the server" /></section>`;
+}
+
+// Makes a link at which a tenant or a user logs in to a remote server: for oneself, or to pass on.
+function Login({ id, tenant, forUsers }) {
+  const [whose, setWhose] = useState(tenant || "default");
+  const [user, setUser] = useState("");
+  const [made, setMade] = useState(null);
+  const make = (event) => {
+    event.preventDefault();
+    post("api/login", { server: id, tenant: whose, user }).then(setMade, (problem) => setMade({ error: problem.message }));
+  };
+  return html`<section><h2>Log in</h2><form class="tools" onSubmit=${make}>
+      <label>Tenant <input value=${whose} required onInput=${(event) => setWhose(event.target.value)} /></label>
+      ${forUsers && html`<label>User <input value=${user} required onInput=${(event) => setUser(event.target.value)} /></label>`}
+      <button>Make a login link</button></form>
+    ${made && html`<${Failure} error=${made.error} />`}
+    ${made?.path && html`<p><a href=${made.path} target="_blank" rel="noreferrer">Log in</a> <span class="quiet">within 15 minutes, or give the link to that person.</span></p>`}</section>`;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leaseway.data_plane.calls.call import ActiveCall
+from leaseway.data_plane.calls.stages.login import with_login
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -74,6 +75,12 @@ class InstanceStage:
         return live
 
     async def _wait(self, active: ActiveCall) -> None:
+        if active.generation.variant.spec.part.auth.logs_in:
+            await with_login(active, self._pool, self._find)
+        else:
+            await self._find(active)
+
+    async def _find(self, active: ActiveCall) -> None:
         generation, call = active.generation, active.call
         if generation.is_shared and not call.lease_id:
             live = await self._wait_for_shared(active)

@@ -1,0 +1,186 @@
+"""Logins that begin at a link, which a person opens at the console (`console/login_pages.py`).
+
+The worker that needs the login makes the link, and keeps what must be secret: the client's
+credential, the verifier of PKCE and the tokens. The console shows the person whose login it is and
+passes on the redirect. See design.md#tokens-for-remote-servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from leaseway.data_plane.core.ports import LoginSubject
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.login import BegunLogin, begin_login, finish_login
+from leaseway.data_plane.oauth.obtaining import Wanted
+from leaseway.vault.key import VaultError
+from leaseway.vault.logins import LoginKey, LoginStore
+from leaseway.wire import bounds
+from leaseway.wire.channels.fetching import in_thread
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import check_caller_names
+
+T = TypeVar("T")
+
+_LIFETIME: Final = 1_800.0
+"""Seconds in which a link can be opened; a fault has one that lives for half of it or longer."""
+_LOGIN_TIME: Final = 600.0
+"""Seconds that a person has at the authorization server."""
+_MAX_BEGUN: Final = 256
+_MAX_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True)
+class _Link:
+    ticket: str
+    wanted: Wanted
+    ends: float
+
+
+class LoginLinks:
+    """The links of one worker, and the logins that have begun at them.
+
+    A link is for one subject and works until somebody has logged in. At its limits, the oldest link
+    or login gives way.
+
+    Args:
+        store: The sealed logins, or None if the worker has no vault: then there are no links.
+        worker_id: The worker, which the console finds by the link.
+        now: The monotonic clock.
+    """
+
+    def __init__(
+        self,
+        store: LoginStore | None,
+        worker_id: str,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._now = now
+        self._console = ""
+        self._servers: OrderedDict[tuple[str, str], Wanted] = OrderedDict()
+        self._links: OrderedDict[LoginKey, _Link] = OrderedDict()
+        self._tickets: dict[str, LoginKey] = {}
+        self._begun: OrderedDict[str, tuple[BegunLogin, float]] = OrderedDict()
+        self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
+
+    def use_console(self, url: str) -> None:
+        """Make links to this console from now on; empty for none."""
+        self._console = url
+
+    def record(self, wanted: Wanted) -> None:
+        """Remember how subjects log in to a server."""
+        key = (wanted.server, wanted.tenant)
+        self._servers.pop(key, None)
+        self._servers[key] = wanted
+        if len(self._servers) > bounds.MAX_OAUTH_GRANTS:
+            self._servers.popitem(last=False)
+
+    def url_for(self, wanted: Wanted) -> str:
+        """Return the address where a subject logs in, or empty if there is none."""
+        is_whole = wanted.tenant and (wanted.user or wanted.auth.subject != "user")
+        if not self._console or self._store is None or not is_whole:
+            return ""
+        return f"{self._console}login/{quote(self._worker_id, safe='')}/{self._ticket(wanted)}"
+
+    def link(self, subject: LoginSubject) -> str:
+        """Return the ticket of a link for a subject.
+
+        Raises:
+            Fault: INVALID_REQUEST: this worker has not met the server, or it has no such logins.
+        """
+        server, tenant = subject.server, subject.tenant
+        check_caller_names(tenant=tenant, user=subject.user)
+        known = self._servers.get((server, tenant)) or self._servers.get((server, ""))
+        if known is None or self._store is None:
+            raise _refused(f"this worker has not tried to reach a server {server[:64]} with logins")
+        if bool(subject.user) is not (known.auth.subject == "user"):
+            whose = "a user" if known.auth.subject == "user" else "a tenant, and of no user"
+            raise _refused(f"a login to the server {server} is one of {whose}")
+        return self._ticket(replace(known, tenant=tenant, user=subject.user))
+
+    def subject(self, ticket: str) -> LoginSubject:
+        """Return whose login a link is for.
+
+        Raises:
+            Fault: INVALID_REQUEST: it has ended.
+        """
+        return _subject(self._wanted(ticket))
+
+    async def begin(self, ticket: str, redirect: str) -> tuple[str, str]:
+        """Begin the login of a link; return the address to open, and the redirect's state.
+
+        Raises:
+            Fault: INVALID_REQUEST: it has ended, or the authorization server does not let it begin.
+        """
+        wanted, store = self._wanted(ticket), self._store
+        assert store is not None
+        begun = await self._run(wanted, partial(begin_login, wanted, store, redirect))
+        self._begun[begun.state] = begun, self._now() + _LOGIN_TIME
+        if len(self._begun) > _MAX_BEGUN:
+            self._begun.popitem(last=False)
+        return begun.url, begun.state
+
+    async def finish(self, state: str, answer: Mapping[str, str]) -> LoginSubject:
+        """Finish a login with the parameters of its redirect; return whose it is.
+
+        Raises:
+            Fault: INVALID_REQUEST: it has ended, or failed.
+        """
+        begun, ends = self._begun.pop(state, (None, 0.0))
+        store = self._store
+        if begun is None or store is None or ends < self._now():
+            raise _refused("it took too long, or was finished before; open its link again")
+        await self._run(begun.wanted, partial(finish_login, begun, answer, store))
+        used = self._links.pop(begun.wanted.login, None)
+        if used is not None:
+            del self._tickets[used.ticket]
+        return _subject(begun.wanted)
+
+    async def _run(self, wanted: Wanted, work: Callable[[], T]) -> T:
+        async with self._slots:
+            try:
+                return await in_thread(work)
+            except (AuthorizationError, VaultError) as error:
+                text = str(error).rstrip(".")
+                raise _refused(f"the server {wanted.server}: {text}") from None
+
+    def _wanted(self, ticket: str) -> Wanted:
+        key = self._tickets.get(ticket)
+        link = self._links.get(key) if key is not None else None
+        if link is None or link.ends < self._now():
+            raise _refused(
+                "its link has ended; call the server again for a new one, or ask an operator"
+            )
+        return link.wanted
+
+    def _ticket(self, wanted: Wanted) -> str:
+        key, now = wanted.login, self._now()
+        link = self._links.get(key)
+        if link is not None and link.ends - now > _LIFETIME / 2:
+            return link.ticket
+        if link is not None:
+            del self._links[key], self._tickets[link.ticket]
+        link = _Link(secrets.token_urlsafe(24), wanted, now + _LIFETIME)
+        self._links[key], self._tickets[link.ticket] = link, key
+        if len(self._links) > bounds.MAX_OAUTH_GRANTS:
+            _, oldest = self._links.popitem(last=False)
+            del self._tickets[oldest.ticket]
+        return link.ticket
+
+
+def _subject(wanted: Wanted) -> LoginSubject:
+    return LoginSubject(wanted.server, wanted.tenant, wanted.user)
+
+
+def _refused(why: str) -> Fault:
+    return Fault(Reason.INVALID_REQUEST, f"The login failed: {why}.")

@@ -1,0 +1,62 @@
+"""Takes the steps of people's logins that the console asks for."""
+
+from __future__ import annotations
+
+from leaseway.data_plane.background import Background
+from leaseway.data_plane.core.ports import LoginLinksPort, LoginSubject
+from leaseway.data_plane.sync.outgoing import Outgoing
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Fault
+
+
+class LoginSteps:
+    """Takes steps in the background: an authorization server may take its time.
+
+    Args:
+        links: The logins of this worker, or None if it has none.
+        outgoing: Sends the results.
+        background: Owns the tasks.
+    """
+
+    def __init__(
+        self, links: LoginLinksPort | None, outgoing: Outgoing, background: Background
+    ) -> None:
+        self._links = links
+        self._outgoing = outgoing
+        self._background = background
+
+    def use_console(self, url: str) -> None:
+        """Make links to this console from now on; empty for none."""
+        if self._links is not None:
+            self._links.use_console(url)
+
+    def start(self, step: sync_pb2.LoginStep) -> None:
+        """Take a step; its result is sent when it ends."""
+        self._background.spawn(self._run(step), "step of a login")
+
+    async def _run(self, step: sync_pb2.LoginStep) -> None:
+        result = sync_pb2.LoginResult(id=step.id)
+        try:
+            if self._links is None:
+                result.message = "This worker has no vault for logins."
+            else:
+                await _take(step, self._links, result)
+        except Fault as fault:
+            result.message = fault.message
+        self._outgoing.send(sync_pb2.SyncRequest(login_result=result))
+
+
+async def _take(
+    step: sync_pb2.LoginStep, links: LoginLinksPort, result: sync_pb2.LoginResult
+) -> None:
+    if step.state:
+        subject = await links.finish(step.state, dict(step.answer))
+    elif step.ticket:
+        subject = links.subject(step.ticket)
+        if step.redirect_uri:
+            begun = await links.begin(step.ticket, step.redirect_uri)
+            result.authorization_url, result.state = begun
+    else:
+        subject = LoginSubject(step.server_id, step.tenant, step.user)
+        result.ticket = links.link(subject)
+    result.server_id, result.tenant, result.user = subject.server, subject.tenant, subject.user
