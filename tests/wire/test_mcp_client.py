@@ -12,7 +12,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.wire.bounds import MAX_CLIENT
 from leaseway.wire.mcp_client import LEGACY_VERSIONS, McpClient, parse_client
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
@@ -44,6 +44,8 @@ def test_only_what_can_be_honoured_is_passed_on() -> None:
     }
     assert client.info == {"name": "claude", "version": ""}
     assert client.answers == (ELICIT, SAMPLE, ROOTS)
+    opener = McpClient("2025-11-25", {"elicitation": {"url": {}}})
+    assert opener.answers == (ELICIT, ELICIT_URL)
 
 
 @given(st.text(), DECLARED, DECLARED)
