@@ -11,6 +11,7 @@ import aiohttp
 
 from leaseway.front.app import McpListener
 from leaseway.front.calling.conversations import SessionOptions
+from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.session_limits import SessionLimits
 from leaseway.front.calling.sessions import SessionTable
@@ -46,7 +47,10 @@ async def front(
 
     def build(tenant: str, _agent: str, _key: str | None, principal: str, _user: str) -> HttpFront:
         client = fake.async_client(tenant=tenant)
-        table = SessionTable(client, sealer, Owner(tenant, principal), limits=limits)
+        ended = EndedSessions()
+        ends = SharedEnds(client, ended)
+        owner = Owner(tenant, principal)
+        table = SessionTable(client, sealer, owner, limits=limits, ended=ended, ends=ends)
         return HttpFront(Methods(client, sessions=options), table, rules=options.rules)
 
     listener = McpListener(Endpoint("127.0.0.1", 0), None)

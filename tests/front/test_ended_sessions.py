@@ -1,15 +1,29 @@
-"""A session that ended on one front has ended on all."""
+"""What fronts tell each other of a session: that it has ended, its log level, its subscriptions."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+from tests.front.harness import ACCEPT, host
+from tests.front.harness import front as serve
 
 from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.sdk import AsyncClient
-from leaseway.sdk.testing import FakeLeaseway
+from leaseway.sdk.testing import CallContext, FakeLeaseway
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeLeaseway]:
+    with FakeLeaseway() as fake:
+        yield fake
 
 
 @asynccontextmanager
@@ -82,3 +96,50 @@ async def fake_client_of_nobody() -> AsyncIterator[SessionTable]:
             ended=ended,
             ends=SharedEnds(client, ended),
         )
+
+
+async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLeaseway) -> None:
+    notes = fake.server("notes")
+    notes.resource("note://a", "old")
+
+    @notes.tool
+    def work(ctx: CallContext) -> str:
+        ctx.log("working", level="info")
+        return "done"
+
+    def line(answer: bytes) -> Any:
+        return json.loads(answer.partition(b"data: ")[2])
+
+    async with asyncio.timeout(BOUND), serve(fake) as first, serve(fake) as second:
+        async with host(first) as client:
+            session = await client.initialize()
+            await client.send("logging/setLevel", {"level": "info"}, session)
+            await client.send("resources/subscribe", {"uri": "note://a"}, session)
+        headers = {**ACCEPT, **session}
+        async with host(second) as client, client.http.get(second, headers=headers) as stream:
+            updated = line(await stream.content.readuntil(b"\n\n"))
+            assert updated["params"]["uri"] == "note://a", "it may have changed in between"
+            notes.resource("note://a", "new")
+            assert line(await stream.content.readuntil(b"\n\n")) == updated
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "work"}}
+            async with client.http.post(second, json=call, headers=headers) as answer:
+                logged = line(await answer.content.readuntil(b"\n\n"))
+            assert logged["params"]["data"] == "working"
+            await client.send("resources/unsubscribe", {"uri": "note://a"}, session)
+
+
+async def test_a_restarted_control_plane_is_told_the_states_of_sessions_again(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as first, front(fake) as other:
+        live = first.create("", "2025-11-25", {})
+        live.log_level = "error"
+        await first.save(live)
+        plane = fake._running().plane
+        plane.session_states = type(plane.session_states)()
+        assert first._ends is not None
+        first._ends._run = "the run before"
+        await first._ends.exchange(())
+        moved = await other.open(live.id, "")
+        assert moved is not None
+        assert moved.log_level == "error"

@@ -23,6 +23,7 @@ from leaseway.control_plane.core.placement.lease_ends import (
     ReportedLeaseEnd,
     lost_with_worker,
 )
+from leaseway.control_plane.core.placement.session_states import SessionStates
 from leaseway.control_plane.core.placement.wait_queue import PlacementOutcome, Waiter
 from leaseway.control_plane.core.queries.place import serve_queue
 from leaseway.control_plane.core.workers.actions import WorkerAction
@@ -96,6 +97,7 @@ class Plane:
         self.lease_ends = LeaseEnds()
         self.end_notices = EndNotices()
         self.ended_sessions = EndedSessions()
+        self.session_states = SessionStates()
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = self._new_approvals()
         self.transitions = 0

@@ -500,7 +500,9 @@ class Methods:
 
     async def _set_level(self, request: Request) -> bytes:
         level = log_level(read_params(request, SetLevelParams).level)
-        protocol_session(request).log_level = level
+        protocol = protocol_session(request)
+        protocol.log_level = level
+        await request.carried.sessions.save(protocol)
         return _EMPTY
 
     async def _subscribe(self, request: Request) -> bytes:
@@ -512,11 +514,14 @@ class Methods:
             await protocol.subscribe(uri, live.sdk, resource)
         except LeasewayError as error:
             raise resource_error(error, uri, modern=False, at_server=resource.uri) from None
+        await request.carried.sessions.save(protocol)
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
         uri = read_params(request, ResourceParams).uri
-        await protocol_session(request).unsubscribe(uri)
+        protocol = protocol_session(request)
+        await protocol.unsubscribe(uri)
+        await request.carried.sessions.save(protocol)
         return _EMPTY
 
     async def _listen(self, request: Request) -> bytes:

@@ -344,14 +344,20 @@ class SessionEnds:
     Attributes:
         ended: Those of the asked sessions that have ended.
         run: Identifies the control plane's run; a new run knows no end that it was not told.
+        states: What relays said of those of the asked sessions that other relays may continue.
     """
 
     ended: tuple[str, ...]
     run: str
+    states: Mapping[str, bytes]
 
 
 async def share_session_ends(
-    client: AsyncClient, ended: Iterable[str], asked: Iterable[str], timeout: float
+    client: AsyncClient,
+    ended: Iterable[str],
+    asked: Iterable[str],
+    timeout: float,
+    states: Mapping[str, bytes] | None = None,
 ) -> SessionEnds:
     """Tell the control plane which sessions have ended for good, and ask about others.
 
@@ -360,6 +366,7 @@ async def share_session_ends(
         ended: Sessions that have ended here.
         asked: Sessions that may have ended at another relay.
         timeout: Seconds until the request fails.
+        states: What another relay needs to continue sessions, by session, at most 16 KiB each.
 
     Raises:
         LeasewayError: The control plane did not answer, or rejected the request.
@@ -367,10 +374,11 @@ async def share_session_ends(
     runtime, _ = client._scope()
     deadline = runtime.loop.time() + timeout
     try:
-        answer = await runtime.control.share_session_ends(ended, asked, deadline)
+        answer = await runtime.control.share_session_ends(ended, asked, states or {}, deadline)
     except Fault as fault:
         raise error_from_fault(fault) from None
-    return SessionEnds(tuple(answer.ended), answer.run)
+    found = {item.session: item.state for item in answer.states}
+    return SessionEnds(tuple(answer.ended), answer.run, found)
 
 
 async def list_introductions(client: AsyncClient) -> IntroductionList:

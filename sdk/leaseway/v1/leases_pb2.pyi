@@ -279,6 +279,7 @@ class ShareSessionEndsRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     ASKED_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     @_builtins.property
@@ -293,6 +294,10 @@ class ShareSessionEndsRequest(_message.Message):
     def asked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Sessions to ask about, at most 1,000."""
 
+    @_builtins.property
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionState]:
+        """What callers need to continue sessions, at most 1,000. The newest 10,000 are remembered."""
+
     def __init__(
         self,
         *,
@@ -300,14 +305,41 @@ class ShareSessionEndsRequest(_message.Message):
         tenant: _builtins.str = ...,
         ended: _abc.Iterable[_builtins.str] | None = ...,
         asked: _abc.Iterable[_builtins.str] | None = ...,
+        states: _abc.Iterable[Global___SessionState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "client", b"client", "ended", b"ended", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "client", b"client", "ended", b"ended", "states", b"states", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShareSessionEndsRequest: _TypeAlias = ShareSessionEndsRequest  # noqa: Y015
+
+@_typing.final
+class SessionState(_message.Message):
+    """What a caller needs to continue a session that another one has served."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """The session."""
+    state: _builtins.bytes
+    """Its state, which only callers read; at most 16 KiB. Empty means none."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        state: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionState: _TypeAlias = SessionState  # noqa: Y015
 
 @_typing.final
 class ShareSessionEndsResponse(_message.Message):
@@ -317,6 +349,7 @@ class ShareSessionEndsResponse(_message.Message):
 
     ENDED_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The random id of this run of the control plane, which knows only what it was told since it
     started: a caller tells a new run again.
@@ -325,15 +358,20 @@ class ShareSessionEndsResponse(_message.Message):
     def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Those of `asked` that have ended."""
 
+    @_builtins.property
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionState]:
+        """The states of those of `asked` that have one."""
+
     def __init__(
         self,
         *,
         ended: _abc.Iterable[_builtins.str] | None = ...,
         run: _builtins.str = ...,
+        states: _abc.Iterable[Global___SessionState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "run", b"run", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -114,6 +114,8 @@ MAX_CONNECTION_PARKED: Final = 32
 """Of these, the calls of one connection."""
 MAX_TENANT_PARKED: Final = 32
 """Of these, the calls of one tenant."""
+MAX_SESSION_STATE: Final = 16 * KIB
+"""What a front needs to continue a session: log level and subscriptions."""
 MAX_JSON_RPC_BATCH: Final = 64
 """Messages in one batch of an MCP client (2025-03-26)."""
 MAX_ASKS: Final = 16

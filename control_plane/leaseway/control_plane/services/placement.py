@@ -96,12 +96,16 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     async def ShareSessionEnds(  # noqa: N802
         self, request: leases_pb2.ShareSessionEndsRequest, context: _Context
     ) -> leases_pb2.ShareSessionEndsResponse:
-        """Record ended sessions, and return which of others have ended."""
+        """Record ended sessions and states of others; return those of the asked sessions."""
         await check_client(request.client, context, request.tenant)
-        if max(len(request.ended), len(request.asked)) > _MAX_SESSIONS:
-            message = f"One request names at most {_MAX_SESSIONS} ended and asked sessions each."
+        if max(map(len, (request.ended, request.asked, request.states))) > _MAX_SESSIONS:
+            message = f"One request names at most {_MAX_SESSIONS} sessions of each kind."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        if not all(map(is_valid_key, (*request.ended, *request.asked))):
+        if any(len(item.state) > bounds.MAX_SESSION_STATE for item in request.states):
+            message = f"The state of a session has at most {bounds.MAX_SESSION_STATE} bytes."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        named = (*request.ended, *request.asked, *(item.session for item in request.states))
+        if not all(map(is_valid_key, named)):
             message = f"A session key has {KEY_RULE}; one of these breaks that."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         tenant, now = tenant_of(request.tenant), self._plane.clock().mono
@@ -109,7 +113,17 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         for session in request.ended:
             ended.add(tenant, session, now)
         found = [session for session in request.asked if ended.has(tenant, session, now)]
-        return leases_pb2.ShareSessionEndsResponse(ended=found, run=self._run)
+        states = self._plane.session_states
+        for session in request.ended:
+            states.put(tenant, session, b"")
+        for item in request.states:
+            states.put(tenant, item.session, item.state)
+        known = [
+            leases_pb2.SessionState(session=session, state=state)
+            for session in request.asked
+            if (state := states.get(tenant, session))
+        ]
+        return leases_pb2.ShareSessionEndsResponse(ended=found, run=self._run, states=known)
 
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context

@@ -8,16 +8,24 @@ is told again. While it is unreachable, each front knows only what it has learne
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Collection
+from itertools import islice
 from typing import Final
 
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.relay import share_session_ends
+from leaseway.wire.bounds import MAX_SESSION_STATE
+
+_log = logging.getLogger("leaseway.front")
 
 _MAX_ENDED: Final = 100_000
 _MAX_SENT: Final = 1_000
 """Sessions of each kind in one request."""
+_MAX_STATES: Final = 1_000
+_MAX_STATES_SENT: Final = 64
+"""States of sessions in one request, which has at most 5 MiB."""
 _TIMEOUT: Final = 2.0
 _PAUSE: Final = 5.0
 """Seconds for which a control plane that does not answer is not asked again."""
@@ -55,6 +63,9 @@ class SharedEnds:
         self._known = known
         self._own: OrderedDict[str, None] = OrderedDict()  # of this tenant, the oldest first
         self._unsent: OrderedDict[str, None] = OrderedDict()
+        self._states: OrderedDict[str, bytes] = OrderedDict()
+        self._unsent_states: dict[str, bytes] = {}
+        self._found: dict[str, bytes] = {}
         self._run = ""
         self._paused_until = 0.0
 
@@ -67,11 +78,25 @@ class SharedEnds:
                 keys.popitem(last=False)
         await self.exchange(())
 
+    async def save(self, key: str, state: bytes) -> None:
+        """Record what another front needs to continue a session."""
+        if len(state) > MAX_SESSION_STATE:
+            _log.info("A session's subscriptions are too long to be known to other fronts.")
+            return
+        self._unsent_states[key] = self._states[key] = state
+        if len(self._states) > _MAX_STATES:
+            self._states.popitem(last=False)
+        await self.exchange(())
+
     async def has_ended(self, key: str) -> bool:
         """Return whether a session has ended on any front."""
         if key not in self._known:
             await self.exchange((key,))
         return key in self._known
+
+    def take_state(self, key: str) -> bytes:
+        """Return, once, what another front has recorded of a session that was asked about."""
+        return self._found.pop(key, b"")
 
     async def exchange(self, asked: Collection[str]) -> None:
         """Send the ends that the control plane does not know, and ask about sessions.
@@ -83,23 +108,30 @@ class SharedEnds:
         while now() >= self._paused_until:
             ended = list(self._unsent)[:_MAX_SENT]
             batch, rest = rest[:_MAX_SENT], rest[_MAX_SENT:]
+            states = dict(islice(self._unsent_states.items(), _MAX_STATES_SENT))
             try:
-                answer = await share_session_ends(self._client, ended, batch, _TIMEOUT)
+                answer = await share_session_ends(self._client, ended, batch, _TIMEOUT, states)
             except LeasewayError:
                 self._paused_until = now() + _PAUSE
                 return  # what is unsent is sent with a later exchange
             for key in ended:
                 self._unsent.pop(key, None)
+            for key, state in states.items():
+                if self._unsent_states.get(key) is state:
+                    del self._unsent_states[key]
             for key in answer.ended:
                 self._known.add(key)
+            if len(asked) == 1:  # of a session that is about to be opened
+                self._found.update(answer.states)
             if answer.run != self._run:
                 if self._run:
                     self._unsent = self._own.copy()
+                    self._unsent_states = dict(self._states)
                 self._run = answer.run
-            if not self._unsent and not rest:
+            if not self._unsent and not self._unsent_states and not rest:
                 return
 
     @property
     def has_own(self) -> bool:
-        """Whether sessions have ended here, of which a new control plane must be told."""
-        return bool(self._own)
+        """Whether a new control plane must be told of sessions."""
+        return bool(self._own or self._states)

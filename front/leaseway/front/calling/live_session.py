@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.listener import Listener
@@ -33,6 +34,21 @@ _MAX_SUBSCRIPTIONS: Final = 256
 _log = logging.getLogger("leaseway.front")
 
 
+class SessionState(msgspec.Struct):
+    """What another front needs to continue a session.
+
+    Attributes:
+        log_level: The lowest level of log messages that the client requested, or empty.
+        subscriptions: The resources that it subscribed to, by the URIs that it knows.
+    """
+
+    log_level: str
+    subscriptions: dict[str, ServerResource]
+
+
+_decode_state: Final = msgspec.json.Decoder(SessionState).decode
+
+
 class ResourceSubscription:
     """A subscription to updates of one resource, until `stop`.
 
@@ -41,6 +57,7 @@ class ResourceSubscription:
         resource: The resource as its server knows it.
         on_updated: Called with the URI of an updated resource as the client knows it; must not
             block.
+        is_restored: Whether another front had it, so that updates may have been missed.
     """
 
     def __init__(
@@ -48,9 +65,12 @@ class ResourceSubscription:
         session: AsyncSession | AsyncClient,
         resource: ServerResource,
         on_updated: Callable[[str], None],
+        *,
+        is_restored: bool = False,
     ) -> None:
+        self.resource = resource
         self._session = session
-        self._resource = resource
+        self._is_restored = is_restored
         self._on_updated = on_updated
         self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"front subscribes {resource.uri[:80]}")
@@ -69,14 +89,16 @@ class ResourceSubscription:
 
     async def _run(self) -> None:
         try:
-            resource = self._resource
+            resource = self.resource
             updates = self._session.subscribe_resource(resource.uri, server=resource.server)
             async with updates:
                 self._confirmed.set_result(None)
+                if self._is_restored:
+                    self._on_updated(resource.for_client(resource.uri))
                 async for uri in updates:
                     self._on_updated(resource.for_client(uri))
         except LeasewayError as error:
-            if self._confirmed.done():
+            if self._confirmed.done() or self._is_restored:
                 _log.info("The subscription to %s has ended: %s", resource.uri[:200], error)
                 self._on_updated(resource.for_client(resource.uri))  # reading it shows the reason
             else:
@@ -211,6 +233,7 @@ class LiveSession:
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
         self._subscriptions: dict[str, ResourceSubscription] = {}
+        self._missed: dict[str, None] = {}
 
     @property
     def is_handle(self) -> bool:
@@ -317,7 +340,34 @@ class LiveSession:
             raise
 
     def _on_updated(self, uri: str) -> None:
-        self._push(self, notification("notifications/resources/updated", encode({"uri": uri})))
+        message = notification("notifications/resources/updated", encode({"uri": uri}))
+        if not self._push(self, message) and len(self._missed) < _MAX_SUBSCRIPTIONS:
+            self._missed[uri] = None
+
+    def state(self) -> bytes:
+        """Return what another front needs to continue the session."""
+        resources = {uri: item.resource for uri, item in self._subscriptions.items()}
+        return encode(SessionState(self.log_level, resources))
+
+    def restore(self, state: bytes) -> None:
+        """Continue with the log level and the subscriptions that another front has recorded.
+
+        Each resource counts as updated: the client may have missed something in between.
+        """
+        known = _decode_state(state)
+        self.log_level = known.log_level
+        for uri, resource in known.subscriptions.items():
+            if uri not in self._subscriptions:
+                speak_for(self.sdk, self.client.encoded)
+                self._subscriptions[uri] = ResourceSubscription(
+                    self.sdk, resource, self._on_updated, is_restored=True
+                )
+
+    def push_missed(self) -> None:
+        """Push the updates that no stream took."""
+        missed, self._missed = self._missed, {}
+        for uri in missed:
+            self._on_updated(uri)
 
     async def unsubscribe(self, uri: str) -> None:
         subscription = self._subscriptions.pop(uri, None)

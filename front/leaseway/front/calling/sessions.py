@@ -247,7 +247,16 @@ class SessionTable:
                 return None
             if await self._ends.has_ended(sealed.key):
                 return None
+            live = self.find(session_id, scope)
+            if live is not None and (state := self._ends.take_state(sealed.key)):
+                live.restore(state)
+            return live
         return self.find(session_id, scope)
+
+    async def save(self, live: LiveSession) -> None:
+        """Let other fronts know what they need to continue a session."""
+        if self._ends is not None:
+            await self._ends.save(live.sealed.key, live.state())
 
     async def admit(self, live: LiveSession) -> None:
         """Admit a session to leases, for which the longest idle one of its client may end.

@@ -522,6 +522,7 @@ class HttpFront:
         if (last_event := http.headers.get(_LAST_EVENT)) is not None:
             return await self._resumable.resumed(live, last_event).write(http)
         with self._streams.opened(live) as stream:
+            live.push_missed()
             return await stream.write(http)
 
     async def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -205,9 +205,13 @@ class ControlPlane:
         return answer
 
     async def share_session_ends(
-        self, ended: Iterable[str], asked: Iterable[str], deadline: float
+        self,
+        ended: Iterable[str],
+        asked: Iterable[str],
+        states: Mapping[str, bytes],
+        deadline: float,
     ) -> leases_pb2.ShareSessionEndsResponse:
-        """Record which sessions have ended for good, and ask which of others have.
+        """Record which sessions have ended for good, and states; ask about other sessions.
 
         Raises:
             Fault: The control plane rejected the request, or could not be reached.
@@ -217,6 +221,9 @@ class ControlPlane:
             tenant=self.identity.tenant,
             ended=ended,
             asked=asked,
+            states=[
+                leases_pb2.SessionState(session=key, state=state) for key, state in states.items()
+            ],
         )
         answer: leases_pb2.ShareSessionEndsResponse
         answer = await self.request(self.placement.ShareSessionEnds, request, deadline)
