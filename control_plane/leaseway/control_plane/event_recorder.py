@@ -94,11 +94,11 @@ class EventRecorder:
             message += f"; {pluralize(len(errors), 'error')}, whose entries do not change"
         self.reload = self.record(
             EventRecord(
-                "reload",
-                "partly applied" if errors else "applied",
-                f"{message}.",
-                at,
-                "error" if errors else "info",
+                kind="reload",
+                action="partly applied" if errors else "applied",
+                message=f"{message}.",
+                at=at,
+                severity="error" if errors else "info",
                 details=(*changes, *errors),
             )
         )
@@ -107,11 +107,11 @@ class EventRecorder:
         """Record a configuration that cannot be parsed and changes nothing."""
         self.reload = self.record(
             EventRecord(
-                "reload",
-                "refused",
-                f"{files} cannot be used; the previous configuration stays in effect.",
-                at,
-                "error",
+                kind="reload",
+                action="refused",
+                message=f"{files} cannot be used; the previous configuration stays in effect.",
+                at=at,
+                severity="error",
                 reason=problems[0].reason if problems else "",
                 details=tuple(problem.message for problem in problems),
             )
@@ -132,11 +132,11 @@ class EventRecorder:
             message += f": {approval.note}"
         self.record(
             EventRecord(
-                "approval",
-                action,
-                f"{message[0].upper()}{message[1:]} (approval {approval.id}).",
-                now.unix,
-                "info",
+                kind="approval",
+                action=action,
+                message=f"{message[0].upper()}{message[1:]} (approval {approval.id}).",
+                at=now.unix,
+                severity="info",
                 server_id=asked.server_id,
                 tenant=asked.tenant,
                 session=asked.session,
@@ -226,7 +226,16 @@ class EventRecorder:
         else:
             action, words = "joined", "has joined"
         message = f"Worker {worker_id} {words}."
-        self.record(EventRecord("worker", action, message, now.unix, severity, worker_id=worker_id))
+        self.record(
+            EventRecord(
+                kind="worker",
+                action=action,
+                message=message,
+                at=now.unix,
+                severity=severity,
+                worker_id=worker_id,
+            )
+        )
 
     def _observe_problems(self, state: Coordinator, now: Moment) -> None:
         present = {entry.problem.key: entry.problem for entry in state.problems.open()}
@@ -239,11 +248,11 @@ class EventRecorder:
     def _record_problem(self, problem: Problem, action: str, now: Moment) -> None:
         self.record(
             EventRecord(
-                "problem",
-                action,
-                problem.message,
-                now.unix,
-                problem.severity if action == "opened" else "info",
+                kind="problem",
+                action=action,
+                message=problem.message,
+                at=now.unix,
+                severity=problem.severity if action == "opened" else "info",
                 reason=problem.reason,
                 server_id=problem.server_id,
                 tenant=problem.tenant,

@@ -267,7 +267,15 @@ class Plane:
             self._audit_decision(approval_id[:64], by, fault.reason.value, known)
             verb = "approve" if approve else "deny"
             message = f"{by} could not {verb} approval {approval_id[:64]}: {fault.message}"
-            self.events.record(EventRecord("approval", "refused", message, now.unix, "warning"))
+            self.events.record(
+                EventRecord(
+                    kind="approval",
+                    action="refused",
+                    message=message,
+                    at=now.unix,
+                    severity="warning",
+                )
+            )
             raise
         self._audit_decision(decided.id, by, decided.state, decided)
         return decided

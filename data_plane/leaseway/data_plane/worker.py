@@ -227,7 +227,12 @@ class Worker:
 
         # Instances, and what keeps them.
         context = WorkerContext(
-            options.id, given.open_instance, given.background, reports, meters, given.callers
+            worker_id=options.id,
+            open_instance=given.open_instance,
+            background=given.background,
+            reports=reports,
+            meters=meters,
+            callers=given.callers,
         )
         if meters is not None:
             context.events.started.connect(meters.instance_started)
@@ -287,16 +292,22 @@ class Worker:
 
         # The stream to the control plane.
         registration = Registration(
-            me,
-            options.capacity,
-            options.control_plane,
-            options.worker_key or options.key,
-            _labels(options, address.host),
-            options.servers,
-            options.standbys,
+            worker=me,
+            capacity=options.capacity,
+            control_plane=options.control_plane,
+            key=options.worker_key or options.key,
+            labels=_labels(options, address.host),
+            servers=options.servers,
+            standbys=options.standbys,
         )
         self.sync = SyncClient(
-            WorkerStatus(registration, self.pool, self.leases, self.executor, describe),
+            WorkerStatus(
+                registration=registration,
+                pool=self.pool,
+                leases=self.leases,
+                calls=self.executor,
+                lease_message=describe,
+            ),
             outgoing,
             approvals,
             given.shutdown.drain_for,
@@ -307,7 +318,11 @@ class Worker:
 
         # What reads all of them.
         self.state = WorkerState(
-            self.pool, self.leases, self.executor, self._exchanges, self.artifacts
+            pool=self.pool,
+            leases=self.leases,
+            executor=self.executor,
+            exchanges=self._exchanges,
+            artifacts=self.artifacts,
         )
         if meters is not None:
             StateMeters(meters, self.state)

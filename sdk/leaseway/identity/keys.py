@@ -135,14 +135,14 @@ def make_key(
     salt = secrets.token_bytes(16)
     created = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     record = KeyRecord(
-        key_id,
-        salt,
-        _digest(salt, secret),
-        roles,
-        tenant,
-        agent,
-        created,
-        expires_at,
+        id=key_id,
+        salt=salt,
+        digest=_digest(salt, secret),
+        roles=roles,
+        tenant=tenant,
+        agent=agent,
+        created_at=created,
+        expires_at=expires_at,
         note=note,
         user=user,
     )
@@ -158,12 +158,12 @@ def principal_for_key(keys: KeyRecords, credential: str, now: float) -> Principa
     if record is None or record.state(now) != "active":
         return None
     return Principal(
-        record.name,
-        record.roles,
-        record.tenant,
-        record.agent,
-        record.expires_at,
-        record.user,
+        name=record.name,
+        roles=record.roles,
+        tenant=record.tenant,
+        agent=record.agent,
+        expires_at=record.expires_at,
+        user=record.user,
     )
 
 

@@ -127,7 +127,14 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
         raise unauthenticated(f"This token of {issuer.issuer} cannot be used: {error}") from None
     expires_at = float(claims["exp"]) + _LEEWAY
     user = _user(issuer, claims, roles) if tenant is not None else None
-    return Principal(_name(claims), roles, tenant, agent, expires_at, user)
+    return Principal(
+        name=_name(claims),
+        roles=roles,
+        tenant=tenant,
+        agent=agent,
+        expires_at=expires_at,
+        user=user,
+    )
 
 
 def _user(issuer: Issuer, claims: Mapping[str, Any], roles: frozenset[Role]) -> str | None:

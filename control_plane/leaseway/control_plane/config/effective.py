@@ -55,7 +55,13 @@ def effective_values(parsed: ParsedConfig, sources: Sequence[Source]) -> list[Ef
             layer = layers.get(at.file) or _folder_layer(at, sources)
             values.append(
                 EffectiveValue(
-                    spec.key.server_id, spec.key.tenant, key, value, layer, at.file, at.line
+                    server=spec.key.server_id,
+                    tenant=spec.key.tenant,
+                    key=key,
+                    value=value,
+                    layer=layer,
+                    file=at.file,
+                    line=at.line,
                 )
             )
     return values

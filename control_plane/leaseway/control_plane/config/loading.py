@@ -47,7 +47,13 @@ def parse_contents(contents: Mapping[Source, FileContent]) -> ParsedConfig:
     duplicates = _duplicate_domains(contents)
     unread = [*_unread(contents), *(_second_domain(source) for source in duplicates)]
     layers = [
-        Layer(source.kind, str(source.path), content, source.tenant, source.bare)
+        Layer(
+            kind=source.kind,
+            path=str(source.path),
+            text=content,
+            tenant=source.tenant,
+            bare=source.bare,
+        )
         for source, content in contents.items()
         if isinstance(content, str) and _names_a_tenant(source) and source not in duplicates
     ]
@@ -135,4 +141,13 @@ def _issue(
     source: Source, severity: Literal["error", "warning"], reason: IssueReason, message: str
 ) -> ConfigIssue:
     file = str(source.path)
-    return ConfigIssue(file, 1, 1, "", severity, reason, message, tenant=source.tenant)
+    return ConfigIssue(
+        file=file,
+        line=1,
+        column=1,
+        key="",
+        severity=severity,
+        reason=reason,
+        message=message,
+        tenant=source.tenant,
+    )

@@ -197,13 +197,13 @@ class Approvals:
             return "full", None
         self._number += 1
         approval = ApprovalRecord(
-            secrets.token_hex(8),
-            self._number,
-            question,
-            "waiting",
-            now.unix,
-            now.unix + LIFETIME,
-            now.mono + LIFETIME,
+            id=secrets.token_hex(8),
+            number=self._number,
+            question=question,
+            state="waiting",
+            asked=now.unix,
+            until=now.unix + LIFETIME,
+            ends=now.mono + LIFETIME,
         )
         self._all[approval.id] = approval
         self._live[question.bound_to] = approval.id

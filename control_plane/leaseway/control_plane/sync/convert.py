@@ -86,13 +86,13 @@ def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> W
 def lease_ends_from_proto(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
     return [
         ReportedLeaseEnd(
-            end.lease_id[:_MAX_TEXT],
-            end.tenant[:_MAX_TEXT] or DEFAULT_TENANT,
-            end.how[:32],
-            end.session[:MAX_KEY_LENGTH],
-            end.server_id[:MAX_KEY_LENGTH],
-            end.unasked,
-            end.message[:_MAX_MESSAGE],
+            lease_id=end.lease_id[:_MAX_TEXT],
+            tenant=end.tenant[:_MAX_TEXT] or DEFAULT_TENANT,
+            how=end.how[:32],
+            session=end.session[:MAX_KEY_LENGTH],
+            server_id=end.server_id[:MAX_KEY_LENGTH],
+            unasked=end.unasked,
+            message=end.message[:_MAX_MESSAGE],
         )
         for end in message.lease_ends
     ]

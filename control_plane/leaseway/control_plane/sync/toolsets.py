@@ -37,12 +37,12 @@ def listing_from_proto(message: sync_pb2.ProbeResult) -> ServerListing:
     are skipped, with a warning, when the listing is exposed.
     """
     return ServerListing(
-        _recorded_from_proto((tool.definition for tool in message.tools), TOOLS),
-        message.protocol_version,
-        _recorded_from_proto(message.prompts, PROMPTS),
-        _recorded_from_proto(message.resources, RESOURCES),
-        _recorded_from_proto(message.resource_templates, RESOURCE_TEMPLATES),
-        _introduction_from_proto(message.introduction),
+        tools=_recorded_from_proto((tool.definition for tool in message.tools), TOOLS),
+        protocol_version=message.protocol_version,
+        prompts=_recorded_from_proto(message.prompts, PROMPTS),
+        resources=_recorded_from_proto(message.resources, RESOURCES),
+        templates=_recorded_from_proto(message.resource_templates, RESOURCE_TEMPLATES),
+        introduction=_introduction_from_proto(message.introduction),
     )
 
 
@@ -54,12 +54,12 @@ def served_from_proto(message: sync_pb2.Upsert) -> Served:
     """
     toolset = message.toolset
     listing = ServerListing(
-        _recorded_from_proto((tool.definition for tool in toolset.recorded), TOOLS),
-        toolset.protocol_version,
-        _recorded_from_proto(toolset.recorded_prompts, PROMPTS),
-        _recorded_from_proto(toolset.recorded_resources, RESOURCES),
-        _recorded_from_proto(toolset.recorded_templates, RESOURCE_TEMPLATES),
-        _introduction_from_proto(toolset.introduction),
+        tools=_recorded_from_proto((tool.definition for tool in toolset.recorded), TOOLS),
+        protocol_version=toolset.protocol_version,
+        prompts=_recorded_from_proto(toolset.recorded_prompts, PROMPTS),
+        resources=_recorded_from_proto(toolset.recorded_resources, RESOURCES),
+        templates=_recorded_from_proto(toolset.recorded_templates, RESOURCE_TEMPLATES),
+        introduction=_introduction_from_proto(toolset.introduction),
     )
     return Served(
         spec=decode_spec(key_from_proto(message.hashes.key), message.spec),

@@ -158,12 +158,12 @@ class ArtifactStore:
 
     def _add(self, call: execution_pb2.Call, media: EncodedMedia, stored: StoredMedia) -> None:
         artifact = StoredArtifact(
-            stored.ref,
-            call.tenant or DEFAULT_TENANT,
-            call.session,
-            media.mime_type,
-            stored.byte_length,
-            self._loop.time(),
+            ref=stored.ref,
+            tenant=call.tenant or DEFAULT_TENANT,
+            session=call.session,
+            mime_type=media.mime_type,
+            byte_length=stored.byte_length,
+            stored_at=self._loop.time(),
         )
         evicted = self._index.add(artifact, self._tenant_limit(call.server_id, artifact.tenant))
         if evicted:

@@ -50,7 +50,11 @@ class ServerProblems:
     def report(self, reason: str, message: str, severity: Severity = "error") -> None:
         """Report a problem, which stays open until it is cleared."""
         self._open.add(reason)
-        self._reports.report_problem(WorkerProblem("server", reason, message, self._key, severity))
+        self._reports.report_problem(
+            WorkerProblem(
+                scope="server", reason=reason, message=message, key=self._key, severity=severity
+            )
+        )
 
     def report_fault(self, fault: Fault) -> None:
         """Report a fault, which stays open until an instance starts."""

@@ -133,11 +133,11 @@ class Reports:
         key = lease.key
         self._record(
             EventRecord(
-                "lease",
-                action,
-                message,
-                time.time(),
-                severity,
+                kind="lease",
+                action=action,
+                message=message,
+                at=time.time(),
+                severity=severity,
                 server_id=key.server_id,
                 tenant=key.tenant,
                 lease_id=lease.id,
@@ -151,12 +151,12 @@ class Reports:
         """Record an event of an instance; a reason means that the instance ended by itself."""
         self._record(
             EventRecord(
-                "instance",
-                action,
-                message,
-                time.time(),
-                "warning" if reason else "info",
-                reason,
+                kind="instance",
+                action=action,
+                message=message,
+                at=time.time(),
+                severity="warning" if reason else "info",
+                reason=reason,
                 server_id=variant.server_id,
                 tenant=variant.tenant,
                 instance_id=instance_id,

@@ -47,11 +47,11 @@ def parse_options(arguments: Sequence[str]) -> KitOptions:
     folders = [options.folder] if options.folder else []
     defaults = ["current_time", *(("read_file", "list_files") if folders else ())]
     return KitOptions(
-        options.tool or defaults,
-        [*folders, *options.root],
-        options.command,
-        options.host,
-        options.confined,
+        tools=options.tool or defaults,
+        roots=[*folders, *options.root],
+        commands=options.command,
+        hosts=options.host,
+        confined=options.confined,
     )
 
 

@@ -349,7 +349,16 @@ def _begun(
         "prompt": "consent" if "offline_access" in scopes else "",
     }
     url = _with_query(server.authorization_endpoint, query)
-    return BegunLogin(wanted, found, scopes, registered, redirect, state, pkce.code_verifier, url)
+    return BegunLogin(
+        wanted=wanted,
+        found=found,
+        scopes=scopes,
+        registered=registered,
+        redirect=redirect,
+        state=state,
+        verifier=pkce.code_verifier,
+        url=url,
+    )
 
 
 def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:

@@ -45,13 +45,13 @@ class Wanted:
         """The key of its sealed token."""
         auth = self.auth
         return LoginKey(
-            self.server,
-            self.url,
-            self.tenant,
-            self.client.id,
-            auth.issuer,
-            auth.resource,
-            self.user,
+            server=self.server,
+            url=self.url,
+            tenant=self.tenant,
+            client=self.client.id,
+            issuer=auth.issuer,
+            resource=auth.resource,
+            user=self.user,
         )
 
     @property

@@ -249,7 +249,15 @@ class Tokens:
         tenant, user = spec.key.tenant, spec.key.user
         if auth.subject == "service":
             tenant = ""  # a tenant's own variant of the server uses the same token
-        wanted = Wanted(server, resolved.url, auth, client, tenant, user, resolved.auth)
+        wanted = Wanted(
+            server=server,
+            url=resolved.url,
+            auth=auth,
+            client=client,
+            tenant=tenant,
+            user=user,
+            values=resolved.auth,
+        )
         if auth.subject == "caller" and user:
             return CallerAuthorization(partial(self._grant, wanted), self._callers, spec, problems)
         return TokenAuthorization(self._grant(wanted), problems)

@@ -119,11 +119,11 @@ def _prompts_resources_from_proto(toolset: sync_pb2.Toolset) -> CompiledPromptsR
         ((prompt.original_name, prompt.name, prompt.skipped) for prompt in toolset.prompts),
     )
     return CompiledPromptsResources(
-        prompts,
-        tuple(toolset.recorded_prompts),
-        tuple(toolset.recorded_resources),
-        tuple(toolset.recorded_templates),
-        UriFilter.from_names(filter_from_proto(toolset.resource_filter)),
+        prompts=prompts,
+        recorded_prompts=tuple(toolset.recorded_prompts),
+        recorded_resources=tuple(toolset.recorded_resources),
+        recorded_templates=tuple(toolset.recorded_templates),
+        uris=UriFilter.from_names(filter_from_proto(toolset.resource_filter)),
     )
 
 

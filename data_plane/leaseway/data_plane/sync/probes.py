@@ -201,34 +201,36 @@ class Prober:
         key, worker = live.spec.key, self._context.worker_id
         self._context.reports.set_problem(
             WorkerProblem(
-                "server",
-                "OFFERS_NOT_LISTED",
-                f"{' '.join(listed.gaps)} The previous lists stay; its tools are unaffected. See "
-                f"the server's own log (`leaseway logs`). (Server {key} on worker {worker}.)",
-                key,
-                "warning",
+                scope="server",
+                reason="OFFERS_NOT_LISTED",
+                message=f"{' '.join(listed.gaps)} The previous lists stay; its tools are "
+                f"unaffected. See the server's own log (`leaseway logs`). (Server {key} on worker "
+                f"{worker}.)",
+                key=key,
+                severity="warning",
             ),
             bool(listed.gaps),
         )
         self._context.reports.set_problem(
             WorkerProblem(
-                "server",
-                "DEFINITIONS_LEFT_OUT",
-                f"{' '.join(listed.skipped)} Fix the server. (Server {key} on worker {worker}.)",
-                key,
-                "warning",
+                scope="server",
+                reason="DEFINITIONS_LEFT_OUT",
+                message=f"{' '.join(listed.skipped)} Fix the server. "
+                f"(Server {key} on worker {worker}.)",
+                key=key,
+                severity="warning",
             ),
             bool(listed.skipped),
         )
         self._context.reports.set_problem(
             WorkerProblem(
-                "server",
-                "DEFINITIONS_CORRECTED",
-                f"Some definitions that server {key} lists on worker {worker} do not conform to "
-                f"MCP. Official clients would reject whole lists for them, so they are corrected. "
-                f"{' '.join(listed.changed)} Fix the server.",
-                key,
-                "warning",
+                scope="server",
+                reason="DEFINITIONS_CORRECTED",
+                message=f"Some definitions that server {key} lists on worker {worker} do not "
+                f"conform to MCP. Official clients would reject whole lists for them, so they are "
+                f"corrected. {' '.join(listed.changed)} Fix the server.",
+                key=key,
+                severity="warning",
             ),
             bool(listed.changed),
         )

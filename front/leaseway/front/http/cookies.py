@@ -64,4 +64,11 @@ class SessionCookie:
                 self.told.add(self.session_id)
             reply.set_cookie(self.header(session_id))
 
-        return Carried(sessions, protocol, handle, self.live, self.is_lost, set_cookie)
+        return Carried(
+            sessions=sessions,
+            protocol=protocol,
+            handle=handle,
+            cookie=self.live,
+            lost_cookie=self.is_lost,
+            set_cookie=set_cookie,
+        )

@@ -221,7 +221,13 @@ class Resolver:
     def _request(self, item: NameOrItem, deadline: float) -> _Request:
         request = self._requests.get(item)
         if request is None:
-            request = _Request(item, str(item), domain(item), deadline, self._loop.create_future())
+            request = _Request(
+                item=item,
+                name=str(item),
+                domain=domain(item),
+                deadline=deadline,
+                future=self._loop.create_future(),
+            )
             request.future.add_done_callback(_retrieve)
             self._requests[item] = request
             if not self._queue:

@@ -271,7 +271,13 @@ class SessionLeases:
         if flight is not None:
             (flight.waiters if flight.terms == terms else flight.later).append(waiter)
             return None
-        flight = Flight(self._key(server_id), purpose, terms, deadline, [waiter])
+        flight = Flight(
+            key=self._key(server_id),
+            purpose=purpose,
+            terms=terms,
+            deadline=deadline,
+            waiters=[waiter],
+        )
         slot.flights[purpose] = flight
         return flight
 

@@ -173,7 +173,15 @@ async def _fetch_worker_logs(
         ]
     except Fault as fault:
         if fault.reason in (Reason.WORKER_LOST, Reason.DEADLINE_EXCEEDED):
-            return [views.InstanceLog(worker.id, "", "unreachable", None, (fault.message,))]
+            return [
+                views.InstanceLog(
+                    worker=worker.id,
+                    instance_id="",
+                    state="unreachable",
+                    pid=None,
+                    lines=(fault.message,),
+                )
+            ]
         if fault.reason is Reason.TOOL_NOT_FOUND:
             return []  # this worker does not run the server; another one may
         raise

@@ -281,13 +281,13 @@ class FunctionInstance:
     ) -> dict[str, Any]:
         self._servers.calls.append(
             RecordedCall(
-                tool.name,
-                self._offers.id,
-                arguments,
-                context.session,
-                context.tenant,
-                context.agent,
-                context.lease_id,
+                tool=tool.name,
+                server_id=self._offers.id,
+                arguments=arguments,
+                session=context.session,
+                tenant=context.tenant,
+                agent=context.agent,
+                lease_id=context.lease_id,
             )
         )
         await self._servers.behaviour.apply(tool.name)

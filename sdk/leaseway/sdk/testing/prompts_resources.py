@@ -171,7 +171,13 @@ class FakeTemplate:
         if match is None:
             return None
         content = partial(self.function, **match.groupdict())
-        return FakeResource(uri, content, self.name, self.description, self.mime_type)
+        return FakeResource(
+            uri=uri,
+            content=content,
+            name=self.name,
+            description=self.description,
+            mime_type=self.mime_type,
+        )
 
 
 def build_prompt(

@@ -42,7 +42,13 @@ class FakeServer:
     ) -> None:
         self._registry = registry
         self._on_update = on_update
-        self._offers = Offers(server_id, stateful, prefix, instructions, tuple(extensions))
+        self._offers = Offers(
+            id=server_id,
+            stateful=stateful,
+            prefix=prefix,
+            instructions=instructions,
+            extensions=tuple(extensions),
+        )
         self.id = server_id
         self.stateful = stateful
         self.prefix = prefix
@@ -178,7 +184,9 @@ class FakeServer:
             description: The resource's description.
             mime_type: The MIME type of the content.
         """
-        resource = FakeResource(uri, content, name or uri, description, mime_type)
+        resource = FakeResource(
+            uri=uri, content=content, name=name or uri, description=description, mime_type=mime_type
+        )
         self._registry.add_resource(self._offers, resource)
         self._on_update(self.id, uri)
 
@@ -211,7 +219,12 @@ class FakeServer:
         def add(function: ContentT) -> ContentT:
             about = inspect.getdoc(function) or "" if description is None else description
             item = FakeTemplate(
-                template, function, name or function.__name__, about, mime_type, completions or {}
+                template=template,
+                function=function,
+                name=name or function.__name__,
+                description=about,
+                mime_type=mime_type,
+                completions=completions or {},
             )
             self._registry.add_template(self._offers, item)
             return function

@@ -95,12 +95,12 @@ def identify(
         raise ValueError(f"'{chosen}' names port 0, on which no server listens; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
     return ClientIdentity(
-        ",".join(map(str, endpoints)),
-        agent or "",
-        tenant or "",
-        shared,
-        user or "",
-        checked_token(subject_token),
+        address=",".join(map(str, endpoints)),
+        agent=agent or "",
+        tenant=tenant or "",
+        key=shared,
+        user=user or "",
+        subject_token=checked_token(subject_token),
     )
 
 

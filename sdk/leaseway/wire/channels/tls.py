@@ -64,11 +64,11 @@ def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
         return Path(environment[variable]) if environment.get(variable) else None
 
     tls = Tls(
-        path(CA_VARIABLE),
-        path(CERTIFICATE_VARIABLE),
-        path(KEY_VARIABLE),
-        path(CLIENT_CA_VARIABLE),
-        environment.get(NAME_VARIABLE, ""),
+        ca=path(CA_VARIABLE),
+        certificate=path(CERTIFICATE_VARIABLE),
+        key=path(KEY_VARIABLE),
+        client_ca=path(CLIENT_CA_VARIABLE),
+        name=environment.get(NAME_VARIABLE, ""),
     )
     if (tls.certificate is None) != (tls.key is None):
         raise ValueError(f"Set both {CERTIFICATE_VARIABLE} and {KEY_VARIABLE}, or neither.")

@@ -252,4 +252,11 @@ def _wanted(
     with as_failure(VaultError), as_failure(Fault):
         resolved = resolve(spec, os.environ, _Secrets(vault))
     client = Client.of(spec.part.auth, resolved.auth)
-    return Wanted(server, resolved.url, spec.part.auth, client, tenant, user)
+    return Wanted(
+        server=server,
+        url=resolved.url,
+        auth=spec.part.auth,
+        client=client,
+        tenant=tenant,
+        user=user,
+    )

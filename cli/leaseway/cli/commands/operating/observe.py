@@ -70,12 +70,12 @@ async def _overview(client: AsyncClient) -> Overview:
 
     reloads = await fetch_events(client, kinds=("reload",), last=1)
     return Overview(
-        await client.status(),
-        await client.servers(),
-        await client.workers(),
-        await client.leases(),
-        await client.problems(),
-        reloads[-1] if reloads else None,
+        status=await client.status(),
+        servers=await client.servers(),
+        workers=await client.workers(),
+        leases=await client.leases(),
+        problems=await client.problems(),
+        last_reload=reloads[-1] if reloads else None,
     )
 
 

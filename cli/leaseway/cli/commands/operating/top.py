@@ -110,13 +110,13 @@ def _row(
     buckets = [sum(column) for column in zip(*(p[4] for p in parts if p[4]), strict=True)]
     rate = 1 / elapsed if elapsed > 0 else 0.0
     return Row(
-        server,
-        sum(part[0] for part in parts) * rate,
-        sum(part[1] for part in parts) * rate,
-        _quantile(buckets, 0.5),
-        _quantile(buckets, 0.95),
-        sum(part[2] for part in parts),
-        sum(part[3] for part in parts),
+        server=server,
+        calls=sum(part[0] for part in parts) * rate,
+        errors=sum(part[1] for part in parts) * rate,
+        p50=_quantile(buckets, 0.5),
+        p95=_quantile(buckets, 0.95),
+        total=sum(part[2] for part in parts),
+        failed=sum(part[3] for part in parts),
     )
 
 

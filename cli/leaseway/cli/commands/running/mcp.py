@@ -133,11 +133,11 @@ def mcp_front(
         authenticator = None  # the files contain no credential
 
     options = FrontOptions(
-        control_plane.reachable,
-        tenant,
-        key,
-        reach.origins,
-        reach.hosts_at(listen),
+        control_plane=control_plane.reachable,
+        tenant=tenant,
+        key=key,
+        origins=reach.origins,
+        hosts=reach.hosts_at(listen),
         idle=session_idle,
         search=reach.tools == "search",
         media=reach.media,

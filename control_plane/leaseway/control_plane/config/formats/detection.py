@@ -55,7 +55,13 @@ def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
         log.broken = log.broken or own.broken or document is None
         if document is not None:
             documents.append(
-                LayerDocument(layer.kind, layer.path, layer.tenant, document, own.failed)
+                LayerDocument(
+                    kind=layer.kind,
+                    path=layer.path,
+                    tenant=layer.tenant,
+                    document=document,
+                    failed=own.failed,
+                )
             )
     if not log.broken:
         return combine(documents, log)

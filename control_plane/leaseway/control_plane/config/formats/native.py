@@ -45,12 +45,12 @@ def read_native(root: Table, where: Where) -> Document | None:
     place = where.at_key("servers", table.at)
     servers = tuple(server_entries(table, place))
     return Document(
-        "native",
-        "servers",
-        table.at,
-        servers,
-        read_defaults(where.log, entries, values),
-        values.get("tenants"),
+        form="native",
+        root="servers",
+        at=table.at,
+        servers=servers,
+        defaults=read_defaults(where.log, entries, values),
+        tenants=values.get("tenants"),
     )
 
 

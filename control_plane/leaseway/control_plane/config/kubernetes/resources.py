@@ -63,13 +63,13 @@ def parse_resource(kind: ResourceKind, found: Mapping[str, Any]) -> CustomResour
     """Return a resource from the API's object; missing fields are empty."""
     metadata = found.get("metadata") or {}
     return CustomResource(
-        kind,
-        str(metadata.get("namespace") or ""),
-        str(metadata.get("name") or ""),
-        str(metadata.get("uid") or ""),
-        int(metadata.get("generation") or 0),
-        _mapping(found.get("spec")),
-        _mapping(found.get("status")),
+        kind=kind,
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata.get("name") or ""),
+        uid=str(metadata.get("uid") or ""),
+        generation=int(metadata.get("generation") or 0),
+        spec=_mapping(found.get("spec")),
+        status=_mapping(found.get("status")),
     )
 
 

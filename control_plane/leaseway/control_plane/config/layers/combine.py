@@ -157,7 +157,15 @@ class LayerDocument:
         key = key if key.isprintable() else ascii(key)
         tenant = "" if server is not None else self.tenant
         return ConfigIssue(
-            self.path, at.line, at.column, key, "error", reason, message, server, tenant
+            file=self.path,
+            line=at.line,
+            column=at.column,
+            key=key,
+            severity="error",
+            reason=reason,
+            message=message,
+            server_id=server,
+            tenant=tenant,
         )
 
 

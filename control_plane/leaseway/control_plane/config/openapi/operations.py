@@ -142,11 +142,11 @@ class _Importer:
         info = self._document.get("info")
         title = info.get("title", "") if isinstance(info, Mapping) else ""
         return Imported(
-            str(title)[:256],
-            self._servers.base_url,
-            tuple(self._tools),
-            tuple(self._skipped),
-            schemes(self._document, self._references),
+            title=str(title)[:256],
+            base_url=self._servers.base_url,
+            tools=tuple(self._tools),
+            skipped=tuple(self._skipped),
+            schemes=schemes(self._document, self._references),
         )
 
     def _operations(self) -> Iterator[tuple[str, str, Mapping[str, Any], Any]]:
@@ -208,14 +208,14 @@ class _Importer:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
         summary = str(operation.get("summary") or "").strip()
         return HttpTool(
-            self._names.name(identity),
-            method,
-            path,
-            _description(summary, operation),
-            summary[:128],
-            tuple(parameters.parameters),
-            body,
-            content_type,
+            name=self._names.name(identity),
+            method=method,
+            endpoint=path,
+            description=_description(summary, operation),
+            title=summary[:128],
+            parameters=tuple(parameters.parameters),
+            body=body,
+            content_type=content_type,
             is_anonymous=operation.get("security", self._document.get("security")) == [],
             base_url=base_url,
         )

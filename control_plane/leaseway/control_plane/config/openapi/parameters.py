@@ -211,7 +211,15 @@ class Parameters:
         text = json.dumps(schema, ensure_ascii=False)
         self.parameters.append(
             HttpParameter(
-                argument, position, text, required, wire, style, is_body, explode, allow_reserved
+                name=argument,
+                position=position,
+                schema=text,
+                required=required,
+                wire_name=wire,
+                style=style,
+                is_body=is_body,
+                explode=explode,
+                allow_reserved=allow_reserved,
             )
         )
 

@@ -221,7 +221,17 @@ class IssueLog:
         if self._unlisted:
             message = f"{self._unlisted} more issues are not listed; fix these first."
             reason = IssueReason.TOO_MANY_ISSUES
-            issues.append(ConfigIssue(self._file, 1, 1, "", "error", reason, message))
+            issues.append(
+                ConfigIssue(
+                    file=self._file,
+                    line=1,
+                    column=1,
+                    key="",
+                    severity="error",
+                    reason=reason,
+                    message=message,
+                )
+            )
         return tuple(issues)
 
     def _list(self, issue: ConfigIssue) -> None:
@@ -294,7 +304,14 @@ class Where:
         self, at: Position, severity: Literal["error", "warning"], reason: str, message: str
     ) -> None:
         issue = ConfigIssue(
-            at.file, at.line, at.column, self.key, severity, reason, message, self.server_id
+            file=at.file,
+            line=at.line,
+            column=at.column,
+            key=self.key,
+            severity=severity,
+            reason=reason,
+            message=message,
+            server_id=self.server_id,
         )
         self.log.add(issue)
 

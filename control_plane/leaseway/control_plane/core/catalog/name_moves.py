@@ -117,4 +117,11 @@ def _moved(old: View, new: View, now: float) -> Iterator[Move]:
                 disputed = _exposes(former, kind, name, new)
                 if disputed or not _has(former, was.item.original, kind, new):
                     until = None if disputed else now + REPORTED_FOR
-                    yield Move(kind, name, former, owner, disputed, until)
+                    yield Move(
+                        kind=kind,
+                        name=name,
+                        former=former,
+                        owner=owner,
+                        disputed=disputed,
+                        until=until,
+                    )

@@ -156,13 +156,13 @@ def build_good(
     problems = tools.problems + prompts.problems + resource_problems(spec, listing)
     problems += rule_problems(spec, listing)
     good = LastKnownGood(
-        spec,
-        spec.launch_hash,
-        spec.exposure_hash,
-        listing,
-        tools.exposed,
-        prompts.exposed,
-        spec.resources,
+        spec=spec,
+        launch_hash=spec.launch_hash,
+        exposure_hash=spec.exposure_hash,
+        listing=listing,
+        exposed=tools.exposed,
+        prompts=prompts.exposed,
+        resource_filter=spec.resources,
     )
     return good, problems
 
@@ -170,13 +170,13 @@ def build_good(
 def adopt(served: Served) -> LastKnownGood:
     """Build a last known good variant from one that a worker holds; its rules are unknown."""
     return LastKnownGood(
-        served.spec,
-        served.hashes.launch,
-        served.hashes.exposure,
-        served.listing,
-        tuple((tool.original, tool.name) for tool in served.exposed),
-        tuple((prompt.original, prompt.name) for prompt in served.prompts),
-        served.resource_filter,
+        spec=served.spec,
+        launch_hash=served.hashes.launch,
+        exposure_hash=served.hashes.exposure,
+        listing=served.listing,
+        exposed=tuple((tool.original, tool.name) for tool in served.exposed),
+        prompts=tuple((prompt.original, prompt.name) for prompt in served.prompts),
+        resource_filter=served.resource_filter,
         rules_known=False,
     )
 
@@ -209,7 +209,14 @@ def _serve_as(
     state.update(_encode_names(prompts))
     state.update(canonical_bytes(rules))
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
-    return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
+    return Served(
+        spec=good.spec,
+        hashes=hashes,
+        listing=good.listing,
+        exposed=exposed,
+        prompts=prompts,
+        resource_filter=rules,
+    )
 
 
 def relist(

@@ -105,11 +105,11 @@ def lost_with_worker(lease: HeldLease) -> ReportedLeaseEnd:
     """Return the end of a lease whose worker is lost."""
     key = lease.key
     return ReportedLeaseEnd(
-        lease.id,
-        key.tenant,
-        "lost",
-        key.session,
-        key.server_id,
+        lease_id=lease.id,
+        tenant=key.tenant,
+        how="lost",
+        session=key.session,
+        server_id=key.server_id,
         unasked=True,
         message=f"Lease {lease.id} was lost with worker '{lease.worker_id}', and the state that the"
         " server kept for it.",

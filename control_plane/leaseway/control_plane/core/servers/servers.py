@@ -221,7 +221,13 @@ class Servers:
                 f"Worker '{probe.worker_id}' did not report the result of probing server '{key}'."
                 " The probe is repeated; look at that worker's log if this persists."
             )
-            problem = Problem("server", "PROBE_OVERDUE", message, key.server_id, key.tenant)
+            problem = Problem(
+                scope="server",
+                reason="PROBE_OVERDUE",
+                message=message,
+                server_id=key.server_id,
+                tenant=key.tenant,
+            )
             if job.claim is not None:
                 self._verify(job, job.claim, problem, now)
             else:
@@ -344,7 +350,13 @@ class Servers:
             " whether the server lists the same on both workers, and whether that worker is yours."
         )
         problem = Problem(
-            "server", _LISTS_DIFFER, message, key.server_id, key.tenant, claimer, "warning"
+            scope="server",
+            reason=_LISTS_DIFFER,
+            message=message,
+            server_id=key.server_id,
+            tenant=key.tenant,
+            worker_id=claimer,
+            severity="warning",
         )
         self.problems.report(problem, now.unix)
 

@@ -405,4 +405,11 @@ def _lost_problem(record: WorkerRecord, leases: int) -> Problem:
 def _refusal_problem(worker_id: str, refusal: VariantRefusal) -> Problem:
     key = refusal.key
     message = f"Worker '{worker_id}' refused server '{key}': {refusal.message}"
-    return Problem("worker", refusal.reason, message, key.server_id, key.tenant, worker_id)
+    return Problem(
+        scope="worker",
+        reason=refusal.reason,
+        message=message,
+        server_id=key.server_id,
+        tenant=key.tenant,
+        worker_id=worker_id,
+    )

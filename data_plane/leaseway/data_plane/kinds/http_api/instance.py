@@ -306,10 +306,14 @@ class HttpInstance:
         bytes_in = tuple(parameter.name for parameter in tool.parameters if parameter.is_binary)
         base, is_foreign = _base_of(tool, url)
         if not tool.response_template:
-            return _Tool(tool, None, bytes_in, base, is_foreign)
+            return _Tool(
+                tool=tool, template=None, bytes_in=bytes_in, base=base, is_foreign=is_foreign
+            )
         try:
             template = compiled(tool.response_template)
-            return _Tool(tool, template, bytes_in, base, is_foreign)
+            return _Tool(
+                tool=tool, template=template, bytes_in=bytes_in, base=base, is_foreign=is_foreign
+            )
         except TemplateSyntaxError as error:
             text = f"the response template of its tool {tool.name} does not compile ({error})"
             raise self._unusable(text) from None

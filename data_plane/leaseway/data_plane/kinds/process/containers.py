@@ -118,7 +118,13 @@ class Containers:
         # The client runs on the worker: a container's variables must not control the client.
         passed = {name: text for name, text in variables.items() if name not in reserved}
         environment = {**passed, **client_environment(self._environ)}
-        return Container(name, image, argv, environment, remove_command(engine, name))
+        return Container(
+            name=name,
+            image=image,
+            command=argv,
+            environment=environment,
+            removal=remove_command(engine, name),
+        )
 
     def cleanup(self) -> Mapping[str, object] | None:
         """Return the reaper's commands for the worker's exit; None until an engine is used."""

@@ -24,7 +24,11 @@ async def create_registered(spec: ServerSpec, resolved: ResolvedValues) -> Trans
     server = spec.key.server_id
     entry = _entry(server, spec.transport)
     view = ServerView(
-        server, spec.key.tenant, spec.transport, spec.truely_stateless, spec.startup_timeout
+        server=server,
+        tenant=spec.key.tenant,
+        transport=spec.transport,
+        shared=spec.truely_stateless,
+        startup_timeout=spec.startup_timeout,
     )
     try:
         factory = await asyncio.to_thread(entry.load)  # an import may take long

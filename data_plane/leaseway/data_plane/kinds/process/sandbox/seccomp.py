@@ -94,8 +94,8 @@ class _Architecture(NamedTuple):
     socket: int
 
 
-_X86_64: Final = _Architecture(0xC000003E, 0, 56, 16, 41)
-_AARCH64: Final = _Architecture(0xC00000B7, 1, 220, 29, 198)
+_X86_64: Final = _Architecture(audit=0xC000003E, column=0, clone=56, ioctl=16, socket=41)
+_AARCH64: Final = _Architecture(audit=0xC00000B7, column=1, clone=220, ioctl=29, socket=198)
 ARCHITECTURES: Final = {"x86_64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64}
 """By machine name, as in `uname -m`."""
 

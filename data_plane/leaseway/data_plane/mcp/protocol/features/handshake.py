@@ -144,11 +144,11 @@ def build_era(version: str, *, has_roots: bool = False, introduces_clients: bool
         for answers in MODERN_CAPABILITIES
     }
     return Era(
-        version,
-        True,
-        answering[NO_ANSWERS],
-        headers,
-        answering,
-        ClientMeta(version, has_roots, introduces_clients).of,
-        answering[SERVER_METHODS],
+        version=version,
+        modern=True,
+        meta=answering[NO_ANSWERS],
+        headers=headers,
+        answering=answering,
+        meta_for=ClientMeta(version, has_roots, introduces_clients).of,
+        own=answering[SERVER_METHODS],
     )

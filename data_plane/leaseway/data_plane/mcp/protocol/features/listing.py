@@ -71,15 +71,21 @@ class ListKind:
     correct: Correct
 
 
-TOOLS: Final = ListKind("tools/list", "tools", "name", "tools", correct_tool)
-PROMPTS: Final = ListKind("prompts/list", "prompts", "name", "prompts", correct_prompt)
-RESOURCES: Final = ListKind("resources/list", "resources", "uri", "resources", correct_resource)
+TOOLS: Final = ListKind(
+    method="tools/list", key="tools", name="name", noun="tools", correct=correct_tool
+)
+PROMPTS: Final = ListKind(
+    method="prompts/list", key="prompts", name="name", noun="prompts", correct=correct_prompt
+)
+RESOURCES: Final = ListKind(
+    method="resources/list", key="resources", name="uri", noun="resources", correct=correct_resource
+)
 TEMPLATES: Final = ListKind(
-    "resources/templates/list",
-    "resourceTemplates",
-    "uriTemplate",
-    "templates of resources",
-    correct_template,
+    method="resources/templates/list",
+    key="resourceTemplates",
+    name="uriTemplate",
+    noun="templates of resources",
+    correct=correct_template,
 )
 
 
