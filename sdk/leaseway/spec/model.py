@@ -22,7 +22,9 @@ from leaseway.spec.keys import (
     Flag,
     Key,
     ListOf,
+    Number,
     OwnReader,
+    Size,
     Text,
     Whole,
     declared,
@@ -37,6 +39,10 @@ from leaseway.wire.timing.backoff import Backoff
 
 MAX_SPARES: Final = 4_096
 """The highest `warm` and `max_instances`."""
+
+MAX_MEMORY: Final = 1024**5
+MAX_FILES: Final = 1_048_576
+"""The highest limits of an instance."""
 
 InheritEnv = Literal["safe", "all", "none"]
 INHERIT_ENV: Final[tuple[InheritEnv, ...]] = ("safe", "all", "none")
@@ -158,10 +164,14 @@ NO_AUTH: Final = Auth()
 class Limits:
     """Resource limits of one instance's processes; None means unlimited."""
 
-    memory_bytes: int | None = None
-    cpu_cores: float | None = None
-    open_files: int | None = None
-    processes: int | None = None
+    memory_bytes: int | None = setting(
+        None, Key(Size(bounds.MIB, MAX_MEMORY), "Memory of its processes together.", name="memory")
+    )
+    cpu_cores: float | None = setting(
+        None, Key(Number(0.01, 1_024), "Cores that its processes may use.", name="cpu")
+    )
+    open_files: int | None = setting(None, Key(Whole(1, MAX_FILES), "Open files of each process."))
+    processes: int | None = setting(None, Key(Whole(1, MAX_FILES), "Processes and threads."))
 
 
 NO_LIMITS: Final = Limits()

@@ -13,11 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from leaseway.spec.keys import Key, OwnReader, setting
+from leaseway.spec.keys import Flag, Key, OwnReader, Size, Whole, setting
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
 RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external", "financial")
+
+MAX_CALLS: Final = 1_000_000_000
+MAX_ARTIFACT_BYTES: Final = 1 << 40
+"""The highest limits of a tenant."""
 
 OTHER_TENANTS: Final = "*"
 """The key of `tenants:` for all tenants without an entry."""
@@ -35,10 +39,14 @@ class Permissions:
         denied_paths: Denied paths and everything below them; a relative one at any depth.
     """
 
-    read: bool = True
-    write: bool = True
-    allowed_paths: tuple[str, ...] | None = None
-    denied_paths: tuple[str, ...] = ()
+    read: bool = setting(True, Key(Flag(), "Whether read-only tools may run."))
+    write: bool = setting(True, Key(Flag(), "Whether other tools may run."))
+    allowed_paths: tuple[str, ...] | None = setting(
+        None, Key(OwnReader(), "Allowed paths and everything below them.")
+    )
+    denied_paths: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "Denied paths and everything below them.")
+    )
 
     @property
     def names_paths(self) -> bool:
@@ -114,11 +122,13 @@ class TenantLimits:
         weight: The tenant's share of turns when calls wait for an instance.
     """
 
-    calls: Rate | None = None
-    concurrent: int | None = None
-    leases: int | None = None
-    artifact_bytes: int | None = None
-    weight: int = 1
+    calls: Rate | None = setting(None, Key(OwnReader(), "Calls in a time, such as `60/m`."))
+    concurrent: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Calls at once."))
+    leases: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Leases at once."))
+    artifact_bytes: int | None = setting(
+        None, Key(Size(1, MAX_ARTIFACT_BYTES), "Bytes of stored media.")
+    )
+    weight: int = setting(1, Key(Whole(1, 1_000), "Its share of turns when calls wait."))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from typing import Final
 
 from leaseway.control_plane.config.schema import filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, Keys, entries_of, keyed, record
+from leaseway.control_plane.config.schema.tables import (
+    Key,
+    Keys,
+    entries_of,
+    keyed,
+    keys_in,
+    record,
+)
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
@@ -17,11 +24,9 @@ from leaseway.control_plane.config.schema.values import (
     boolean,
     checked,
     choice,
-    integer,
     list_of,
     plain_text,
     reader,
-    size,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
@@ -40,12 +45,9 @@ from leaseway.wire.names import is_valid_key, is_valid_tenant
 MAX_TENANTS: Final = 10_000
 MAX_AGENTS: Final = 1_000
 MAX_RULES: Final = 100
-TIB: Final = 1 << 40
 _MAX_RULE_LENGTH: Final = 4_096
 _MAX_PATH_LENGTH: Final = 1_024
 _MAX_PATHS: Final = 100
-_MAX_CALLS: Final = 1_000_000_000
-_MAX_WEIGHT: Final = 1_000
 _RATE: Final = re.compile(r"(\d{1,9})\s*(/|per)\s*(s|second|m|minute|h|hour|d|day)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -181,19 +183,11 @@ def _path_fault(path: str) -> str | None:
 
 
 _PATH: Final = checked(plain_text(longest=_MAX_PATH_LENGTH, empty=False), _path_fault)
-_PERMISSIONS: Final = record(
-    keyed(
-        Key("read", boolean),
-        Key("write", boolean),
-        Key("allowed_paths", list_of(_PATH, _MAX_PATHS)),
-        Key("denied_paths", list_of(_PATH, _MAX_PATHS)),
-    ),
-    Permissions,
-    "'permissions'",
+_PATHS: Final = list_of(_PATH, _MAX_PATHS)
+
+permissions: Final = record(
+    keys_in(Permissions, allowed_paths=_PATHS, denied_paths=_PATHS), Permissions, "'permissions'"
 )
-
-
-permissions: Final = _PERMISSIONS
 """Reads what tools may do, and which paths they may name."""
 
 
@@ -264,17 +258,7 @@ _TOOLS: Final = Key("tools", filters.tools)
 _AGENTS: Final = _named(
     keyed(Key("servers", _granted(keyed(_TOOLS)))), MAX_AGENTS, "an agent", _is_agent
 )
-_LIMITS: Final = record(
-    keyed(
-        Key("calls", rate),
-        Key("concurrent", integer(1, _MAX_CALLS)),
-        Key("leases", integer(1, _MAX_CALLS)),
-        Key("artifact_bytes", size(1, TIB)),
-        Key("weight", integer(1, _MAX_WEIGHT)),
-    ),
-    TenantLimits,
-    "'limits' of a tenant",
-)
+_LIMITS: Final = record(keys_in(TenantLimits, calls=rate), TenantLimits, "'limits' of a tenant")
 
 tenants: Final = _named(
     keyed(

@@ -10,19 +10,16 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.schema import credentials, fields, filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, record
+from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, keys_in, record
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
     boolean,
     checked,
     choice,
-    integer,
     list_of,
-    number,
     plain_text,
     reader,
-    size,
     suggestion,
     text,
     worker_text,
@@ -39,7 +36,7 @@ from leaseway.spec.kinds.builtin import Builtin
 from leaseway.spec.kinds.container import MAX_IMAGE, image_fault
 from leaseway.spec.model import Limits, Sandbox
 from leaseway.spec.name_filters import NameFilter
-from leaseway.wire.bounds import KIB, MIB
+from leaseway.wire.bounds import KIB
 
 MAX_JSON_TEXT: Final = 64 * KIB
 """Characters of a `config` or `podTemplate` as JSON; a process accepts no variable over 128 KiB."""
@@ -48,7 +45,6 @@ MAX_ENTRIES: Final = 100
 _MAX_DEPTH: Final = 16
 _MAX_PATH: Final = 4_096
 _MAX_NUMBER: Final = 2**63
-_MAX_MEMORY: Final = 1024**5
 _BASIC, _STRICT = "basic", "strict"
 _IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _MODULE: Final = re.compile(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*")
@@ -74,16 +70,7 @@ def _enabled_sandbox(
     return Sandbox(True, network, writable_paths, strict=level == _STRICT)
 
 
-limits: Final = record(
-    keyed(
-        Key("memory", size(MIB, _MAX_MEMORY), "memory_bytes"),
-        Key("cpu", number(0.01, 1_024), "cpu_cores"),
-        Key("open_files", integer(1, 1_048_576)),
-        Key("processes", integer(1, 1_048_576)),
-    ),
-    Limits,
-    "'limits'",
-)
+limits: Final = record(keys_in(Limits), Limits, "'limits'")
 """Reads the limits of one instance's processes."""
 
 _SANDBOX: Final = record(

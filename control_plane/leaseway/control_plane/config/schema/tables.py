@@ -12,10 +12,12 @@ from leaseway.control_plane.config.schema.values import (
     Reader,
     Schema,
     reader,
+    reader_of,
     suggestion,
     wrong_type,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Position, Table, TableEntry, Tree
+from leaseway.spec.keys import keys_of
 
 # Keys of other formats whose spelling is too different to suggest ours.
 _SYNONYMS: Final[Mapping[str, str]] = {
@@ -66,6 +68,26 @@ Keys = Mapping[str, Key]
 
 def keyed(*keys: Key) -> Keys:
     return {key.name: key for key in keys}
+
+
+def keys_in(settings: type, **own: Reader[Any]) -> Keys:
+    """Return the keys that a class of settings declares.
+
+    Args:
+        settings: The class.
+        own: The readers of keys that no shape describes, by the name of the key.
+    """
+    return keyed(
+        *(
+            Key(
+                found.name,
+                reader_of(found.shape, own.get(found.name)),
+                found.path,
+                about=found.description,
+            )
+            for found in keys_of(settings)
+        )
+    )
 
 
 def schema_of(keys: Keys, *, required: Sequence[str] = ()) -> Schema:
