@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import re
+import secrets
 import socket
 import struct
 import sys
@@ -26,7 +27,7 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-SECRET = b"for these tests only"
+SECRET = secrets.token_bytes(16)  # a state is worth nothing to another process
 bus = InMemorySubscriptionBus()
 extra = {"tools": 0, "prompts": 0}
 

@@ -7,9 +7,8 @@ deal with headers, streams and session ids.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -47,7 +46,6 @@ from leaseway.front.calling.media import (
 from leaseway.front.calling.requests import (
     Request,
     log_level,
-    pass_input_responses,
     payload_of,
     protocol_session,
     read_params,
@@ -58,7 +56,18 @@ from leaseway.front.calling.session_argument import (
     announce,
     take_argument,
 )
-from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
+from leaseway.front.calling.suspended_calls import (
+    TIMEOUT,
+    Binding,
+    HeldSessions,
+    SuspendedCalls,
+    asks_for_input,
+    is_suspended,
+    pass_answers_on,
+    seal_state,
+    waits_for_request,
+    wrong_state,
+)
 from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
@@ -74,6 +83,7 @@ from leaseway.front.messages import (
     ResourceParams,
     ResumableParams,
     SetLevelParams,
+    encode,
 )
 from leaseway.front.results import (
     adapt_result,
@@ -85,7 +95,6 @@ from leaseway.front.results import (
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import (
     AsyncClient,
-    AsyncSession,
     ConfirmationRequired,
     LeasewayError,
     Tool,
@@ -177,6 +186,7 @@ class Methods:
         self._rules = options.rules
         self._offer = SessionOffer(options.argument, options.rules) if handles else None
         self._suspended = SuspendedCalls()
+        self._held = HeldSessions(client)
 
     async def handle(self, request: Request) -> bytes:
         """Return the result of a request as JSON.
@@ -238,7 +248,6 @@ class Methods:
 
     async def _call_tool(self, request: Request) -> bytes:
         params = read_params(request, CallParams)
-        pass_input_responses(request, params)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
             listing = await self.catalog.listing("tools", request.scope)
             if params.name == SEARCH:
@@ -250,18 +259,31 @@ class Methods:
         if self._search is not None and params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
             params = structs.replace(self._search.called_tool(params.arguments_json()), **answers)
-        return await self._suspendable(request, params, self._call(request, params))
+        binding = Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
+        pass_answers_on(request, params, binding)
+        return await self._suspendable(request, params, binding, self._call(request, params))
 
-    def _suspendable(
-        self, request: Request, params: ResumableParams, call: Coroutine[Any, Any, bytes]
-    ) -> Coroutine[Any, Any, bytes]:
+    async def _suspendable(
+        self,
+        request: Request,
+        params: ResumableParams,
+        binding: Binding,
+        call: Coroutine[Any, Any, bytes],
+    ) -> bytes:
         """Let a modern client get server requests as `input_required` results."""
-        if not (request.modern and request.listener.answers):
-            return call
-        if params.state is None or not is_suspended(params.state):
-            return self._suspended.start(request.listener, call)
-        call.close()  # the suspended call continues instead
-        return self._suspended.resume(request.listener, params.state, bytes(params.responses))
+        if not request.modern:
+            return await call
+        if not request.listener.answers:
+            payload = await call
+        elif params.state is None or not is_suspended(params.state):
+            payload = await self._suspended.start(request.listener, call, binding)
+        else:
+            call.close()  # the suspended call continues instead
+            answers = bytes(params.responses)
+            payload = await self._suspended.resume(request.listener, params.state, answers, binding)
+        if not asks_for_input(payload):
+            return payload
+        return seal_state(request.carried.sessions, payload, binding, request.waiting)
 
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
@@ -314,6 +336,15 @@ class Methods:
         if offer is not None and tool is not None:
             listing = await self.catalog.listing("tools", scope)
             argument = offer.of_tool(listing, scope, tool)
+        waiting = request.waiting
+        if waiting and not waits_for_request(waiting):
+            request.waiting = ""
+            live = await carried.sessions.open(waiting, scope)
+            if live is None:
+                raise wrong_state()
+            if argument is not None:
+                arguments, _ = take_argument(arguments, argument.argument)
+            return _Place(live, is_carried=False, is_new=True, argument=argument), arguments
         if argument is not None:
             arguments, handle = take_argument(arguments, argument.argument)
             if handle:
@@ -369,10 +400,14 @@ class Methods:
         payload = payload_of(result, request)
         if tool is not None and not request.scope:
             payload = result_for_client(payload, tool.server_id)
-        if place.is_new and place.session is not None and (offered := place.argument) is not None:
+        live = place.session if place.is_new else None
+        if live is not None and request.modern and asks_for_input(payload):
+            request.waiting = live.id
+            live.waits_until = time.monotonic() + TIMEOUT
+        elif live is not None and (offered := place.argument) is not None:
             payload = announce(
                 payload,
-                place.session.id,
+                live.id,
                 offered.argument,
                 is_structured=offered.is_structured,
             )
@@ -401,8 +436,12 @@ class Methods:
                 with traced(request.meta):
                     return await call_tool(live.sdk, name, arguments, listener)
         with traced(request.meta):
-            async with self._in_session(tool) as session:
-                return await call_tool(session, name, arguments, listener)
+            if tool is not None and tool.shared:
+                return await call_tool(self.client, name, arguments, listener)
+            async with self._held.opened(request) as waiting:
+                result = await call_tool(waiting.session, name, arguments, listener)
+                waiting.has_to_wait = asks_for_input(result.payload)
+                return result
 
     def _as_listed(self, request: Request, listing: PagedListing[Tool], tool: Tool) -> Tool:
         """Return a tool as it is listed to the client."""
@@ -424,7 +463,9 @@ class Methods:
 
     async def _get_prompt(self, request: Request) -> bytes:
         params = read_params(request, PromptParams)
-        pass_input_responses(request, params)
+        arguments = encode(params.arguments)
+        binding = Binding(request.scope, "prompts/get", params.name, arguments)
+        pass_answers_on(request, params, binding)
         self._choose_media(request, self._session(request) is not None)
         mcp_request = prompt_request(params.name, params.arguments, request.scope or None)
         server = None
@@ -432,11 +473,12 @@ class Methods:
             prompt = (await self.catalog.listing("prompts")).items.get((params.name,))
             server = prompt.server_id if prompt is not None else None
         call = self._send(request, mcp_request, server)
-        return await self._suspendable(request, params, call)
+        return await self._suspendable(request, params, binding, call)
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
-        pass_input_responses(request, params)
+        binding = Binding(request.scope, "resources/read", params.uri)
+        pass_answers_on(request, params, binding)
         if (ref := artifact_ref(params.uri)) is not None:
             live = self._session(request)
             reader = live.sdk if live is not None else self.client
@@ -447,7 +489,7 @@ class Methods:
         server = resource.server if resource.is_renamed else None
         try:
             call = self._send(request, mcp_request, server, cached=True)
-            return await self._suspendable(request, params, call)
+            return await self._suspendable(request, params, binding, call)
         except LeasewayError as error:
             modern, at_server = request.modern, resource.uri
             raise resource_error(error, params.uri, modern=modern, at_server=at_server) from None
@@ -491,8 +533,9 @@ class Methods:
                 if live.on_idle is None and live.id and live.sdk.leases():
                     await request.carried.sessions.admit(live)  # its server was a leased one
             else:
-                async with self._in_session(None) as session:
-                    result = await send_request(session, mcp_request, listener)
+                async with self._held.opened(request) as waiting:
+                    result = await send_request(waiting.session, mcp_request, listener)
+                    waiting.has_to_wait = asks_for_input(result.payload)
         payload = payload_of(result, request)
         if server is not None:
             payload = result_for_client(payload, server)
@@ -530,15 +573,6 @@ class Methods:
         live = self._session(request)
         session = live.sdk if live is not None else self.client
         return await listen(request, filters, self.catalog, session, self._ending)
-
-    @contextlib.asynccontextmanager
-    async def _in_session(self, tool: Tool | None) -> AsyncIterator[AsyncSession | AsyncClient]:
-        """Open the SDK session of a request without one: none for a shared tool, or a new one."""
-        if tool is not None and tool.shared:
-            yield self.client
-        else:
-            async with self.client.session(f"mcp-request-{secrets.token_hex(12)}") as session:
-                yield session
 
 
 _COMMON: Final[dict[str, Handler]] = {

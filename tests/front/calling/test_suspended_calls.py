@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
 
 from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
+from leaseway.front.calling.sealing import Owner, Sealer
+from leaseway.front.calling.sessions import SessionTable
+from leaseway.front.calling.suspended_calls import (
+    Binding,
+    SuspendedCalls,
+    is_suspended,
+    open_state,
+    seal_state,
+)
 from leaseway.front.messages import JsonRpcError
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import execution_pb2
@@ -102,3 +111,72 @@ async def test_a_cancelled_request_cancels_its_call() -> None:
     asking.cancel()
     async with asyncio.timeout(30):
         await server.cancelled.wait()
+
+
+REQUEST = Binding("", "tools/call", "send", b'{"to": "a", "n": 1}')
+OTHERS = [
+    Binding("mail", "tools/call", "send", REQUEST.arguments),
+    Binding("", "prompts/get", "send", REQUEST.arguments),
+    Binding("", "tools/call", "delete", REQUEST.arguments),
+    Binding("", "tools/call", "send", b'{"to": "b", "n": 1}'),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_call_is_not_resumed_by_another_request(other: Binding) -> None:
+    suspended, server = SuspendedCalls(), Server("one")
+    result = json.loads(await suspended.start(server.listener, server.call(), REQUEST))
+    state = result["requestState"]
+    with pytest.raises(JsonRpcError, match="not given to this caller for this request"):
+        await suspended.resume(listener(), state, b"{}", other)
+    same = Binding("", "tools/call", "send", b'{"n":1,"to":"a"}')  # as another library writes it
+    assert await suspended.resume(listener(), state, b"{}", same) == b'["refused"]'
+
+
+def table(principal: str = "ann", key: str = "key") -> SessionTable:
+    client: Any = None
+    return SessionTable(client, Sealer(key, "mcp session"), Owner("acme", principal))
+
+
+ASKING = b'{"resultType":"input_required","inputRequests":{},"requestState":"its own"}'
+
+
+def sealed(session: str = "") -> str:
+    result = json.loads(seal_state(table(), ASKING, REQUEST, session))
+    assert result["inputRequests"] == {}
+    state: str = result["requestState"]
+    return state
+
+
+def test_a_servers_state_reaches_it_again_and_names_the_session_that_waits() -> None:
+    assert open_state(table(), sealed("mcp-request-1"), REQUEST) == ("its own", "mcp-request-1")
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_servers_state_is_refused_for_another_request(other: Binding) -> None:
+    with pytest.raises(JsonRpcError, match="not given to this caller"):
+        open_state(table(), sealed(), other)
+
+
+@pytest.mark.parametrize("other", [table("bob"), table(key="of another front")])
+def test_a_servers_state_is_refused_to_another_caller_and_front(other: SessionTable) -> None:
+    with pytest.raises(JsonRpcError, match="not given to this caller"):
+        open_state(other, sealed(), REQUEST)
+
+
+@pytest.mark.parametrize("state", ["", "its own", "leaseway-state ", "leaseway-state §", "x" * 9])
+def test_a_state_that_no_front_gave_is_refused(state: str) -> None:
+    with pytest.raises(JsonRpcError, match="not given to this caller"):
+        open_state(table(), state, REQUEST)
+
+
+def test_an_expired_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, now = sealed(), time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 301.0)
+    with pytest.raises(JsonRpcError, match="has expired"):
+        open_state(table(), state, REQUEST)
+
+
+def test_a_result_without_a_state_and_without_a_session_stays_as_it_is() -> None:
+    result = b'{"resultType":"input_required","inputRequests":{"a":{}}}'
+    assert seal_state(table(), result, REQUEST) == result

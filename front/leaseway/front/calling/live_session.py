@@ -200,6 +200,7 @@ class LiveSession:
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
+        waits_until: Monotonic time until which its client may answer its server.
         client: What its client has declared.
         answers: The methods of server requests that the client answers.
     """
@@ -227,6 +228,7 @@ class LiveSession:
         self.client = McpClient(sealed.version, sealed.capabilities, sealed.info)
         self.answers = self.client.answers
         self.log_level = ""
+        self.waits_until = 0.0
         self.last_used = time.monotonic()
         self._push = push
         self._running: dict[bytes, _Running] = {}

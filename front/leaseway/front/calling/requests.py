@@ -19,7 +19,6 @@ from leaseway.front.messages import (
     JsonRpcError,
     Message,
     ParamsT,
-    ResumableParams,
     encode,
     parse_params,
 )
@@ -42,6 +41,7 @@ class Request:
         offers_sessions: Whether handles and arguments stand in for a session of the protocol.
         meta: The request's `_meta`.
         media: How the client wants images and audio; None means the default.
+        waiting: The session that waits for the client's next try, or has waited for this one.
     """
 
     message: Message
@@ -52,6 +52,7 @@ class Request:
     offers_sessions: bool = False
     meta: dict[str, Any] = field(default_factory=dict)
     media: MediaMode | None = None
+    waiting: str = ""
 
 
 def protocol_session(request: Request) -> LiveSession:
@@ -107,15 +108,19 @@ def payload_of(result: ToolResult, request: Request) -> bytes:
     return result.payload if request.listener.inline_media else link_media(result.payload)
 
 
-def pass_input_responses(request: Request, params: ResumableParams) -> None:
-    """Pass a modern client's answers to an `input_required` result on to the server."""
-    if not request.modern:
-        return
+def pass_input_responses(request: Request, responses: bytes, state: str | None) -> None:
+    """Pass a modern client's answers to an `input_required` result on to the server.
+
+    Args:
+        request: The request with the answers.
+        responses: The answers: a JSON object, or empty.
+        state: The server's own state, or None.
+    """
     parts = []
-    if bytes(params.responses):
-        parts.append(b'"inputResponses":%b' % bytes(params.responses))
-    if params.state is not None:
-        parts.append(b'"requestState":%b' % encode(params.state))
+    if responses:
+        parts.append(b'"inputResponses":%b' % responses)
+    if state is not None:
+        parts.append(b'"requestState":%b' % encode(state))
     if parts:
         request.listener.input = b"{%b}" % b",".join(parts)
 

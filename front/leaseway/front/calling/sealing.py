@@ -116,6 +116,24 @@ class Sealer:
             raise InvalidSessionId
         return session
 
+    def seal_text(self, text: bytes, bound: bytes) -> str:
+        """Return a text in a form that only `open_text` reads, if it is given the same `bound`."""
+        nonce = secrets.token_bytes(_NONCE)
+        sealed = self._cipher.encrypt(nonce, text, b"text" + bound)
+        return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+
+    def open_text(self, sealed: str, bound: bytes) -> bytes:
+        """Return a sealed text.
+
+        Raises:
+            InvalidSessionId: It was not sealed with this key, or is bound to something else.
+        """
+        try:
+            data = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
+            return self._cipher.decrypt(data[:_NONCE], data[_NONCE:], b"text" + bound)
+        except (ValueError, InvalidTag):
+            raise InvalidSessionId from None
+
     def make_handle(self, owner: Owner, scope: str, expires: float) -> str:
         """Return a new handle: letters, digits, `-` and `_`."""
         minutes = int(expires // 60).to_bytes(_EXPIRY, "big")

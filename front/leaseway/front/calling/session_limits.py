@@ -98,6 +98,8 @@ class SessionLimits:
         One whose client listens on a stream, or that a host names, is still in use.
         """
         held = self._held.get(_client_of(live))
+        if live.waits_until > time.monotonic():
+            return False  # its client answers its server
         if live.calls != 1 or live.is_busy or live.streams or live.is_derived or held is None:
             return False
         grace = _HANDLE_GRACE if live.is_handle else _GRACE

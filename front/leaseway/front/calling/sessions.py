@@ -31,7 +31,7 @@ from leaseway.front.calling.sealing import (
     is_handle,
 )
 from leaseway.front.calling.session_limits import SessionLimits
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.messages import JsonRpcError, encode
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
@@ -233,6 +233,14 @@ class SessionTable:
             client=client,
             info=info or {},
         )
+
+    def seal_text(self, text: bytes, bound: bytes) -> str:
+        """Return a text that only this caller can hand back, at any front with the same key."""
+        return self._sealer.seal_text(text, encode(self._owner) + bound)
+
+    def open_text(self, sealed: str, bound: bytes) -> bytes:
+        """Return a sealed text of this caller; raises `InvalidSessionId`."""
+        return self._sealer.open_text(sealed, encode(self._owner) + bound)
 
     def find_live(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of an id if this front serves it already."""
