@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.data_plane.oauth.authority import (
 )
 from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
-from tests.e2e.system import System, eventually, running
+from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import (
     AsyncClient,
@@ -36,6 +36,10 @@ from leaseway.sdk import (
     LoginRequired,
     UserRequired,
 )
+from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
+from leaseway.vault.key import VaultPlace
+from leaseway.vault.logins import LoginStore
+from leaseway.wire.secrets.secret_names import secret_forms
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 KEY = "the key of this test's vault"
@@ -173,9 +177,9 @@ async def test_each_tenant_uses_the_login_of_its_own_person_until_it_logs_out(
             assert (await acme.call_tool("whoami", timeout=BOUND)).text == "alice"
 
 
-async def needs_login(client: AsyncClient | AsyncSession) -> bool:
+async def needs_login(client: AsyncClient | AsyncSession, tool: str = "whoami") -> bool:
     try:
-        await client.call_tool("whoami", timeout=BOUND)
+        await client.call_tool(tool, timeout=BOUND)
     except LoginRequired:
         return True
     except LeaseRevoked:  # its login has ended during a lease, which one call is told
@@ -183,9 +187,9 @@ async def needs_login(client: AsyncClient | AsyncSession) -> bool:
     return False
 
 
-async def is_answered(client: AsyncClient | AsyncSession) -> bool:
+async def is_answered(client: AsyncClient | AsyncSession, tool: str = "whoami") -> bool:
     try:
-        await client.call_tool("whoami", timeout=BOUND)
+        await client.call_tool(tool, timeout=BOUND)
     except Exception:
         return False
     return True
@@ -325,3 +329,84 @@ async def test_a_call_waits_for_the_login_that_its_caller_is_asked_for(tmp_path:
             result = await anna.call_tool("whoami", timeout=BOUND, on_elicitation=accept)
             assert result.text == "alice"
             assert [each["mode"] for each in asked] == ["url", "url"]
+
+
+async def test_no_token_and_no_client_secret_is_on_any_way_out(tmp_path: Path) -> None:
+    spans = tmp_path / "spans.jsonl"
+    async with provider(lifetime=6) as authority, Resource() as resource:
+        await resource.trust(authority)
+        credentials = {"client_id": "service", "client_secret": {"env": "TRACKER_SECRET"}}
+        servers = {
+            "whoami": entry(resource, {"authorization_code": {"for": "user"}}),
+            "robot": entry(resource, {"client_credentials": credentials}),
+            "child": python_server("counter.py"),
+        }
+        async with TraceCollector(spans) as collector:
+            environment = {
+                **vault_of(tmp_path),
+                **otlp_environment(collector.endpoint),
+                "OTEL_BSP_SCHEDULE_DELAY": "100",
+                "TRACKER_SECRET": SECRET,
+            }
+            system = System(tmp_path, servers, environment=environment)
+            system.worker_options = ("--audit", str(tmp_path / "audit"))
+            async with system, AsyncClient(system.address, agent="test", user="anna") as anna:
+                await log_in(system, environment, "default", "alice", "anna")
+                await eventually(lambda: is_answered(anna, "whoami:whoami"))
+                store = LoginStore(VaultPlace(tmp_path / "vault", tmp_path / "key", KEY))
+                secrets = {SECRET}
+
+                async def has_been_renewed() -> bool:
+                    assert (await anna.call_tool("robot:whoami", timeout=BOUND)).text == "service"
+                    assert (await anna.call_tool("whoami:whoami", timeout=BOUND)).text == "alice"
+                    for login in store.all()[0]:
+                        secrets.update({login.access_token, login.refresh_token} - {""})
+                    return authority.count("success", "refresh_token") >= 2
+
+                await eventually(has_been_renewed)
+                assert len(secrets) >= 4
+                shown = processes_below(worker.process.pid for worker in system.workers.values())
+                assert any("counter.py" in text for text in shown.values())
+                config = ("--config", str(system.config))
+                subject = ("--tenant", "default", "--user", "anna")
+                shown["logins"] = "".join(
+                    await leaseway("logins", "--json", environment=environment)
+                )
+                shown["logout"] = "".join(
+                    await leaseway("logout", "whoami", *subject, *config, environment=environment)
+                )
+                await eventually(lambda: needs_login(anna, "whoami:whoami"))
+                with pytest.raises(LoginRequired) as raised:
+                    await anna.call_tool("whoami:whoami", timeout=BOUND)
+                shown["error"] = f"{raised.value} {vars(raised.value)}"
+                shown["servers"] = str(await anna.servers()) + str(await anna.list_tools())
+                shown["problems"] = str(await anna.problems())
+                shown["logs"] = system.logs()
+        shown["spans"] = spans.read_text()
+        records = "".join(path.read_text() for path in sorted((tmp_path / "audit").iterdir()))
+        shown["audit"] = records
+        shown["files"] = "".join(
+            path.read_bytes().decode(errors="replace")
+            for path in tmp_path.rglob("*")
+            if path.is_file() and path != system.config
+        )
+    assert '"whoami"' in records
+    assert not {
+        (way, form)
+        for form in secret_forms(secrets)
+        for way, text in shown.items()
+        if len(form) >= 12 and form in text
+    }
+
+
+def processes_below(workers: Iterable[int]) -> dict[str, str]:
+    """Return the command line and the environment of the processes of servers."""
+    shown: dict[str, str] = {}
+    found = list(workers)
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+        shown[f"command line of {parent}"] = Path(f"/proc/{parent}/cmdline").read_text()
+    for process in found[1:]:
+        shown[f"environment of {process}"] = Path(f"/proc/{process}/environ").read_text()
+    return shown
