@@ -85,6 +85,10 @@ class Principal:
         """Whether its requests may name any user of the tenant."""
         return self.user is None and Role.DELEGATE in self.roles
 
+    def speaks_for(self, user: str) -> bool:
+        """Return whether its requests may be for a user, or, if the name is empty, for none."""
+        return self.names_users or user == (self.user or "")
+
     def user_for(self, claimed: str) -> str:
         """Return the user of a request, or empty for none.
 
@@ -95,7 +99,7 @@ class Principal:
             Fault: PERMISSION_DENIED: the request names a user that the credential does not speak
                 for.
         """
-        if self.names_users or claimed == (self.user or ""):
+        if self.speaks_for(claimed):
             return claimed
         if not claimed:
             return self.user or ""

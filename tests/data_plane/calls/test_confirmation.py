@@ -9,10 +9,12 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import msgspec
+import pytest
 
 from leaseway.identity.interceptor import _caller
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk.retry_policy import FailedTry, decide
+from leaseway.spec.model import Auth
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
@@ -91,6 +93,34 @@ async def test_an_approval_is_bound_to_the_callers_answers(bench: Bench) -> None
     question = await answer(bench, "waiting")
     assert msgspec.json.decode(question.extra) == msgspec.json.decode(replies)
     await refused
+
+
+@pytest.mark.parametrize(
+    ("auth", "callers"),
+    [
+        (Auth("authorization_code", "user"), [{"user": "anna"}, {"user": "bob"}]),
+        (Auth("token_exchange", "caller"), [{"subject_token": "a"}, {"subject_token": "b"}]),
+        (
+            Auth("token_exchange", "caller"),
+            [{"user": "anna", "subject_token": "a"}, {"user": "bob", "subject_token": "a"}],
+        ),
+    ],
+    ids=["users", "tokens", "users with tokens"],
+)
+async def test_an_approval_for_one_user_is_none_for_another(
+    bench: Bench, auth: Auth, callers: list[dict[str, str]]
+) -> None:
+    await bench.serve("bank", policy=NEEDS, auth=auth)
+    digests = []
+    for caller in [*callers, *callers]:
+        refused = asyncio.create_task(bench.caller().refused("bank", **caller))
+        question = await answer(bench, "waiting")
+        digests.append(question.digest)
+        if "user" in caller:
+            assert question.asked_by.endswith(f"for the user {caller['user']}")
+        await refused
+    assert digests[:2] == digests[2:]
+    assert digests[0] != digests[1]
 
 
 async def test_a_call_that_cannot_be_shown_whole_is_refused_without_a_question(

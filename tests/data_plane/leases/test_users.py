@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +15,15 @@ from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
 from leaseway.spec.model import Auth
-from leaseway.v1 import catalog_pb2, leases_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
+from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL
+from leaseway.wire.messages.mcp import ELICIT
+from leaseway.wire.status import fault_from_status
 
 FOR_USERS = Auth("authorization_code", "user")
+Users = tuple[Any, dict[str, str]]
 FOR_TENANTS = Auth("authorization_code", "tenant")
 
 
@@ -110,3 +118,58 @@ async def test_a_credential_speaks_for_its_own_user_and_only_a_delegate_names_ot
             fault = await caller[name].refused("mail", user=user)
             assert (fault.reason, fault.started) == (reason, "no"), (name, user)
         assert keys_of(bench) == [("acme", "anna"), ("acme", "bob")]
+
+
+@pytest.fixture
+async def users(tmp_path: Path) -> AsyncIterator[Users]:
+    """A worker that anna and bob call, each with a key of his own."""
+    path, keys = tmp_path / "keys.json", {}
+    for name in ("anna", "bob"):
+        keys[name], record = make_key(
+            roles=(Role.CALLER,), tenant="acme", agent=None, now=0.0, user=name
+        )
+        add_key(path, record)
+    guard = IdentityInterceptor(Authenticator(keys=path))
+    async with worker_bench(interceptors=(guard,)) as bench:
+        yield bench, keys
+
+
+async def test_another_user_neither_sees_nor_keeps_nor_ends_a_lease(users: Users) -> None:
+    bench, keys = users
+    await bench.serve("mail", auth=FOR_USERS, shared=False)
+    await bench.caller(keys["anna"]).call("mail", session="s1")
+    anna, bob = (bearer_metadata(keys[name]) for name in ("anna", "bob"))
+    everything = leases_pb2.ListLeasesRequest(tenant="acme")
+    [lease] = (await bench.leases.ListLeases(everything, metadata=anna)).leases
+    assert not (await bench.leases.ListLeases(everything, metadata=bob)).leases
+    named = {"lease_id": lease.id, "session": "s1"}
+    release = leases_pb2.ReleaseLeaseRequest(**named)
+    resolve = leases_pb2.ResolveLeasedRequest(name="mail_echo", **named)
+    keep = leases_pb2.KeepAliveRequest(lease_ids=[lease.id], sessions=["s1"])
+    refused = [
+        await rpc_fault(bench.leases.ReleaseLease(release, metadata=bob)),
+        await rpc_fault(bench.leases.ResolveLeased(resolve, metadata=bob)),
+        fault_from_status((await bench.leases.KeepAlive(keep, metadata=bob)).renewals[0].error),
+        await bench.caller(keys["bob"]).refused(
+            ADMIN_TOOLSET, RELEASE_TOOL, session="s1", arguments=b'{"serverId": "mail"}'
+        ),
+    ]
+    assert [fault.reason for fault in refused] == [Reason.PERMISSION_DENIED] * 4
+    assert (await bench.leases.KeepAlive(keep, metadata=anna)).renewals[0].HasField("ttl")
+    assert (await bench.leases.ReleaseLease(release, metadata=anna)).released
+
+
+async def test_another_user_cannot_continue_a_suspended_call(users: Users) -> None:
+    bench, keys = users
+    await bench.hold("mail", auth=FOR_USERS)
+    anna, bob = (bearer_metadata(keys[name]) for name in ("anna", "bob"))
+    request = execution_pb2.CallToolRequest(server_id="mail", tool="echo", answers=[ELICIT])
+    request.arguments.update({"text": "hi"})
+    reply = asyncio.ensure_future(bench.execution.CallTool(request, metadata=anna))
+    [running] = await bench.wait_for_calls()
+    running.ask(ELICIT)
+    again = execution_pb2.CallToolRequest(request_state=(await reply).request_state)
+    fault = await rpc_fault(bench.execution.CallTool(again, metadata=bob))
+    assert (fault.reason, "No call waits" in fault.message) == (Reason.INVALID_REQUEST, True)
+    running.answer(b"{}")
+    await bench.execution.CallTool(again, metadata=anna)

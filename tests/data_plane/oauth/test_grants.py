@@ -17,7 +17,7 @@ from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
-from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name, user_of_subject
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
@@ -321,6 +321,13 @@ def test_what_a_token_says_names_no_subject() -> None:
     assert subject_name("", "x") == subject_name("", "x")
     assert subject_name("", "x") != subject_name("", "y")
     assert "xyzzy-token" not in subject_name("", "xyzzy-token")
+
+
+def test_no_user_is_taken_for_the_subject_of_a_token() -> None:
+    subject = subject_name("", "x")
+    assert subject_name(subject, "y") == subject_name("", "y")
+    assert user_of_subject(subject) == ""
+    assert user_of_subject(subject_name("anna", "x")) == "anna"
 
 
 @pytest.mark.parametrize("token", ["two words", "tab\t", "ü", "x" * 20_000])

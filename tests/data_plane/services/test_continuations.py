@@ -14,6 +14,7 @@ from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.unary import UnarySink
+from leaseway.identity.principal import LOOPBACK
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -256,7 +257,7 @@ async def test_suspended_calls_are_limited(held: Bench) -> None:
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
     assert call.cancelled
     for state, tenant in states:
-        continuations.resume(state, tenant, {})
+        continuations.resume(state, tenant, {}, LOOPBACK)
 
 
 def sink_of(tenant: str) -> Any:

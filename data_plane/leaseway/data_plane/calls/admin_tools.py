@@ -11,6 +11,7 @@ from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.identity.interceptor import caller
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
@@ -43,7 +44,7 @@ class AdminTools:
         """Run an admitted call.
 
         Raises:
-            Fault: SESSION_REQUIRED.
+            Fault: SESSION_REQUIRED; PERMISSION_DENIED: the lease is of another user.
         """
         if not call.session:
             raise Fault(
@@ -52,6 +53,11 @@ class AdminTools:
             )
         tenant = call.tenant or DEFAULT_TENANT
         key = LeaseKey(tenant, call.session, arguments["serverId"])
+        held = self._leases.find(key)
+        if held is not None:
+            self._leases.check_principal(held.id, caller())
+            if call.user:
+                self._leases.check_user(held, call.user)
         return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)
 
     def _release(self, key: LeaseKey) -> Outcome:

@@ -1,7 +1,8 @@
 """Approval of calls by a person, asked for at the control plane.
 
 What is decided on is exactly what runs: the approval is bound to the arguments, to the caller's
-`_meta` and to its answers to the server, and all of them are shown (`approval_view`).
+`_meta` and to its answers to the server, and all of them are shown (`approval_view`). It is also
+bound to the user, or to the caller's token, if the server acts for whoever calls.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class Confirmation:
             of_session=not is_shared,
             server_id=call.server_id,
             tool=call.tool,
-            digest=_digest(view),
+            digest=_digest(view, _subject(active)),
             arguments=view.shown_arguments,
             extra=view.shown_extra,
-            asked_by=active.caller.name if active.caller is not None else "",
+            asked_by=_asked_by(active),
         )
         answer = await self._ask(question)
         if active.audit is not None:
@@ -97,9 +98,30 @@ class Confirmation:
         )
 
 
-def _digest(view: ApprovalView) -> str:
+def _digest(view: ApprovalView, subject: str) -> str:
     """Hash all that runs. The shown extra members have the same meaning as those that run."""
-    return hashlib.sha256(view.arguments + b"\n" + view.shown_extra.encode()).hexdigest()
+    runs = view.arguments + b"\n" + view.shown_extra.encode()
+    return hashlib.sha256(runs + (b"\n" + subject.encode() if subject else b"")).hexdigest()
+
+
+def _subject(active: ActiveCall) -> str:
+    """Return as whom a call runs, if that is not the same for all calls of its tenant.
+
+    Other workers must get the same, so that it is the token itself if that names nobody. Only its
+    hash, together with the arguments, leaves the worker.
+    """
+    call = active.call
+    match active.generation.variant.subject:
+        case "user":
+            return f"user {call.user}"
+        case "caller":
+            return f"user {call.user}" if call.user else f"token {call.subject_token}"
+    return ""
+
+
+def _asked_by(active: ActiveCall) -> str:
+    name, user = active.caller.name if active.caller is not None else "", active.call.user
+    return f"{name} for the user {user}" if user else name
 
 
 def _declared_arguments(definition: bytes) -> list[str]:

@@ -25,6 +25,8 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
+from leaseway.data_plane.oauth.caller_tokens import user_of_subject
+from leaseway.identity.principal import Principal
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
@@ -121,16 +123,27 @@ class WorkerLeaseManager:
         if lease is not None and lease.user and lease.user != user:
             raise other_user(lease.key.server_id)
 
-    def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
-        """Check that a lease, if it is held, is held by a session of a tenant.
+    def check_holder(self, lease_id: str, tenant: str, session: str, principal: Principal) -> None:
+        """Check that a lease, if it is held, is held by a session of a tenant, and by its user.
 
         Raises:
-            Fault: LEASE_LOST.
+            Fault: LEASE_LOST, PERMISSION_DENIED.
         """
         self.check_tenant(lease_id, tenant)
         lease = self._table.get(lease_id)
         if lease is not None and lease.key.session != session:
             raise wrong_holder(lease_id)
+        self.check_principal(lease_id, principal)
+
+    def check_principal(self, lease_id: str, principal: Principal) -> None:
+        """Check that a lease, if it is held, is of a user for whom a principal speaks.
+
+        Raises:
+            Fault: PERMISSION_DENIED.
+        """
+        lease = self._table.get(lease_id)
+        if lease is not None and not may_use(lease, principal):
+            raise other_user(lease.key.server_id)
 
     def check_tenant(self, lease_id: str, tenant: str) -> None:
         """Check that a lease, held or on record, belongs to a tenant; empty is any tenant.
@@ -503,3 +516,8 @@ def _mark_retrieved(future: asyncio.Future[None]) -> None:
     """Keep asyncio from logging the exception of a future whose callers were cancelled."""
     if not future.cancelled():
         future.exception()
+
+
+def may_use(lease: WorkerLease, principal: Principal) -> bool:
+    """Return whether a lease acts for nobody, or for somebody for whom a principal speaks."""
+    return not lease.user or principal.speaks_for(user_of_subject(lease.user))

@@ -19,6 +19,8 @@ from leaseway.wire.secrets.secret_names import secret_forms
 
 _SALT: Final = secrets.token_bytes(32)
 """Makes digests meaningless outside of this process."""
+_DIGEST: Final = "token "
+"""How the name of a subject begins that is known by its token only."""
 
 
 class CallerTokens:
@@ -55,12 +57,18 @@ class CallerTokens:
 def subject_name(user: str, token: str) -> str:
     """Return the name of whoever gives a token: the user, or else a digest of the token.
 
-    What a token says about its subject is not checked here, so that it names nobody.
+    What a token says about its subject is not checked here, so that it names nobody. A user whose
+    name looks like such a digest gets the digest, too: he could be taken for another subject.
     """
-    if user:
+    if user and user_of_subject(user):
         return user
     digest = hmac.new(_SALT, token.encode(errors="replace"), hashlib.sha256).hexdigest()
-    return f"token {digest[:32]}"
+    return f"{_DIGEST}{digest[:32]}"
+
+
+def user_of_subject(subject: str) -> str:
+    """Return the user that a subject's name names; empty for the digest of a token."""
+    return "" if subject.startswith(_DIGEST) else subject
 
 
 def check_caller_token(token: str) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from google.protobuf.struct_pb2 import Struct
 
 from leaseway.data_plane.services.unary import UnarySink
+from leaseway.identity.principal import Principal
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import LimitScope, over_limit
@@ -117,12 +118,15 @@ class Continuations:
             return bounds.MAX_CONNECTION_PARKED, "connection"
         return (bounds.MAX_PARKED, "worker") if len(others) >= bounds.MAX_PARKED else None
 
-    def resume(self, state: str, tenant: str, answers: Mapping[str, Struct]) -> UnarySink:
+    def resume(
+        self, state: str, tenant: str, answers: Mapping[str, Struct], principal: Principal
+    ) -> UnarySink:
         """Resume a suspended call with its caller's answers.
 
         Raises:
-            Fault: INVALID_REQUEST: the tenant has no such call; or the call never asked one of
-                the questions, and stays suspended. OVERLOADED, DRAINING: the call was discarded.
+            Fault: INVALID_REQUEST: the tenant, or its user, has no such call; or the call never
+                asked one of the questions, and stays suspended. OVERLOADED, DRAINING: the call was
+                discarded.
         """
         if state.partition(".")[0] != self._incarnation:
             raise Fault(
@@ -131,7 +135,7 @@ class Continuations:
                 "continues on the worker that asked, and ends with it.",
             )
         entry = self._suspended.get(state)
-        if entry is None or entry.tenant != tenant:
+        if entry is None or entry.tenant != tenant or not principal.speaks_for(entry.sink.user):
             raise self._not_found(state, tenant)
         entry.sink.answer(answers)
         return self._pop(state)

@@ -208,7 +208,7 @@ class ExchangeStream:
         for cancel in message.cancels:
             self._cancel_call(cancel)
         if message.HasField("keep_alive"):
-            renewals = renew_leases(self._leases, message.keep_alive, self._caller.tenant)
+            renewals = renew_leases(self._leases, message.keep_alive, self._caller)
             self._replies.send_renewals(renewals)
         if message.HasField("going_away"):
             self._replies.close()

@@ -167,7 +167,9 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         """Start a call, or resume a suspended one; return its sink."""
         if request.request_state:
             tenant = request.tenant or DEFAULT_TENANT
-            return self.continuations.resume(request.request_state, tenant, request.input_responses)
+            return self.continuations.resume(
+                request.request_state, tenant, request.input_responses, caller()
+            )
         check_client_version(request.client, "this worker")
         agent = request.client.agent
         user = request.client.user

@@ -13,8 +13,9 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.leases.table import WorkerLease, idle_cause
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_use
 from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import SEES_ALL, Principal
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -30,14 +31,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def renew_leases(
-    leases: WorkerLeaseManager, request: leases_pb2.KeepAliveRequest, tenant: str | None
+    leases: WorkerLeaseManager, request: leases_pb2.KeepAliveRequest, principal: Principal
 ) -> leases_pb2.KeepAliveResponse:
     """Renew leases; return a new time to live or an error for each.
 
     Args:
         leases: The leases of the worker.
         request: The lease ids, and optionally their sessions.
-        tenant: The tenant that must own the leases, or None for any tenant.
+        principal: Whoever asks: its tenant and user must own the leases, if it has them.
     """
     response = leases_pb2.KeepAliveResponse()
     sessions = request.sessions
@@ -55,7 +56,8 @@ def renew_leases(
                     "A keep-alive names the session of each lease, or none; this one has "
                     f"{len(request.lease_ids)} leases and {len(sessions)} sessions.",
                 )
-            leases.check_tenant(lease_id, tenant or "")
+            leases.check_tenant(lease_id, principal.tenant or "")
+            leases.check_principal(lease_id, principal)
             ttl = leases.renew(lease_id, sessions[index] if sessions else None)
             renewal.ttl.CopyFrom(duration(ttl))
         except Fault as fault:
@@ -143,7 +145,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         """Release a lease for its holder."""
         try:
             tenant = request.tenant or DEFAULT_TENANT
-            self._leases.check_holder(request.lease_id, tenant, request.session)
+            self._leases.check_holder(request.lease_id, tenant, request.session, caller())
             if request.leaving_client:
                 keep = seconds(request.keep) if request.HasField("keep") else 0.0
                 client = request.leaving_client[:MAX_KEY_LENGTH]
@@ -167,7 +169,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def KeepAlive(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.KeepAliveRequest, context: Context
     ) -> leases_pb2.KeepAliveResponse:
-        return renew_leases(self._leases, request, caller().tenant)
+        return renew_leases(self._leases, request, caller())
 
     async def ResolveLeased(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ResolveLeasedRequest, context: Context
@@ -183,7 +185,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.ResolveLeasedResponse:
         check_client_version(request.client, "this worker")
         tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
-        self._leases.check_holder(request.lease_id, tenant, request.session)
+        self._leases.check_holder(request.lease_id, tenant, request.session, caller())
         lease = self._leases.get(request.lease_id)
         if lease is None:
             raise self._leases.ended_fault(request.lease_id, tenant)
@@ -220,7 +222,12 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         except Fault as fault:
             await abort(context, fault)
         held = sorted(self._leases.leases, key=attrgetter("id"))
-        tenant = request.tenant
-        found = (((lease.id,), lease) for lease in held if tenant in ("", lease.key.tenant))
+        tenant, principal = request.tenant, caller()
+        sees_all = principal.has(SEES_ALL)
+        found = (
+            ((lease.id,), lease)
+            for lease in held
+            if tenant in ("", lease.key.tenant) and (sees_all or may_use(lease, principal))
+        )
         leases, token = one_page(start, found, self._lease_message)
         return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)

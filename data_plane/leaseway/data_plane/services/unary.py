@@ -317,6 +317,11 @@ class UnarySink:
         return (self.active.call.tenant if self.active is not None else "") or DEFAULT_TENANT
 
     @property
+    def user(self) -> str:
+        """For whom the call is, or empty."""
+        return self.active.call.user if self.active is not None else ""
+
+    @property
     def tool(self) -> str:
         """The server and tool, for messages."""
         if self.active is None:
