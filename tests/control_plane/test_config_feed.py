@@ -15,8 +15,8 @@ from leaseway.control_plane import config_feed
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.openapi.documents import Documents
-from leaseway.control_plane.config.schema.http_api import documents as http_api_documents
 from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.schema.kinds.http_api import documents as http_api_documents
 from leaseway.control_plane.config.tree.files import Unreadable
 from leaseway.control_plane.config_feed import load_config
 from leaseway.control_plane.plane import Plane

@@ -81,6 +81,15 @@ def test_mistakes_in_its_keys_are_told_like_those_of_other_kinds(
     assert said in checked.stdout + checked.stderr
 
 
+def test_a_kind_that_raises_costs_only_its_own_server(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    config = written(tmp_path, hallo=GREETER | {"owner": "nobody"}, other=GREETER)
+    checked = leaseway(environment, "check", "--json", str(config))
+    assert "Its kind could not check it: ZeroDivisionError" in checked.stdout
+    assert "other" not in checked.stdout
+
+
 @pytest.mark.parametrize(
     ("entry", "said"),
     [

@@ -34,5 +34,7 @@ class GreeterPart(Part):
         return {"owner": Value("literal", self.owner)} if self.owner else {}
 
     def faults(self) -> Iterable[str]:
+        if self.owner == "nobody":
+            raise ZeroDivisionError
         if self.shy and self.owner:
             yield "'owner' is greeted by no greeter that is 'shy'; remove one of the two."

@@ -13,29 +13,21 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.schema.auth import check_auth
 from leaseway.control_plane.config.schema.filters import for_server
-from leaseway.control_plane.config.schema.http_api.servers import add_http_tools
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS, ServerKey
+from leaseway.control_plane.config.schema.kinds.table import COMPLETE
 from leaseway.control_plane.config.schema.lease_names import check_lease_names
-from leaseway.control_plane.config.schema.process_servers import (
-    check_builtin,
-    check_image,
-    with_enabled_tools,
-)
 from leaseway.control_plane.config.schema.tables import entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
-from leaseway.spec.kinds.builtin import Builtin
-from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.kinds.table import OF_PACKAGES, server_spec
 from leaseway.spec.kinds.transports import is_known, known_transports
 from leaseway.spec.model import (
     InstancePolicy,
-    Sandbox,
     ServerSpec,
     Transform,
     VariantKey,
 )
-from leaseway.spec.name_filters import NO_FILTER
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name
@@ -45,7 +37,6 @@ _MISSPELT: Final = 0.7
 
 _INSTANCES: Final = "instances."
 _POLICY: Final = "policy."
-_BUILTIN: Final = "builtin."
 
 
 @dataclass(frozen=True)
@@ -104,40 +95,44 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         )
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_warm(entry, values, where)
-    check_image(entry, values, where)
     check_lease_names(entry, values, where)
-    if transport == "http_api" and server_id not in where.log.failed:
-        transforms = for_server(values.get("transforms", defaults.transforms), server_id)
-        add_http_tools(entry, values, transforms, where)
-    values.pop("openapi", None)
+    transforms = for_server(values.get("transforms", defaults.transforms), server_id)
+    complete = COMPLETE.get(transport or "")
+    if complete is not None:
+        complete(entry, values, transforms, where)
     check_auth(entry, values, where)
-    if transport == "builtin" and "tools" in values:
-        written = {member.name for member in known}
-        confined = values.get("sandbox", Sandbox()).strict
-        check_builtin(entry, _builtin_of(dict(values)), written, where, confined=confined)
     values.pop("domain_may", None)  # only the layers use it
     if server_id in where.log.failed:
         return None
-    return _checked(_spec(server_id, values, defaults), entry, where)
-
-
-def _checked(spec: ServerSpec, entry: TableEntry, where: Where) -> ServerSpec | None:
-    """Return a spec, or None and report what its kind finds wrong with its settings together."""
+    if transport not in OF_PACKAGES.parts:
+        return _spec(server_id, values, defaults)
     try:
-        faults = [str(fault) for fault in spec.part.faults()]
+        spec = _spec(server_id, values, defaults)
+        faults = _faults(spec)
     except Exception as error:  # noqa: BLE001 - a kind of a package raises what it likes
         faults = [f"Its kind could not check it: {type(error).__name__}."]
     for fault in faults:
-        message = f"The server {quoted(spec.key.server_id)} cannot be used. {fault}"
+        message = f"The server {quoted(server_id)} cannot be used. {fault}"
         where.error(entry.at, IssueReason.BAD_VALUE, message)
     return None if faults else spec
+
+
+def _faults(spec: ServerSpec) -> list[str]:
+    """Return what a package's kind finds wrong with settings together.
+
+    It also asks the part whatever is asked of it later, so that what raises costs this server only.
+    """
+    part = spec.part
+    faults = [str(fault) for fault in part.faults()]
+    for _ in (spec.launch_hash, spec.values, spec.lease_names, spec.named_folders):
+        pass
+    tuple(part.texts)
+    return faults
 
 
 def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerSpec:
     transforms = values.pop("transforms", defaults.transforms)
     policy = _pop_prefix(values, _POLICY)
-    if values["transport"] == "builtin":
-        values["builtin"] = _builtin_of(values)
     return server_spec(
         VariantKey(server_id),
         policy=ServerPolicy(**policy) if policy else NO_POLICY,
@@ -145,11 +140,6 @@ def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerS
         transforms=for_server(transforms, server_id),
         **values,
     )
-
-
-def _builtin_of(values: dict[str, Any]) -> Builtin:
-    given = Builtin(**_pop_prefix(values, _BUILTIN))
-    return with_enabled_tools(values.get("tools", NO_FILTER), given)
 
 
 def _pop_prefix(values: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
-from leaseway.control_plane.config.schema import fields, policy, process_servers
+from leaseway.control_plane.config.schema import fields, policy
 from leaseway.control_plane.config.schema import filters as naming
 from leaseway.control_plane.config.schema.auth import auth
-from leaseway.control_plane.config.schema.http_api.documents import openapi
-from leaseway.control_plane.config.schema.http_api.security import security
-from leaseway.control_plane.config.schema.http_api.tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.kinds.table import READERS as READERS_OF_KINDS
 from leaseway.control_plane.config.schema.proxy import proxy
 from leaseway.control_plane.config.schema.tables import Key, keyed, record, schema_of
 from leaseway.control_plane.config.schema.values import (
@@ -137,9 +135,9 @@ class ServerKey(Key):
 
 
 READERS: Final[Mapping[str, Reader[Any]]] = {
+    **READERS_OF_KINDS,
     "transport": _transport,
     "domain_may": list_of(_DOMAIN_KEY, 100),
-    "tools": process_servers.tools,
     "prompts": naming.prompts,
     "resources": naming.resources,
     "transform": naming.transforms,
@@ -154,25 +152,12 @@ READERS: Final[Mapping[str, Reader[Any]]] = {
     "cwd": fields.folder,
     "env": fields.environment,
     "env_file": fields.env_file,
-    "limits": process_servers.limits,
-    "sandbox": process_servers.sandbox,
-    "image": process_servers.image,
-    "podTemplate": process_servers.pod_template,
-    "module": process_servers.module,
-    "class": process_servers.class_name,
-    "config": process_servers.config,
-    "roots": process_servers.roots,
-    "commands": process_servers.commands,
-    "hosts": process_servers.hosts,
     "url": fields.url,
     "base_url": fields.url,
     "headers": fields.headers,
     "proxy": proxy,
     "auth": auth,
     "sessionId": fields.session_id,
-    "http_tools": http_tools,
-    "openapi": openapi,
-    "security": security,
 }
 """The readers of keys that no shape describes."""
 

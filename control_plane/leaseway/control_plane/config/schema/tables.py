@@ -178,3 +178,9 @@ def _report_repeated(where: Where, entry: TableEntry, first: Position) -> None:
     place = where.child(entry)
     message = f"{quoted(entry.name)} is set twice, first on line {first.line}; remove one."
     place.error(entry.at, IssueReason.DUPLICATE_KEY, message)
+
+
+def warn_of_key(key: str, server: TableEntry, where: Where, message: str) -> None:
+    """Warn of a key of a server's entry that has no effect."""
+    place, at = where.find(key, server.at)
+    place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.names import leave_room
 from leaseway.control_plane.config.openapi.servers import origin
-from leaseway.control_plane.config.schema.http_api.documents import OpenApi, Origin
-from leaseway.control_plane.config.schema.http_api.security import resolve_credentials
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.kinds.http_api.documents import OpenApi, Origin, openapi
+from leaseway.control_plane.config.schema.kinds.http_api.security import (
+    resolve_credentials,
+    security,
+)
+from leaseway.control_plane.config.schema.kinds.http_api.tools import http_tools
+from leaseway.control_plane.config.schema.values import Reader
 from leaseway.control_plane.config.tree.yaml_tree import TableEntry
 from leaseway.spec.http_tools import HttpTool, sets_any, without_parameters
 from leaseway.spec.model import Transform
 
 
-def add_http_tools(
+def complete(
+    server: TableEntry, values: dict[str, Any], transforms: Sequence[Transform], where: Where
+) -> None:
+    """Add the tools of its document, if all that is written was accepted."""
+    if where.server_id not in where.log.failed:
+        _add_http_tools(server, values, transforms, where)
+    values.pop("openapi", None)
+
+
+def _add_http_tools(
     server: TableEntry, values: dict[str, Any], transforms: Sequence[Transform], where: Where
 ) -> None:
     """Add the tools of an OpenAPI document to those of the file, and report missing keys.
@@ -121,3 +135,11 @@ def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Whe
         )
         place, _ = where.find("openapi", document.at)
         place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
+
+
+READERS: Final[Mapping[str, Reader[Any]]] = {
+    "http_tools": http_tools,
+    "openapi": openapi,
+    "security": security,
+}
+"""The readers of its keys that no shape describes."""

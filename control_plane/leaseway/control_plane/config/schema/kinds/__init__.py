@@ -1,0 +1,5 @@
+"""What the control plane knows of single kinds of servers: readers and checks of their keys.
+
+A kind has `READERS`, of keys that no shape describes, and may have `complete`, which checks an
+entry's values together and makes settings of the spec of them. `table` has them all.
+"""
