@@ -16,11 +16,13 @@ class FakeClient:
     Attributes:
         made_for: The connection options of the command that opened it.
         agent: The agent that the command named.
+        user: The user that it named, or empty.
         closed: Whether the command closed it.
     """
 
     made_for: ConnectionOptions | None = None
     agent = ""
+    user = ""
     closed = False
 
     async def __aenter__(self) -> Self:
@@ -36,8 +38,8 @@ ClientT = TypeVar("ClientT", bound=FakeClient)
 def install_client(monkeypatch: pytest.MonkeyPatch, client: ClientT) -> ClientT:
     """Make commands use a fake client, and return it."""
 
-    def connect(connection: ConnectionOptions, agent: str = "") -> ClientT:
-        client.made_for, client.agent = connection, agent
+    def connect(connection: ConnectionOptions, agent: str = "", user: str = "") -> ClientT:
+        client.made_for, client.agent, client.user = connection, agent, user
         return client
 
     monkeypatch.setattr(connection_module, "connect", connect)

@@ -17,12 +17,14 @@ T = TypeVar("T")
 _FLUSH: Final = 2.0  # seconds that a finished command waits for the export of its spans
 
 
-def connect(connection: ConnectionOptions, agent: str = "leaseway-cli") -> AsyncClient:
+def connect(
+    connection: ConnectionOptions, agent: str = "leaseway-cli", user: str = ""
+) -> AsyncClient:
     """Return a command's client. Tests replace this function."""
     from leaseway.sdk import AsyncClient
 
     return AsyncClient(
-        str(connection.address), tenant=connection.tenant, agent=agent, key=shared_key()
+        str(connection.address), tenant=connection.tenant, agent=agent, key=shared_key(), user=user
     )
 
 
@@ -31,6 +33,7 @@ def with_client(
     function: Callable[[AsyncClient], Awaitable[T]],
     *,
     agent: str = "leaseway-cli",
+    user: str = "",
 ) -> T:
     """Run a function with a client of the control plane, and return its result.
 
@@ -38,6 +41,7 @@ def with_client(
         connection: Which control plane to connect to.
         function: Makes the requests.
         agent: The agent that the client names.
+        user: The user that it names, or empty.
 
     Raises:
         CliFailure: The control plane is unreachable (exit status 3) or returned an error (1).
@@ -49,7 +53,7 @@ def with_client(
     telemetry = configure_telemetry("leaseway-cli")
 
     async def run() -> T:
-        async with connect(connection, agent) as client:
+        async with connect(connection, agent, user) as client:
             return await function(client)
 
     try:

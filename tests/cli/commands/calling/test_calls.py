@@ -29,10 +29,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
 
 
 def test_a_call_prints_the_text_of_its_result(run: Run, client: MemoryClient) -> None:
-    done = run("call", "time_now", "zone=UTC", "n=2", "--timeout", "5", "--agent", "me")
+    done = run(
+        "call", "time_now", "zone=UTC", "n=2", "--timeout", "5", "--agent", "me", "--user", "u"
+    )
     assert (done.exit_code, done.stdout) == (0, "noon\n")
     assert client.asked[-1] == ("call_tool", "time_now", {"zone": "UTC", "n": 2}, 5.0)
-    assert client.agent == "me"
+    assert (client.agent, client.user) == ("me", "u")
     assert client.closed
 
 

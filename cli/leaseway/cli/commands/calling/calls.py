@@ -76,6 +76,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions
 @click.option("--session", help="Call in this session, whose lease is kept.")
 @timeout_option("Seconds to wait; else 60.")
 @click.option("--agent", default="leaseway-cli", show_default=True, help="The agent that calls.")
+@click.option("--user", default="", help="The user for whom it calls; needs the role delegate.")
 @click.option(
     "--progress/--no-progress",
     default=None,
@@ -95,6 +96,7 @@ def call(  # noqa: PLR0913 - each is an option of the command
     session: str | None,
     timeout: float | None,
     agent: str,
+    user: str,
     progress: bool | None,
     server_log: str | None,
     output: Output | None,
@@ -140,7 +142,7 @@ def call(  # noqa: PLR0913 - each is an option of the command
             await _save(output, result, caller, tool)
         return result
 
-    result = with_client(connection, request, agent=agent)
+    result = with_client(connection, request, agent=agent, user=user)
     return FAILED if result.is_error else 0
 
 
