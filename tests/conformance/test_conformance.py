@@ -218,6 +218,7 @@ def passed_checks(output: str) -> dict[str, int]:
     return {name: int(count) for name, count in found}
 
 
+@pytest.mark.timeout(900)  # it runs the suite six times
 @pytest.mark.parametrize("mode", ["shared", "leased"])
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 async def test_one_configuration_passes_what_passes_directly_in_every_version(
@@ -227,7 +228,7 @@ async def test_one_configuration_passes_what_passes_directly_in_every_version(
         server = everything.entry(direct if transport == "http" else "")
         server["truely-stateless"] = mode == "shared"
         if mode == "leased" and transport == "stdio":
-            server["warm"] = 2  # the suite gives some calls less time than a process needs to start
+            server["warm"] = 4  # the suite gives some calls less time than a process needs to start
         async with running(tmp_path, {"everything": server}) as (system, _), front(system) as url:
             for version, options in VERSIONS.items():
                 statuses, failed, counts = [], [], []

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.front.handshake import SERVER_META
-from leaseway.front.results import adapt_result
+from leaseway.front.results import adapt_result, rpc_error
+from leaseway.sdk.errors import error_from_fault
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ELICIT
 
 MEMBERS = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("resultType", "_meta")),
@@ -76,3 +79,15 @@ def test_contents_of_resources_are_private_whatever_their_server_says(scope: byt
     payload = b'{"contents":[],"ttlMs":9,"cacheScope":%b}' % scope
     fitted = json.loads(adapt_result(payload, modern=True, cached=True))
     assert (fitted["ttlMs"], fitted["cacheScope"]) == (9, "private")
+
+
+@pytest.mark.parametrize(
+    ("capability", "required"),
+    [("", {"elicitation": {}}), ("elicitation.url", {"elicitation": {"url": {}}})],
+)
+def test_an_undeclared_capability_is_named_as_clients_declare_it(
+    capability: str, required: dict[str, Any]
+) -> None:
+    facts = {"method": ELICIT} | ({"capability": capability} if capability else {})
+    error = rpc_error(error_from_fault(Fault(Reason.INPUT_REQUIRED, "It asks.", metadata=facts)))
+    assert (error.code, error.data["requiredCapabilities"]) == (-32021, required)

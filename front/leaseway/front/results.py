@@ -119,8 +119,15 @@ def rpc_error(error: LeasewayError, uri: str = "") -> JsonRpcError:
     if isinstance(error, ServerError) and error.code is not None:
         return JsonRpcError(error.code, error.metadata.get("message", error.message), error.data)
     if isinstance(error, InputRequired) and error.method in _CAPABILITIES:
-        required: dict[str, Any] = {"requiredCapabilities": {_CAPABILITIES[error.method]: {}}}
-        data = {**required, "reason": str(error.reason), "started": error.started}
+        capability = error.metadata.get("capability", _CAPABILITIES[error.method])
+        required: dict[str, Any] = {}
+        for part in reversed(capability.split(".")):  # such as `elicitation.url`
+            required = {part: required}
+        data = {
+            "requiredCapabilities": required,
+            "reason": str(error.reason),
+            "started": error.started,
+        }
         return JsonRpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, data)
     data = {"reason": str(error.reason), "started": error.started}
     if uri:

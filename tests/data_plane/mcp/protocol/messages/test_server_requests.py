@@ -26,10 +26,12 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
     missing_method,
     parse_params,
+    unanswerable,
     url_elicitations,
 )
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 
@@ -366,3 +368,18 @@ async def test_a_call_without_requests_is_sent_again_after_growing_pauses() -> N
     assert call.resent == [{"requestState": "1"}, {"requestState": "2"}]
     call.start(requestState="3")
     call.rounds.cancel()
+
+
+@pytest.mark.parametrize("declared", [{"elicitation": {}}, {"elicitation": {"url": {}}}, {}])
+def test_a_client_gets_no_request_that_it_has_not_declared(declared: dict[str, Any]) -> None:
+    client = McpClient("2026-07-28", declared)
+    request = ToolRequest("tool", b"", b"{}", answers=answerable(client.answers), client=client)
+    asked = {"a": {"method": ELICIT, "params": {"mode": "url", "url": "https://x"}}}
+    result = json.dumps({"resultType": "input_required", "inputRequests": asked}).encode()
+    fault = unanswerable("server", request, result)
+    if "url" in declared.get("elicitation", {}):
+        assert fault is None
+    else:
+        assert fault is not None
+        lacking = "elicitation.url" if declared else "elicitation"
+        assert (fault.reason, fault.metadata["capability"]) == (Reason.INPUT_REQUIRED, lacking)
