@@ -69,7 +69,7 @@ class CallAdmission:
         active.generation = generation = self._pool.resolve(
             call.server_id, tenant, call.agent, call.user, call.subject_token
         )
-        active.client = self._clients.find(call.mcp_client)
+        active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
         variant = generation.variant
         toolset = variant.toolset
         if call.method:
