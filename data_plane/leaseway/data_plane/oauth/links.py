@@ -141,10 +141,17 @@ class LoginLinks:
         if begun is None or store is None or ends < self._now():
             raise _refused("it took too long, or was finished before; open its link again")
         await self._run(begun.wanted, partial(finish_login, begun, answer, store))
-        used = self._links.pop(begun.wanted.login, None)
+        self._end(begun.wanted.login)
+        return _subject(begun.wanted)
+
+    def _end(self, key: LoginKey) -> None:
+        """End the link of a login, and what others have begun at it: nobody replaces the login."""
+        used = self._links.pop(key, None)
         if used is not None:
             del self._tickets[used.ticket]
-        return _subject(begun.wanted)
+        for state, (begun, _) in tuple(self._begun.items()):
+            if begun.wanted.login == key:
+                del self._begun[state]
 
     async def _run(self, wanted: Wanted, work: Callable[[], T]) -> T:
         async with self._slots:

@@ -1,0 +1,55 @@
+"""The links at which people log in."""
+
+from __future__ import annotations
+
+import itertools
+from typing import cast
+
+import pytest
+
+from leaseway.data_plane.core.ports import LoginSubject
+from leaseway.data_plane.oauth import links as module
+from leaseway.data_plane.oauth.links import LoginLinks
+from leaseway.data_plane.oauth.login import BegunLogin
+from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered
+from leaseway.data_plane.oauth.obtaining import Wanted
+from leaseway.data_plane.oauth.requests import Client
+from leaseway.spec.model import Auth
+from leaseway.vault.logins import LoginStore
+from leaseway.wire.errors import Fault
+
+MAIL = Wanted(
+    "mail", "https://mail.example/mcp", Auth("authorization_code", "user"), Client("c"), "acme"
+)
+
+
+@pytest.mark.parametrize("user", ["anna", "bob"])
+async def test_a_login_ends_what_others_have_begun_at_its_link(
+    monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    states, finished = itertools.count(), []
+
+    def begin(wanted: Wanted, _store: object, redirect: str) -> BegunLogin:
+        found = Discovered(AuthorizationServer("https://as.example", ""), "")
+        return BegunLogin(wanted, found, (), None, redirect, str(next(states)), "v", "https://u")
+
+    def finish(begun: BegunLogin, _answer: object, _store: object) -> None:
+        finished.append(begun.state)
+
+    monkeypatch.setattr(module, "begin_login", begin)
+    monkeypatch.setattr(module, "finish_login", finish)
+    links = LoginLinks(cast("LoginStore", object()), "w1")
+    links.record(MAIL)
+    ticket = links.link(LoginSubject("mail", "acme", "anna"))
+    _, other = await links.begin(ticket, "https://console.example/login/callback")
+    _, annas = await links.begin(ticket, "https://console.example/login/callback")
+    if user == "bob":  # a login of another user leaves hers alone
+        ticket = links.link(LoginSubject("mail", "acme", "bob"))
+        _, annas = await links.begin(ticket, "https://console.example/login/callback")
+    assert (await links.finish(annas, {"code": "x"})).user == user
+    if user == "bob":
+        assert (await links.finish(other, {"code": "y"})).user == "anna"
+        return
+    with pytest.raises(Fault, match="finished before"):
+        await links.finish(other, {"code": "y"})
+    assert finished == [annas]
