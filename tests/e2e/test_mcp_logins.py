@@ -1,0 +1,101 @@
+"""The official MCP client at a front, whose calls need a login at a real oidc-provider."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+from tests.conftest import BOUND
+from tests.data_plane.oauth.authority import Resource, answer_pages, browser, provider
+from tests.e2e.system import eventually, running
+from tests.e2e.test_mcp_front import ERAS, front, text_of
+from tests.e2e.test_oauth import entry, is_answered, log_in, open_link, vault_of
+
+from leaseway.sdk import AsyncClient
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+@pytest.fixture(params=["shared", "leased"])
+async def url(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """Run a front of a server that needs a login of each tenant; one tenant has logged in."""
+    environment = vault_of(tmp_path)
+    async with provider() as authority, Resource() as resource:
+        await resource.trust(authority)
+        auth = {"authorization_code": {"for": "tenant"}}
+        servers = {
+            "whoami": entry(resource, auth, **{"truely-stateless": request.param == "shared"})
+        }
+        async with (
+            running(tmp_path, servers, environment=environment, console=True) as (system, _),
+            AsyncClient(system.address, agent="test", tenant="beta") as beta,
+            front(system) as address,
+        ):
+            await log_in(system, environment, "beta", "bob")  # so that its tool is listed
+            await eventually(lambda: is_answered(beta))
+            yield address
+
+
+class Person:
+    """The user of a client, who opens addresses in a browser and logs in there."""
+
+    def __init__(self, pages: aiohttp.ClientSession, name: str) -> None:
+        self.asked: list[str] = []
+        self._pages = pages
+        self._name = name
+
+    async def accept(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestURLParams)
+        self.asked.append(params.message)
+        address = await open_link(self._pages, params.url)
+        assert "You are logged in" in await answer_pages(self._pages, address, self._name)
+        return types.ElicitResult(action="accept")
+
+
+async def decline(context: Any, params: Any) -> types.ElicitResult:
+    return types.ElicitResult(action="decline")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_of_the_official_client_waits_for_the_login_and_goes_on(
+    url: str, era: str
+) -> None:
+    async with browser() as pages:
+        person = Person(pages, "alice")
+        async with Client(url, mode=era, elicitation_callback=decline) as client:
+            with pytest.raises(MCPError) as declined:
+                await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
+            assert declined.value.data["reason"] == "LOGIN_REQUIRED"
+        async with Client(url, mode=era, elicitation_callback=person.accept) as client:
+            for _ in range(2):
+                result = await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
+                assert text_of(result) == "alice"
+        assert person.asked == ["Log in to whoami to go on."]
+
+
+@pytest.mark.parametrize("url", ["shared"], indirect=True)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_opens_no_addresses_gets_the_address_in_the_error(
+    url: str, era: str
+) -> None:
+    async with Client(url, mode=era) as client:
+        with pytest.raises(MCPError, match="leaseway login whoami") as refused:
+            await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
+        assert refused.value.data["reason"] == "LOGIN_REQUIRED"
+        async with browser() as pages:
+            address = await open_link(pages, refused.value.data["url"])
+            assert "You are logged in" in await answer_pages(pages, address, "alice")
+
+        async def is_alice() -> bool:
+            try:
+                result = await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
+            except MCPError:  # the worker looks for new logins once a second
+                return False
+            return text_of(result) == "alice"
+
+        await eventually(is_alice)
