@@ -1,5 +1,7 @@
 """Keys of a server's entry, each declared once: at the field of the spec that has its value.
 
+So are the keys inside the mappings that some of them have, such as `level` in `sandbox`.
+
 A field made by `setting` has a key: its spelling, the values that it accepts, a sentence for
 people. The class with the field says what a change of it does (see `model.ServerSpec`). A key's
 reader, its JSON Schema, its part of custom resources, its place in a spec's bytes and hashes, and
@@ -70,9 +72,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Text:
-    """A text without references, of at most so many characters."""
+    """A text without references, of at most so many characters, perhaps of at least one."""
 
     longest: int
+    empty: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,15 @@ class Key:
         shape: The values that it accepts.
         about: One sentence for people, in Markdown; links start from docs/configuration.md.
         name: Its spelling in files, if it is not the field's name.
-        path: The field of the spec that has its value, such as `instances.warm`.
+        path: The field of the spec that has its value, such as `instances.warm`; where it is
+            declared, only what follows the field that declares it, such as a name in a mapping.
         value: The field's default.
         default: The default in words; empty means `value`.
-        required: Whether each server that accepts the key needs it.
-        required_by: The transports that need it, if not all do.
-        only: The one built-in transport of its kind that accepts it; empty means all.
+        required: Whether each server that accepts the key needs it; of a key inside another,
+            whether each mapping does.
+        required_by: The transports that need it, if not all do; inside `auth`, the grants.
+        only: The built-in transports of its kind that accept it, inside `auth` the grants; empty
+            means all.
         instead: A key that makes this one optional, or empty.
         replaces: What a worker replaces in its texts.
         domain: Whether domain layers may set it.
@@ -127,7 +133,7 @@ class Key:
     default: str = ""
     required: bool = False
     required_by: tuple[str, ...] = ()
-    only: str = ""
+    only: tuple[str, ...] = ()
     instead: str = ""
     replaces: Replaces = "nothing"
     domain: DomainMay = "if_opened"
@@ -167,6 +173,8 @@ def keys_of(settings: type, prefix: str = "") -> Iterator[Key]:
         if _KEYS in setting.metadata:
             value = None if default is MISSING else default
             for found in setting.metadata[_KEYS]:
-                yield replaced(found, name=found.name or setting.name, path=path, value=value)
+                name = found.name or setting.name
+                within = f"{path}.{found.path}" if found.path else path
+                yield replaced(found, name=name, path=within, value=value)
         elif is_dataclass(default):
             yield from keys_of(type(default), f"{path}.")

@@ -24,7 +24,6 @@ from leaseway.spec.keys import (
     ListOf,
     Number,
     OwnReader,
-    Size,
     Text,
     Whole,
     declared,
@@ -39,10 +38,6 @@ from leaseway.wire.timing.backoff import Backoff
 
 MAX_SPARES: Final = 4_096
 """The highest `warm` and `max_instances`."""
-
-MAX_MEMORY: Final = 1024**5
-MAX_FILES: Final = 1_048_576
-"""The highest limits of an instance."""
 
 InheritEnv = Literal["safe", "all", "none"]
 INHERIT_ENV: Final[tuple[InheritEnv, ...]] = ("safe", "all", "none")
@@ -159,35 +154,12 @@ class Auth:
 
 NO_AUTH: Final = Auth()
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Resource limits of one instance's processes; None means unlimited."""
-
-    memory_bytes: int | None = setting(
-        None, Key(Size(bounds.MIB, MAX_MEMORY), "Memory of its processes together.", name="memory")
-    )
-    cpu_cores: float | None = setting(
-        None, Key(Number(0.01, 1_024), "Cores that its processes may use.", name="cpu")
-    )
-    open_files: int | None = setting(None, Key(Whole(1, MAX_FILES), "Open files of each process."))
-    processes: int | None = setting(None, Key(Whole(1, MAX_FILES), "Processes and threads."))
-
-
-NO_LIMITS: Final = Limits()
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """What a sandboxed instance may access; `strict` is the stronger of two levels."""
-
-    enabled: bool = False
-    network: bool = False
-    writable_paths: tuple[str, ...] = ()
-    strict: bool = False
-
-
-NO_SANDBOX: Final = Sandbox()
+RESTART_KEYS: Final = (
+    Key(Duration(INSTANT, DAY), "The longest first delay.", "initial"),
+    Key(Duration(INSTANT, DAY), "The longest delay of all.", "max", path="maximum"),
+    Key(Number(1, 100), "How many times as long each longest delay is as the last.", "multiplier"),
+)
+"""The keys inside `restart`; `Backoff` itself knows nothing of files."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from leaseway.data_plane.core.problems import sentence
-from leaseway.spec.model import InstancePolicy, Limits
+from leaseway.spec.kinds.confinement import Limits
+from leaseway.spec.model import InstancePolicy
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any

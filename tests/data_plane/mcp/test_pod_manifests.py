@@ -19,8 +19,9 @@ from leaseway.data_plane.kinds.pod.manifest import (
     pod_warnings,
     secret_manifest,
 )
+from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Limits, Sandbox, VariantKey
+from leaseway.spec.model import VariantKey
 
 OWNER = Owner("worker-0", "uid-1", "run-1")
 

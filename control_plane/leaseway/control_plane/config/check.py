@@ -14,11 +14,12 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.kinds.confinement import Sandbox
 from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import NAMES
-from leaseway.spec.model import Sandbox, ServerSpec, Value
+from leaseway.spec.model import ServerSpec, Value
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, find_vault

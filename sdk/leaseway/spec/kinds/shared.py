@@ -7,19 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from leaseway.spec.keys import Choice, Key, OwnReader, setting
+from leaseway.spec.kinds.confinement import NO_LIMITS, NO_SANDBOX, Limits, Sandbox
 from leaseway.spec.lease_names import shared_part
-from leaseway.spec.model import (
-    INHERIT_ENV,
-    NO_AUTH,
-    NO_LIMITS,
-    NO_SANDBOX,
-    Auth,
-    InheritEnv,
-    Limits,
-    Part,
-    Sandbox,
-    Value,
-)
+from leaseway.spec.model import INHERIT_ENV, NO_AUTH, Auth, InheritEnv, Part, Value
 
 PROTOCOLS: Final = (
     "auto",
@@ -54,12 +44,24 @@ HEADERS: Final = Key(
     domain="set_known_names",
     by_name=True,
 )
+PROXY: Final = (
+    Key(
+        OwnReader(),
+        "The address of the proxy: a literal without credentials, or a [reference](#secrets).",
+        "url",
+        required=True,
+        replaces="names",
+    ),
+    Key(OwnReader(), "The user at the proxy.", "username", replaces="names"),
+    Key(OwnReader(), "The user's password: a [reference](#secrets).", "password", replaces="names"),
+)
+"""The keys inside `proxy`."""
 SESSION_ID: Final = Key(
     OwnReader(),
     "The MCP session to join.",
     "sessionId",
     default="a new one",
-    only="streamable_http",
+    only=("streamable_http",),
     replaces="names",
 )
 

@@ -4,16 +4,9 @@ import pytest
 from tests.control_plane.config.parsing import parse
 from tests.specs import part
 
+from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import (
-    InstancePolicy,
-    Limits,
-    Sandbox,
-    ServerSpec,
-    Transform,
-    Value,
-    VariantKey,
-)
+from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, Value, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.timing.backoff import Backoff
 

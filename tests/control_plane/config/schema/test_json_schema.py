@@ -1,9 +1,11 @@
 """The published JSON Schema says what the parser says, as far as a schema can."""
 
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 
 from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.schema.issues import IssueLog, Where
 from leaseway.control_plane.config.schema.keys import READERS, SERVER_KEYS, native_schema
-from leaseway.spec.keys import OwnReader
+from leaseway.control_plane.config.schema.tables import record_of
+from leaseway.control_plane.config.tree.json_tree import load_json
+from leaseway.spec.keys import Flag, Key, OwnReader, Text, Whole, keys_of, setting
 
 EXAMPLES = ROOT / "deploy" / "examples"
 VALIDATOR = jsonschema_rs.validator_for(native_schema())
@@ -68,6 +73,66 @@ def test_each_key_has_a_sentence_and_a_reader_of_its_own_or_a_shape() -> None:
         assert re.fullmatch(r"[A-Z`].*\.", key.declared.about), key.name
         assert isinstance(key.declared.shape, OwnReader) is (key.name in READERS), key.name
     assert set(READERS) <= set(SERVER_KEYS)
+
+
+def inner_keys(schema: object, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the keys of the mappings inside a schema."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from inner_keys(part, path)
+    elif isinstance(schema, Mapping):
+        for name, inner in schema.get("properties", {}).items():
+            yield f"{path}.{name}", inner
+            yield from inner_keys(inner, f"{path}.{name}")
+        for keyword in ("anyOf", "items", "additionalProperties"):
+            yield from inner_keys(schema.get(keyword), path)
+
+
+@pytest.mark.parametrize("key", ["restart", "limits", "permissions", "sandbox", "proxy"])
+def test_each_key_inside_a_key_has_a_sentence(key: str) -> None:
+    found = dict(inner_keys(SERVER_KEYS[key].schema, key))
+    assert found, "no key inside it"
+    without = [
+        path
+        for path, schema in found.items()
+        if not re.match(r"[A-Z][^.]*\.", schema.get("description", ""))
+        or schema["description"].startswith(("Seconds, ", "Bytes, ", "Resolved on "))
+    ]
+    assert not [path for path in without if not is_reference(path)]
+
+
+def is_reference(path: str) -> bool:
+    return path.rpartition(".")[2] in ("env", "secret", "file")
+
+
+def test_a_mapping_has_the_keys_that_its_class_declares_of_its_form() -> None:
+    @dataclass(frozen=True)
+    class Meal:
+        courses: int = setting(1, Key(Whole(1, 9), "How many there are.", required_by=("dinner",)))
+        is_hot: bool = setting(False, Key(Flag(), "Whether it is hot.", "hot", only=("dinner",)))
+        sides: Mapping[str, str] = setting(
+            {}, Key(Text(9, empty=False), "Beside it.", "salad", path="salad")
+        )
+
+    dinner = record_of(keys_of(Meal), dict[str, Any], "a meal", form="dinner")
+    lunch = record_of(keys_of(Meal), dict[str, Any], "a meal", form="lunch")
+    assert set(dinner.schema["properties"]) == {"courses", "hot", "salad"}
+    assert set(lunch.schema["properties"]) == {"courses", "salad"}
+    assert dinner.schema["required"] == ["courses"]
+    assert "required" not in lunch.schema
+    assert dinner.schema["properties"]["salad"] == {
+        "type": "string",
+        "maxLength": 9,
+        "minLength": 1,
+        "description": "Beside it.",
+    }
+    written = {"courses": 2, "hot": True, "salad": "kale"}
+    tree = load_json(json.dumps(written))
+    assert dinner(tree, Where(IssueLog("a.json"))) == {
+        "courses": 2,
+        "is_hot": True,
+        "sides.salad": "kale",
+    }
 
 
 ACCEPTED = [

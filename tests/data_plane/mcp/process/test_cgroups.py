@@ -16,7 +16,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.kinds.process import cgroups as module
 from leaseway.data_plane.kinds.process.cgroups import Cgroup, Cgroups, Hierarchy, find_hierarchies
-from leaseway.spec.model import Limits
+from leaseway.spec.kinds.confinement import Limits
 from leaseway.wire.bounds import MIB
 
 EVERYTHING = Limits(memory_bytes=64 * MIB, cpu_cores=1.5, open_files=64, processes=16)

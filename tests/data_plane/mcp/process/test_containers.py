@@ -20,9 +20,10 @@ from leaseway.data_plane.kinds.process.containers import (
     run_command,
 )
 from leaseway.data_plane.mcp.failures import describe_container
+from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.container import image_fault
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Limits, Sandbox, VariantKey
+from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
 
 _OPEN = (Limits(), Sandbox())

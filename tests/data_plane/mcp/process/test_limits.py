@@ -19,8 +19,9 @@ from tests.specs import part
 from leaseway.data_plane.kinds.process import launch
 from leaseway.data_plane.kinds.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
 from leaseway.data_plane.kinds.process.limits import KernelLimits, plan_limits
+from leaseway.spec.kinds.confinement import Limits
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Limits, Value, VariantKey
+from leaseway.spec.model import Value, VariantKey
 from leaseway.wire.bounds import MIB
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

@@ -14,9 +14,10 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import SERVERS, until
 
 from leaseway.data_plane.kinds.process.reaper_main import remove_tree
+from leaseway.spec.kinds.confinement import Sandbox
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.lease_names import LeaseNames
-from leaseway.spec.model import Sandbox, Value
+from leaseway.spec.model import Value
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 Bench = Any

@@ -26,8 +26,9 @@ from leaseway.data_plane.kinds.process.sandbox.mounts import (
     other_servers_folders,
     permitted_paths,
 )
+from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.spec.policy import Permissions, ServerPolicy
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

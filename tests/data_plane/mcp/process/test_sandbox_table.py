@@ -23,7 +23,8 @@ import pytest
 from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.kinds.process.sandbox import seccomp
-from leaseway.spec.model import Limits, Sandbox, ServerSpec
+from leaseway.spec.kinds.confinement import Limits, Sandbox
+from leaseway.spec.model import ServerSpec
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 SECURITY: Final = Path(__file__).parents[4] / "docs" / "security.md"

@@ -18,7 +18,8 @@ from leaseway.data_plane.kinds.process.sandbox.bubblewrap import plan_sandbox
 from leaseway.data_plane.kinds.process.sandbox.checks import run_check
 from leaseway.data_plane.kinds.process.sandbox.mounts import Paths
 from leaseway.data_plane.kinds.process.sandbox.seccomp import ARCHITECTURES, denying_filter
-from leaseway.spec.model import Limits, Sandbox, ServerSpec
+from leaseway.spec.kinds.confinement import Limits, Sandbox
+from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

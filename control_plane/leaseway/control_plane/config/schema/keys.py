@@ -15,15 +15,13 @@ from leaseway.control_plane.config.schema.auth import auth
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.kinds.table import READERS as READERS_OF_KINDS
 from leaseway.control_plane.config.schema.proxy import proxy
-from leaseway.control_plane.config.schema.tables import Key, keyed, record, schema_of
+from leaseway.control_plane.config.schema.tables import Key, keyed, record, record_of, schema_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
     Schema,
     checked,
-    duration,
     list_of,
-    number,
     plain_text,
     reader,
     reader_of,
@@ -31,11 +29,11 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec import keys as declarations
-from leaseway.spec.keys import DAY, INSTANT, keys_of
+from leaseway.spec.keys import keys_of
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.table import OF_PACKAGES, PARTS, TRANSPORTS
 from leaseway.spec.kinds.transports import is_known, is_registered, known_transports
-from leaseway.spec.model import Controls, Exposure, Launch, Naming, Part
+from leaseway.spec.model import RESTART_KEYS, Controls, Exposure, Launch, Naming, Part
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_SERVERS
 from leaseway.wire.timing.backoff import Backoff
@@ -82,15 +80,7 @@ def _domain_key_fault(text: str) -> str | None:
 _DOMAIN_KEY: Final = checked(plain_text(longest=512, empty=False), _domain_key_fault)
 
 
-_RESTART: Final = record(
-    keyed(
-        Key("initial", duration(INSTANT, DAY)),
-        Key("max", duration(INSTANT, DAY), "maximum"),
-        Key("multiplier", number(1, 100)),
-    ),
-    Backoff,
-    "'restart'",
-)
+_RESTART: Final = record_of(RESTART_KEYS, Backoff, "'restart'")
 
 
 @reader(_RESTART.schema)
@@ -172,7 +162,7 @@ def _server_keys() -> Iterator[ServerKey]:
     for kind in PARTS:
         for found in _of_kind(kind):
             of_kinds[found.name] = found
-            accepting = (found.only,) if found.only else kind.transports
+            accepting = found.only or kind.transports
             transports.setdefault(found.name, set()).update(accepting)
     for_registered = {found.name for found in _of_kind(RegisteredPart)}
     for name, found in of_kinds.items():

@@ -14,8 +14,8 @@ from leaseway.control_plane.config.schema.tables import (
     Keys,
     entries_of,
     keyed,
-    keys_in,
     record,
+    record_of,
 )
 from leaseway.control_plane.config.schema.values import (
     BadValue,
@@ -29,6 +29,7 @@ from leaseway.control_plane.config.schema.values import (
     reader,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.keys import keys_of
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import (
     EVERYTHING,
@@ -185,8 +186,11 @@ def _path_fault(path: str) -> str | None:
 _PATH: Final = checked(plain_text(longest=_MAX_PATH_LENGTH, empty=False), _path_fault)
 _PATHS: Final = list_of(_PATH, _MAX_PATHS)
 
-permissions: Final = record(
-    keys_in(Permissions, allowed_paths=_PATHS, denied_paths=_PATHS), Permissions, "'permissions'"
+permissions: Final = record_of(
+    keys_of(Permissions),
+    Permissions,
+    "'permissions'",
+    {"allowed_paths": _PATHS, "denied_paths": _PATHS},
 )
 """Reads what tools may do, and which paths they may name."""
 
@@ -258,7 +262,9 @@ _TOOLS: Final = Key("tools", filters.tools)
 _AGENTS: Final = _named(
     keyed(Key("servers", _granted(keyed(_TOOLS)))), MAX_AGENTS, "an agent", _is_agent
 )
-_LIMITS: Final = record(keys_in(TenantLimits, calls=rate), TenantLimits, "'limits' of a tenant")
+_LIMITS: Final = record_of(
+    keys_of(TenantLimits), TenantLimits, "'limits' of a tenant", {"calls": rate}
+)
 
 tenants: Final = _named(
     keyed(

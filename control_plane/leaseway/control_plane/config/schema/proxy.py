@@ -19,12 +19,14 @@ from leaseway.control_plane.config.schema.fields import (
     warn_of_credential,
 )
 from leaseway.control_plane.config.schema.issues import Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, keyed, record
+from leaseway.control_plane.config.schema.tables import record_of
 from leaseway.control_plane.config.schema.values import BadValue, reader, worker_text
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.kinds.shared import PROXY
 from leaseway.spec.model import Value
 
 NONE: Final = "none"
+_PARTS: Final = frozenset(key.name for key in PROXY)
 _ADDRESS: Final = worker_text(longest=MAX_URL, empty=False)
 _TEXT: Final = worker_text(longest=MAX_HEADER, empty=False)
 
@@ -72,18 +74,11 @@ def _credential(node: Tree, where: Where) -> Value:
     return Value("literal", text)
 
 
-def _parts(
-    url: Value, username: Value | None = None, password: Value | None = None
-) -> Mapping[str, Value]:
-    parts = {"url": url, "username": username, "password": password}
-    return {name: value for name, value in parts.items() if value is not None}
-
-
-_FULL: Final = record(
-    keyed(Key("url", _url), Key("username", _credential), Key("password", _credential)),
-    _parts,
+_FULL: Final = record_of(
+    PROXY,
+    dict[str, Value],
     "'proxy'",
-    required=("url",),
+    {"url": _url, "username": _credential, "password": _credential},
 )
 
 
@@ -92,7 +87,6 @@ def proxy(node: Tree, where: Where) -> Mapping[str, Value]:
     """Read a proxy: `none`, an address, a reference to one, or its parts."""
     if isinstance(node, Leaf) and node.value == NONE:
         return {"url": Value("literal", NONE)}
-    parts = ("url", "username", "password")
-    if isinstance(node, Table) and any(entry.name in parts for entry in node.entries):
+    if isinstance(node, Table) and any(entry.name in _PARTS for entry in node.entries):
         return _FULL.read(node, where)
     return {"url": _url.read(node, where)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from leaseway.control_plane.config.schema.values import (
     wrong_type,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Position, Table, TableEntry, Tree
-from leaseway.spec.keys import keys_of
+from leaseway.spec import keys as declarations
 
 # Keys of other formats whose spelling is too different to suggest ours.
 _SYNONYMS: Final[Mapping[str, str]] = {
@@ -31,6 +31,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "mcpServers": "servers",
 }
 
+
+_NO_READERS: Final[Mapping[str, Reader[Any]]] = {}
 
 _T = TypeVar("_T")
 
@@ -68,26 +70,6 @@ Keys = Mapping[str, Key]
 
 def keyed(*keys: Key) -> Keys:
     return {key.name: key for key in keys}
-
-
-def keys_in(settings: type, **own: Reader[Any]) -> Keys:
-    """Return the keys that a class of settings declares.
-
-    Args:
-        settings: The class.
-        own: The readers of keys that no shape describes, by the name of the key.
-    """
-    return keyed(
-        *(
-            Key(
-                found.name,
-                reader_of(found.shape, own.get(found.name)),
-                found.path,
-                about=found.description,
-            )
-            for found in keys_of(settings)
-        )
-    )
 
 
 def schema_of(keys: Keys, *, required: Sequence[str] = ()) -> Schema:
@@ -172,6 +154,37 @@ def record(
         return build(**values)
 
     return read
+
+
+def record_of(
+    declared: Iterable[declarations.Key],
+    build: Callable[..., _T],
+    what: str,
+    readers: Mapping[str, Reader[Any]] = _NO_READERS,
+    *,
+    form: str = "",
+) -> Reader[_T]:
+    """Return a reader of a mapping whose keys the spec declares.
+
+    Args:
+        declared: The keys; of those for some forms only, the form's own.
+        build: Makes the value of those that are given, by `Key.path`.
+        what: The mapping's noun in messages: `a rule`.
+        readers: The readers of keys that no shape describes, by the name of the key.
+        form: Which of several mappings it is, such as a grant of `auth`.
+    """
+    accepted = [key for key in declared if not key.only or form in key.only]
+    keys = (
+        Key(
+            key.name,
+            reader_of(key.shape, readers.get(key.name)),
+            key.path or key.name,
+            about=key.description,
+        )
+        for key in accepted
+    )
+    required = [key.name for key in accepted if key.required or form in key.required_by]
+    return record(keyed(*keys), build, what, required=required)
 
 
 def _report_repeated(where: Where, entry: TableEntry, first: Position) -> None:

@@ -313,8 +313,8 @@ def reader_of(shape: Shape, own: Reader[Any] | None = None) -> Reader[Any]:
             return size(smallest, largest)
         case Choice(words):
             return choice(*words)
-        case Text(longest):
-            return plain_text(longest=longest)
+        case Text(longest, empty):
+            return plain_text(longest=longest, empty=empty)
         case ListOf(item, limit):
             return list_of(reader_of(item), limit)
         case OwnReader():

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from leaseway.data_plane.core.problems import LIMIT_NOT_ENFORCED
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.spec.kinds.confinement import Limits
 from leaseway.spec.kinds.container import ContainerPart
-from leaseway.spec.model import Limits, ServerSpec
+from leaseway.spec.model import ServerSpec
 
 Manifest = dict[str, Any]
 

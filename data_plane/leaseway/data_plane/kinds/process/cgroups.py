@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 from leaseway.data_plane.kinds.process.reaper_main import remove_cgroup
-from leaseway.spec.model import Limits
+from leaseway.spec.kinds.confinement import Limits
 
 SELF: Final = Path("/proc/self")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")

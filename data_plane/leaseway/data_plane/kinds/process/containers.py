@@ -26,8 +26,9 @@ from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.failures import not_started
+from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.container import ContainerPart, image_fault
-from leaseway.spec.model import Limits, Sandbox, ServerSpec
+from leaseway.spec.model import ServerSpec
 
 _logger = logging.getLogger(__name__)
 _ENGINES: Final = ("docker", "podman")

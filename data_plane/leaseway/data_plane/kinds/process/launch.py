@@ -23,9 +23,10 @@ from leaseway.data_plane.kinds.process.sandbox.mounts import (
     permitted_paths,
 )
 from leaseway.data_plane.mcp.failures import command_fault, not_started
+from leaseway.spec.kinds.confinement import Limits
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, names_in
-from leaseway.spec.model import Limits, ServerSpec
+from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault
 
 _NO_LIMITS: Final = Limits()

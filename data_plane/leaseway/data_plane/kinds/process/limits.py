@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.core.problems import LIMIT_NOT_ENFORCED, LIMIT_PARTLY_ENFORCED
-from leaseway.spec.model import Limits
+from leaseway.spec.kinds.confinement import Limits
 from leaseway.wire.bounds import MIB
 
 _ADVICE: Final = (

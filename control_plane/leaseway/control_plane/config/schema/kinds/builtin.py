@@ -26,7 +26,8 @@ from leaseway.spec.builtin import (
     host_fault,
 )
 from leaseway.spec.kinds.builtin import Builtin
-from leaseway.spec.model import NO_SANDBOX, Transform
+from leaseway.spec.kinds.confinement import NO_SANDBOX
+from leaseway.spec.model import Transform
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 
 MAX_ENTRIES: Final = 100

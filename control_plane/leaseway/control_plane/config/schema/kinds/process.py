@@ -7,21 +7,19 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, keyed, keys_in, record
+from leaseway.control_plane.config.schema.tables import record_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
     boolean,
     checked,
-    choice,
     list_of,
     plain_text,
     reader,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
-from leaseway.spec.model import Limits, Sandbox
-
-_BASIC, _STRICT = "basic", "strict"
+from leaseway.spec.keys import keys_of
+from leaseway.spec.kinds.confinement import STRICT, Limits, Sandbox
 
 
 def _writable_fault(path: str) -> str | None:
@@ -35,32 +33,24 @@ def _writable_fault(path: str) -> str | None:
 _WRITABLE: Final = checked(plain_text(longest=4_096, empty=False), _writable_fault)
 
 
-def _enabled_sandbox(
-    level: str = _BASIC, network: bool = False, writable_paths: tuple[str, ...] = ()
-) -> Sandbox:
-    return Sandbox(True, network, writable_paths, strict=level == _STRICT)
+def _enabled_sandbox(strict: str = "", **given: Any) -> Sandbox:
+    return Sandbox(enabled=True, strict=strict == STRICT, **given)
 
 
-limits: Final = record(keys_in(Limits), Limits, "'limits'")
+limits: Final = record_of(keys_of(Limits), Limits, "'limits'")
 """Reads the limits of one instance's processes."""
 
-_SANDBOX: Final = record(
-    keyed(
-        Key("level", choice(_BASIC, _STRICT)),
-        Key("network", boolean),
-        Key("writable", list_of(_WRITABLE, 100), "writable_paths"),
-    ),
-    _enabled_sandbox,
-    "'sandbox'",
+_SANDBOX: Final = record_of(
+    keys_of(Sandbox), _enabled_sandbox, "'sandbox'", {"writable": list_of(_WRITABLE, 100)}
 )
 
 
-@reader({"anyOf": [boolean.schema, {"enum": [_STRICT]}, _SANDBOX.schema]})
+@reader({"anyOf": [boolean.schema, {"enum": [STRICT]}, _SANDBOX.schema]})
 def sandbox(node: Tree, where: Where) -> Sandbox:
     """Read what holds a process: a level, or its parts."""
     if isinstance(node, Leaf) and isinstance(node.value, bool):
         return Sandbox(enabled=node.value)
-    if isinstance(node, Leaf) and node.value == _STRICT:
+    if isinstance(node, Leaf) and node.value == STRICT:
         return Sandbox(enabled=True, strict=True)
     if isinstance(node, Table):
         return _SANDBOX.read(node, where)

@@ -18,7 +18,7 @@ from leaseway.data_plane.kinds.process.sandbox.checks import CHECK_TIMEOUT, Chec
 from leaseway.data_plane.kinds.process.sandbox.mounts import NO_PATHS, Paths, mounts
 from leaseway.data_plane.kinds.process.sandbox.seccomp import ARCHITECTURES, denying_filter
 from leaseway.data_plane.mcp.failures import describe_status, not_started
-from leaseway.spec.model import Sandbox
+from leaseway.spec.kinds.confinement import Sandbox
 
 _BWRAP: Final = "bwrap"
 _ISOLATED: Final = (

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from leaseway.spec.kinds.confinement import Sandbox
 from leaseway.spec.lease_names import shared_part
-from leaseway.spec.model import Sandbox, ServerSpec
+from leaseway.spec.model import ServerSpec
 from leaseway.spec.policy import Permissions, folders
 from leaseway.spec.references import UnresolvedReference, expand
 
