@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -660,6 +661,38 @@ async def test_changed_tools_are_notified_in_both_eras(tmp_path: Path, transport
                 await notified.wait()
             for client in (legacy, modern):
                 assert "echo" in [tool.name for tool in (await client.list_tools()).tools]
+
+
+@TRANSPORTS
+async def test_what_a_leased_server_says_after_its_calls_reaches_the_official_client(
+    tmp_path: Path, transport: str
+) -> None:
+    logs: asyncio.Queue[types.LoggingMessageNotificationParams] = asyncio.Queue()
+    completed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def on_log(params: types.LoggingMessageNotificationParams) -> None:
+        logs.put_nowait(params)
+
+    async def on_message(message: Any) -> None:
+        if isinstance(message, types.ElicitCompleteNotification):
+            completed.put_nowait(message.params.elicitation_id)
+
+    servers = {"teller": python_server("teller.py")}
+    async with running(tmp_path, servers) as (system, sdk), front(system) as url:
+        target = Place(system, sdk, url).target(transport)
+        async with (
+            Client(
+                target, mode="legacy", logging_callback=on_log, message_handler=on_message
+            ) as client,
+            asyncio.timeout(2 * BOUND),
+        ):
+            with warnings.catch_warnings(action="ignore"):  # the package deprecates logging
+                await client.set_logging_level("warning")
+            assert text_of(await client.call_tool("tell", {})) == "told"
+            assert await completed.get() == "e1"
+            log = await logs.get()
+            assert (log.level, log.logger, log.data) == ("warning", "later", {"said": "loud"})
+            assert logs.empty()
 
 
 async def test_up_serves_mcp(tmp_path: Path) -> None:

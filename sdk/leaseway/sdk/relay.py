@@ -50,6 +50,7 @@ __all__ = [
     "ToolIndex",
     "call_placed",
     "call_tool",
+    "hear_servers",
     "leave_leases",
     "list_introductions",
     "own_request",
@@ -326,6 +327,35 @@ def speak_for(session: AsyncSession, mcp_client: bytes) -> None:
     """
     runtime, key = session._scope()
     runtime.leases.set_mcp_client(key, mcp_client)
+
+
+def hear_servers(
+    session: AsyncSession, on_notification: Callable[[str, bytes], None]
+) -> Callable[[], None]:
+    """Hear what the leased servers of a session tell their client outside of its calls.
+
+    A worker sends it to the relay that made the newest call of an MCP client on the lease.
+
+    Args:
+        session: The session; it has one hearer, the newest.
+        on_notification: Called with the MCP method, `notifications/message` or
+            `notifications/elicitation/complete`, and its params as JSON; must not block or raise.
+
+    Returns:
+        A function that ends this.
+    """
+    runtime, key = session._scope()
+    hearers = runtime.pool.hearers
+
+    def hear(frame: execution_pb2.ServerNotification) -> None:
+        on_notification(frame.method, frame.params)
+
+    def stop() -> None:
+        if hearers.get(key) is hear:
+            del hearers[key]
+
+    hearers[key] = hear
+    return stop
 
 
 async def leave_leases(session: AsyncSession, keep: float) -> None:

@@ -131,6 +131,7 @@ class ExchangeResponse(_message.Message):
     GOING_AWAY_FIELD_NUMBER: _builtins.int
     UPDATES_FIELD_NUMBER: _builtins.int
     WITHDRAWALS_FIELD_NUMBER: _builtins.int
+    NOTIFICATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> Global___WorkerInfo:
         """The worker; only in the first message of a stream."""
@@ -173,6 +174,10 @@ class ExchangeResponse(_message.Message):
     def withdrawals(self) -> _containers.RepeatedCompositeFieldContainer[Global___AskWithdrawal]:
         """Servers' requests that need no answer any more."""
 
+    @_builtins.property
+    def notifications(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerNotification]:
+        """Notifications of leased servers that belong to no call, for gateways."""
+
     def __init__(
         self,
         *,
@@ -186,10 +191,11 @@ class ExchangeResponse(_message.Message):
         going_away: Global___GoingAway | None = ...,
         updates: _abc.Iterable[Global___ResourceUpdate] | None = ...,
         withdrawals: _abc.Iterable[Global___AskWithdrawal] | None = ...,
+        notifications: _abc.Iterable[Global___ServerNotification] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["going_away", b"going_away", "keep_alive", b"keep_alive", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "progress", b"progress", "results", b"results", "updates", b"updates", "withdrawals", b"withdrawals", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "notifications", b"notifications", "progress", b"progress", "results", b"results", "updates", b"updates", "withdrawals", b"withdrawals", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -648,6 +654,42 @@ class ResourceUpdate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResourceUpdate: _TypeAlias = ResourceUpdate  # noqa: Y015
+
+@_typing.final
+class ServerNotification(_message.Message):
+    """A notification of a leased server that belongs to no call. It is sent on the stream of the newest
+    call on the lease that named its `mcp_client`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """The session that has the lease."""
+    server_id: _builtins.str
+    """The server's id."""
+    method: _builtins.str
+    """The MCP method: `notifications/message` or `notifications/elicitation/complete`."""
+    params: _builtins.bytes
+    """The MCP params: a JSON object as UTF-8, at most 256 KiB."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        method: _builtins.str = ...,
+        params: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "params", b"params", "server_id", b"server_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerNotification: _TypeAlias = ServerNotification  # noqa: Y015
 
 @_typing.final
 class Ask(_message.Message):

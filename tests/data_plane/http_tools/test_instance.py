@@ -45,6 +45,9 @@ class RecordingListener:
     def on_tools_changed(self, instance: Any) -> None:
         raise AssertionError("its tools never change")
 
+    def on_notification(self, instance: Any, method: str, params: bytes) -> None:
+        raise AssertionError("it has no connection")
+
     def on_warning_cleared(self, instance: Any, reason: str) -> None:
         raise AssertionError("it has no warnings")
 

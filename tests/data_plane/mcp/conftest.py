@@ -148,6 +148,9 @@ class Bench:
         """Record an instance whose tools changed."""
         self.changed.put_nowait(instance)
 
+    def on_notification(self, instance: Instance, method: str, params: bytes) -> None:
+        """Ignore a notification that belongs to no call."""
+
     def on_warning(self, instance: Instance, reason: str, text: str) -> None:
         """Record an instance's warning."""
         self.warned.append((reason, text))

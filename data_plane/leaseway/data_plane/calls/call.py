@@ -236,6 +236,9 @@ class CallSink(Protocol):
     def resource_updated(self, active: ActiveCall, uri: str) -> None:
         """Called with the URI of a changed resource; empty once the subscription is confirmed."""
 
+    def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
+        """Called with a notification of a leased server that belongs to no call."""
+
 
 class CallOwner(Protocol):
     """What a call needs of the executor that runs it."""
@@ -266,6 +269,7 @@ class ActiveCall:
     Attributes:
         number: Its id in the worker; never reused.
         arguments: JSON.
+        sink: Receives its events and its result.
         pending: Its request at the instance; None before it is sent.
         live: Its instance, on which it counts; None before the stage that finds it.
         generation: Its server, once it is admitted.
@@ -294,7 +298,7 @@ class ActiveCall:
     number: int
     call: execution_pb2.Call
     arguments: bytes
-    _sink: CallSink
+    sink: CallSink
     trace: CallTrace | None = None
     generation: Generation = field(init=False)
     plan: ToolPlan | AdmittedRequest = field(init=False)
@@ -368,7 +372,7 @@ class ActiveCall:
                     self.finish(outcome.payload, outcome.is_error)
                 return
             self._end(None, outcome.is_error)
-            self._sink.finish(self, outcome.payload, outcome.is_error)
+            self.sink.finish(self, outcome.payload, outcome.is_error)
 
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with a result whose media were stored, or remain in it."""
@@ -377,12 +381,12 @@ class ActiveCall:
             self.fail(too_large(self.call.server_id, len(payload)))
         elif not self.has_ended:
             self._end(None, is_error)
-            self._sink.finish(self, payload, is_error)
+            self.sink.finish(self, payload, is_error)
 
     def fail(self, fault: Fault) -> None:
         if not self.has_ended:
             self._end(fault, False)
-            self._sink.fail(self, fault)
+            self.sink.fail(self, fault)
 
     def expire(self) -> None:
         """Cancel the request and end the call because its deadline has passed."""
@@ -434,7 +438,7 @@ class ActiveCall:
 
     def progress(self, progress: float, total: float | None, message: str) -> None:
         if not self.has_ended:
-            self._sink.progress(self, progress, total, message)
+            self.sink.progress(self, progress, total, message)
 
     def log(self, level: str, logger: str, data: bytes) -> None:
         """Pass on a log message; drop one that would fill the caller's stream, with a warning."""
@@ -448,7 +452,7 @@ class ActiveCall:
                 bounds.BATCH_SIZE,
             )
             return
-        self._sink.log(self, level, logger, data)
+        self.sink.log(self, level, logger, data)
 
     def add_subscription(self) -> None:
         """Reserve a subscription on the caller's stream.
@@ -456,21 +460,21 @@ class ActiveCall:
         Raises:
             Fault: OVERLOADED: the caller has too many subscriptions.
         """
-        self._sink.add_subscription(self)
+        self.sink.add_subscription(self)
 
     def resource_updated(self, uri: str) -> None:
         """Pass on a change of a resource; an empty URI confirms the subscription."""
         if not self.has_ended:
-            self._sink.resource_updated(self, uri)
+            self.sink.resource_updated(self, uri)
 
     def ask(self, ask: Ask) -> None:
         """Pass on a question of the server to the caller."""
         if self.asks is None:
-            self.asks = OpenAsks(partial(self._sink.withdraw_ask, self))
+            self.asks = OpenAsks(partial(self.sink.withdraw_ask, self))
         ask_id = self.asks.add(ask)
         if ask_id:
             self.event(f"the caller is asked: {ask.method}")
-            self._sink.ask(self, ask_id, ask)
+            self.sink.ask(self, ask_id, ask)
 
     def answer(self, answer: execution_pb2.Answer) -> None:
         if self.asks is not None:

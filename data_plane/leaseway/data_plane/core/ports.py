@@ -176,6 +176,9 @@ class InstanceListener(Protocol):
     def on_tools_changed(self, instance: Any) -> None:
         """Called when the server reports that its tools changed."""
 
+    def on_notification(self, instance: Any, method: str, params: bytes) -> None:
+        """Called with a notification for the server's client that belongs to no call."""
+
     def on_disconnected(self, instance: Any) -> None:
         """Called when an instance does not respond, before it is closed."""
 

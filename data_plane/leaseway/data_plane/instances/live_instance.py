@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_modern
@@ -44,6 +45,13 @@ class InstanceOwner:
         """Handle the end of such a limitation."""
 
 
+class NotificationSink(Protocol):
+    """Where notifications of a leased instance go that belong to no call."""
+
+    def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
+        """Pass a notification on to a session; must not block."""
+
+
 class LiveInstance:
     """One instance, started at most once.
 
@@ -55,6 +63,8 @@ class LiveInstance:
         followers: Subscriptions to its resources. They do not keep it alive, but keep it from
             being idle.
         lease_id: The lease that it belongs to; empty for shared instances and spares.
+        sink: Where its notifications go that belong to no call: to the gateway that made the
+            newest call on its lease; None without one.
         draining: Whether it is closed after its last call.
         overdue: Why its lease must end after its last call; empty if it need not.
         suspect: Whether its tools differ from a new contract and are being listed again.
@@ -70,6 +80,7 @@ class LiveInstance:
         "_heads",
         "_loop",
         "_meters",
+        "_session",
         "_toolset",
         "calls",
         "closed",
@@ -84,6 +95,7 @@ class LiveInstance:
         "lease_id",
         "overdue",
         "owner",
+        "sink",
         "spec",
         "suspect",
         "turns",
@@ -109,6 +121,8 @@ class LiveInstance:
         self.turns: CallTurns | None = None
         self.followers = 0
         self.lease_id = ""
+        self.sink: NotificationSink | None = None
+        self._session = ""
         self.draining = False
         self.overdue = ""
         self.suspect = False
@@ -159,6 +173,10 @@ class LiveInstance:
     def assign_lease(self, lease_id: str) -> None:
         self.lease_id = lease_id
         self.idle_since = self._loop.time()
+
+    def notify_through(self, sink: NotificationSink, session: str) -> None:
+        """Send notifications that belong to no call to the session that has its lease."""
+        self.sink, self._session = sink, session
 
     async def start(self) -> None:
         """Start the instance, which bounds its own start; close it if it fails.
@@ -298,6 +316,10 @@ class LiveInstance:
     def on_tools_changed(self, instance: object) -> None:
         if self.owner is not None:
             self.owner.on_instance_tools_changed(self)
+
+    def on_notification(self, instance: object, method: str, params: bytes) -> None:
+        if self.sink is not None:  # those of a shared server are nobody's
+            self.sink.notify(self._session, self.spec.key.server_id, method, params)
 
     def on_disconnected(self, instance: object) -> None:
         if self.owner is not None:

@@ -334,6 +334,7 @@ class Instance:
         peer.leased = not self.spec.truely_stateless
         peer.client = self._greeting.client
         peer.asks_alone = self._greeting.is_legacy
+        peer.outside.connect(partial(self._listener.on_notification, self))
         peer.warned.connect(partial(self._listener.on_warning, self))
         peer.warning_cleared.connect(partial(self._listener.on_warning_cleared, self))
         self.pid, self.warnings = session.pid, session.warnings

@@ -52,6 +52,7 @@ _RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
 _PROGRESS: Final = frame_tag(execution_pb2.ExchangeResponse, "progress")
 _LOGS: Final = frame_tag(execution_pb2.ExchangeResponse, "logs")
 _ASKS: Final = frame_tag(execution_pb2.ExchangeResponse, "asks")
+_NOTIFICATIONS: Final = frame_tag(execution_pb2.ExchangeResponse, "notifications")
 _WITHDRAWALS: Final = frame_tag(execution_pb2.ExchangeResponse, "withdrawals")
 _KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeResponse, "keep_alive")
 _GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
@@ -151,6 +152,7 @@ class StreamWriter:
         self._check_above = _CHECK_MEMORY  # queued bytes above which each result calls `_check`
         self._updates = Updates(self._outbox)
         self._writing = asyncio.timeout(None)
+        self._is_over = False
         self._interruptible = False  # whether `_writing` is entered and can be rescheduled
 
     @property
@@ -309,6 +311,20 @@ class StreamWriter:
         """Queue a resource update."""
         self._updates.put(active.call.id, uri, active.call.tool)
 
+    def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
+        """Queue a notification of no call, or drop it if the stream is full or has ended."""
+        if self._is_over:
+            return
+        if self.is_full:
+            if self._meters is not None:
+                self._meters.record_dropped_frame("notification")
+            _logger.warning("A notification of server %s was dropped.", server_id)
+            return
+        notification = execution_pb2.ServerNotification(
+            session=session, server_id=server_id, method=method, params=params
+        )
+        self._outbox.put(frame(_NOTIFICATIONS, notification))
+
     async def write(self, worker: catalog_pb2.WorkerRef) -> None:
         """Send the worker's identity, then queued frames until the stream ends."""
         try:
@@ -321,6 +337,8 @@ class StreamWriter:
         except TimeoutError:
             if self.fault is None:
                 raise
+        finally:
+            self._is_over = True
 
     async def _write(self, worker: catalog_pb2.WorkerRef) -> None:
         outbox, wake, write = self._outbox, self._wake, self._context.write

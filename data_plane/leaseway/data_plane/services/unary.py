@@ -363,6 +363,9 @@ class UnarySink:
     def resource_updated(self, active: ActiveCall, uri: str) -> None:
         """Never called: there are no subscriptions without an exchange."""
 
+    def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
+        """Drop a notification that belongs to no call: without an exchange nobody waits for it."""
+
     def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
         if self.keeps_events:
             self._events.append(event)

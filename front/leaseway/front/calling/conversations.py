@@ -97,6 +97,8 @@ class Conversations:
         for rule in rules:
             live = self._by_rule(rule, carried, meta, scope, tells_end)
             if live is not None:
+                if carried.protocol is not None and live is not carried.protocol:
+                    live.outlet = carried.protocol
                 return live
         return None
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,11 +26,14 @@ from leaseway.front.messages import (
     request_message,
 )
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
-from leaseway.sdk.relay import ServerRequest, speak_for
+from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.messages.mcp import LOG_LEVELS
 
 _MAX_SUBSCRIPTIONS: Final = 256
+_MAX_COMPLETIONS: Final = 256
+"""Completed elicitations that a session keeps until a stream takes them; the oldest go first."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -46,6 +50,13 @@ class SessionState(msgspec.Struct):
     subscriptions: dict[str, ServerResource]
 
 
+class _Log(msgspec.Struct):
+    """The part of a log message that decides whether the client gets it."""
+
+    level: str = "info"
+
+
+_decode_log: Final = msgspec.json.Decoder(_Log).decode
 _decode_state: Final = msgspec.json.Decoder(SessionState).decode
 
 
@@ -198,6 +209,8 @@ class LiveSession:
         calls_in_flight: Those that have not ended.
         streams: Open streams for notifications outside of requests.
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
+        outlet: The session of the protocol whose client made the newest call, if that is another
+            one: it has the streams for notifications.
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
         waits_until: Monotonic time until which its client may answer its server.
@@ -222,6 +235,7 @@ class LiveSession:
         self.calls_in_flight = 0
         self.streams = 0
         self.on_idle: Callable[[], None] | None = None
+        self.outlet: LiveSession | None = None
         self.id = session_id
         self.sdk = sdk
         self.scope = sealed.scope
@@ -236,6 +250,8 @@ class LiveSession:
         self._server_requests: dict[bytes, ServerRequest] = {}
         self._subscriptions: dict[str, ResourceSubscription] = {}
         self._missed: dict[str, None] = {}
+        self._missed_completions: deque[bytes] = deque(maxlen=_MAX_COMPLETIONS)
+        self._stop_hearing: Callable[[], None] | None = None
 
     @property
     def is_handle(self) -> bool:
@@ -248,6 +264,8 @@ class LiveSession:
 
     def calling(self) -> _Calling:
         """Count a call that may use its leases, while the block runs."""
+        if self._stop_hearing is None:
+            self._stop_hearing = hear_servers(self.sdk, self._hear)
         return _Calling(self)
 
     def running(self, request_id: bytes, listener: Listener) -> _Running:
@@ -346,6 +364,22 @@ class LiveSession:
         if not self._push(self, message) and len(self._missed) < _MAX_SUBSCRIPTIONS:
             self._missed[uri] = None
 
+    def _hear(self, method: str, params: bytes) -> None:
+        (self.outlet or self).tell(method, params)
+
+    def tell(self, method: str, params: bytes) -> None:
+        """Push what a leased server says outside of the session's calls.
+
+        A log message passes from the level that the client has set. That an elicitation is
+        complete waits for a stream, because the client waits for it.
+        """
+        message = notification(method, params)
+        if method == "notifications/message":
+            if self.log_level and _rank(_decode_log(params).level) >= _rank(self.log_level):
+                self._push(self, message)
+        elif not self._push(self, message):
+            self._missed_completions.append(message)
+
     def state(self) -> bytes:
         """Return what another front needs to continue the session."""
         resources = {uri: item.resource for uri, item in self._subscriptions.items()}
@@ -366,10 +400,13 @@ class LiveSession:
                 )
 
     def push_missed(self) -> None:
-        """Push the updates that no stream took."""
+        """Push the updates and the completed elicitations that no stream took."""
         missed, self._missed = self._missed, {}
         for uri in missed:
             self._on_updated(uri)
+        for message in tuple(self._missed_completions):
+            if self._push(self, message):
+                self._missed_completions.remove(message)
 
     async def unsubscribe(self, uri: str) -> None:
         subscription = self._subscriptions.pop(uri, None)
@@ -377,7 +414,10 @@ class LiveSession:
             await subscription.stop()
 
     async def stop(self) -> None:
-        """Cancel its requests, server requests and subscriptions."""
+        """Cancel its requests, server requests and subscriptions; its servers are not heard."""
+        if self._stop_hearing is not None:
+            self._stop_hearing()
+            self._stop_hearing = None
         tasks = {running.task for running in self._running.values()} - {asyncio.current_task()}
         for task in tasks:
             self._cancelled.add(task)
@@ -398,3 +438,7 @@ class LiveSession:
                 await self.sdk.release(server)
             except LeasewayError as error:
                 _log.warning("A lease of an ended MCP session expires by itself: %s", error)
+
+
+def _rank(level: str) -> int:
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else 0

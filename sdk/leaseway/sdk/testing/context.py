@@ -37,6 +37,7 @@ class CallContext:
     _request: ToolRequest = field(repr=False)
     _loop: asyncio.AbstractEventLoop = field(repr=False)
     _loop_thread: int = field(repr=False)
+    _on_notification: Callable[[str, bytes], None] = field(repr=False)
 
     def progress(self, progress: float, total: float | None = None, message: str = "") -> None:
         """Report progress to the caller; no-op if the caller asked for none."""
@@ -60,6 +61,15 @@ class CallContext:
         on_log = self._request.on_log
         if on_log is not None and LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum):
             self._run_in_loop(on_log, level, logger, json.dumps(data).encode())
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Tell the MCP client that has the lease something outside of the call; also after it.
+
+        Args:
+            method: `notifications/message` or `notifications/elicitation/complete`.
+            params: The MCP params of the notification.
+        """
+        self._run_in_loop(self._on_notification, method, json.dumps(params).encode())
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Send the caller a request, as an MCP server can; for async tools and prompts.

@@ -335,4 +335,5 @@ class FunctionInstance:
             _request=request,
             _loop=self._loop,
             _loop_thread=self._loop_thread,
+            _on_notification=partial(self._listener.on_notification, self),
         )

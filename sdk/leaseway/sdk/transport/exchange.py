@@ -49,6 +49,13 @@ _GREETING_TIMEOUT: Final = 0.5
 """Seconds to wait for the worker's first metadata before the client writes."""
 
 
+OnNotification = Callable[[execution_pb2.ServerNotification], None]
+
+
+def ignore_notification(_notification: execution_pb2.ServerNotification) -> None:
+    """Ignore a notification that belongs to no call."""
+
+
 @dataclass(slots=True, eq=False)
 class _InFlightCall:
     """A call that waits for its result."""
@@ -69,6 +76,7 @@ class Exchange:
         hello: The client's first message.
         worker: The worker's id, for messages.
         on_end: Called once, when the stream has ended.
+        on_notification: Called with the notifications of leased servers that belong to no call.
 
     Attributes:
         pending: The calls in flight, by call id.
@@ -85,7 +93,9 @@ class Exchange:
         hello: catalog_pb2.ClientInfo,
         worker: str,
         on_end: Callable[[Exchange], None],
+        on_notification: OnNotification = ignore_notification,
     ) -> None:
+        self._on_notification = on_notification
         self.pending: dict[int, _InFlightCall] = {}
         self.going_away = False
         self.ended = False
@@ -332,6 +342,8 @@ class Exchange:
         has_events = message.progress or message.logs or message.asks or message.updates
         if has_events or message.withdrawals:
             self._handle_events(message)
+        for notification in message.notifications:
+            self._on_notification(notification)
         for result in message.results:
             call_id = result.call_id
             call = pending.pop(call_id, None)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from leaseway.sdk.transport.exchange import Exchange
+from leaseway.sdk.transport.exchange import Exchange, OnNotification, ignore_notification
 from leaseway.sdk.transport.faults import (
     client_closed,
     fault_of_request,
@@ -17,7 +17,7 @@ from leaseway.sdk.transport.faults import (
     silent_worker,
 )
 from leaseway.sdk.transport.identity import ClientIdentity, channel_options
-from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
+from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
 
@@ -45,8 +45,14 @@ class WorkerLink:
         execution: Stub that carries calls and reads logs.
     """
 
-    def __init__(self, worker: WorkerRun, identity: ClientIdentity) -> None:
+    def __init__(
+        self,
+        worker: WorkerRun,
+        identity: ClientIdentity,
+        on_notification: OnNotification = ignore_notification,
+    ) -> None:
         self.worker = worker
+        self._on_notification = on_notification
         self._identity = identity
         self._draining = False
         self.is_closed = False
@@ -98,6 +104,7 @@ class WorkerLink:
             self._identity.client_info,
             self.worker.id,
             self._on_stream_ended,
+            self._on_notification,
         )
         exchange.suspect = self._suspect
         return exchange
@@ -174,9 +181,14 @@ class WorkerLink:
 
 
 class WorkerPool:
-    """The connections of one client to its workers."""
+    """The connections of one client to its workers.
+
+    Attributes:
+        hearers: Called with the notifications of leased servers that belong to no call, by session.
+    """
 
     def __init__(self, identity: ClientIdentity) -> None:
+        self.hearers: dict[str, OnNotification] = {}
         self._identity = identity
         self._links: dict[WorkerRun, WorkerLink] = {}
         self._turn = 0
@@ -196,8 +208,13 @@ class WorkerPool:
                 raise client_closed(sent=False)
             # Workers restart: each new run is a chance to close idle connections to old ones.
             self._close_idle()
-            link = self._links[worker] = WorkerLink(worker, self._identity)
+            link = self._links[worker] = WorkerLink(worker, self._identity, self._hear)
         return link
+
+    def _hear(self, notification: execution_pb2.ServerNotification) -> None:
+        hearer = self.hearers.get(notification.session)
+        if hearer is not None:
+            hearer(notification)
 
     def pick(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun] = ()) -> WorkerLink:
         """Return the worker with the fewest calls in flight, in rotation among equals.

@@ -74,6 +74,8 @@ class SendStage:
             read_artifact=read_artifact,
             client=active.client,
         )
+        if active.client is not None and live.lease_id and live.sink is not active.sink:
+            live.notify_through(active.sink, call.session)
         if self._meters is not None:
             active.timer = self._meters.timer(live.spec, label)
         active.sent_at = time.perf_counter()

@@ -229,6 +229,11 @@ class Peer(Dispatcher[TransportContext]):
         """The URI of a changed resource."""
         return self._inbox.resource_updated
 
+    @property
+    def outside(self) -> Signal[str, bytes]:
+        """The method and the params of a notification to the client that belongs to no call."""
+        return self._inbox.outside
+
     def warn_no_back_channel(self) -> None:
         """Warn, once, that this protocol version has no server requests."""
         if not self._warned:

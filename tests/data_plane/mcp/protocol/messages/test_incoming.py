@@ -96,3 +96,23 @@ def test_a_cancellation_without_a_valid_id_is_ignored(
     for odd in ([1], {"id": 1}, None, True):
         Recorder().notify("cancelled", requestId=odd)
     assert caplog.records == []
+
+
+def test_what_belongs_to_no_call_is_told_outside_unless_it_is_malformed_or_too_long() -> None:
+    recorder = Recorder()
+    told: list[tuple[str, bytes]] = []
+    recorder.inbox.outside.connect(lambda *each: told.append(each))
+    sent: list[tuple[str, dict[str, object], bool]] = [
+        ("message", {"level": "info", "data": 1}, True),
+        ("message", {"level": 7, "data": 1}, False),
+        ("message", {"level": "info", "data": "x" * 300_000}, False),
+        ("elicitation/complete", {"elicitationId": "e"}, True),
+        ("elicitation/complete", {"elicitationId": None}, False),
+        ("elicitation/complete", {}, False),
+    ]
+    for name, params, _ in sent:
+        message = {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
+        recorder.inbox.handle(read(json.dumps(message).encode()), None)
+    assert [(method, json.loads(params)) for method, params in told] == [
+        (f"notifications/{name}", params) for name, params, passes in sent if passes
+    ]

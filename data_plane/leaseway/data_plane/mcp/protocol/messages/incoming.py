@@ -80,6 +80,19 @@ _decode_progress: Final = msgspec.json.Decoder(_Progress).decode
 _decode_log: Final = msgspec.json.Decoder(_Log).decode
 
 
+class _Completion(msgspec.Struct, gc=False):
+    elicitationId: str  # noqa: N815 - MCP's name
+
+
+_OUTSIDE: Final[Mapping[str, Callable[[msgspec.Raw], object]]] = {
+    "notifications/message": _decode_log,
+    "notifications/elicitation/complete": msgspec.json.Decoder(_Completion).decode,
+}
+"""Decoders of the params of notifications that may belong to no call."""
+_MAX_OUTSIDE: Final = 256 * bounds.KIB
+"""Bytes of the params of such a notification; longer ones are dropped."""
+
+
 def find_asked_call(
     calls: Collection[ToolCall], method: str, *, shared: bool = False
 ) -> ToolCall | str:
@@ -167,6 +180,8 @@ class Inbox:
 
     Attributes:
         resource_updated: The URI of a changed resource.
+        outside: The method and the params, as JSON, of a notification for the server's client that
+            belongs to no call.
         roots: The answer to roots requests, or None if callers answer them.
     """
 
@@ -187,6 +202,7 @@ class Inbox:
         self._server_requests = LegacyServerRequests(lambda line, _call: answer(line))
         self._on_tools_changed = on_tools_changed
         self.resource_updated = Signal[str]()
+        self.outside = Signal[str, bytes]()
         self.roots: bytes | None = None
         self._on_request: OnRequest | None = None
         self._intercept: OnNotifyIntercept | None = None
@@ -221,6 +237,8 @@ class Inbox:
                 self._handle_progress(message)
             elif method == "notifications/message" and related_call is not None:
                 self._handle_log(_decode_log(message.params), related_call)
+            elif method in _OUTSIDE:
+                self._handle_outside(method, message)
             else:
                 self._handle_notification(method, _params(message))
         except ValueError:
@@ -307,6 +325,14 @@ class Inbox:
 
     def _handle_log(self, log: _Log, related_call: ToolCall) -> None:
         related_call.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
+
+    def _handle_outside(self, method: str, message: JsonRpcMessage) -> None:
+        params = bytes(message.params)
+        if len(params) > _MAX_OUTSIDE:
+            _logger.warning("The server %s sent a %s that is too long.", self._server, method)
+            return
+        _OUTSIDE[method](message.params)
+        self.outside.emit(method, params)
 
     def _handle_update(self, params: Mapping[str, Any] | None) -> None:
         uri = (params or {}).get("uri")
