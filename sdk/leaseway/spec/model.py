@@ -6,8 +6,7 @@ filters and transforms. Pure; `codec` converts it to the bytes that travel.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, TypeVar
@@ -80,6 +79,14 @@ AuthGrant = Literal["client_credentials", "authorization_code", "token_exchange"
 
 Subject = Literal["service", "tenant", "user", "caller"]
 
+SUBJECTS: Final[Mapping[AuthGrant, Subject]] = {
+    "client_credentials": "service",
+    "authorization_code": "tenant",
+    "token_exchange": "caller",
+    "id_jag": "caller",
+}
+"""Whose tokens each grant obtains; `for` may say it of a login."""
+
 SUBJECT_TOKEN_TYPES: Final = ("access_token", "id_token", "jwt")
 """Types of a caller's own token (RFC 8693, section 3)."""
 
@@ -99,44 +106,118 @@ PROVIDER_SECRET: Final = "identity_provider_client_secret"  # noqa: S105 - the n
 PROVIDER_KEY: Final = "identity_provider_private_key"
 
 
+LOGIN: Final = "authorization_code"
+EXCHANGE: Final = "token_exchange"
+ID_JAG: Final = "id_jag"
+"""Grants with keys of their own, beside `client_credentials`."""
+
+
+def _resolved(name: str, about: str, **more: Any) -> Key:
+    """Return a key of `Auth.values`."""
+    return Key(OwnReader(), about, name, path=name, replaces="names", **more)
+
+
 @dataclass(frozen=True)
 class Auth:
     """How a worker obtains the OAuth tokens that it sends to a server.
+
+    Its keys say what each field means; an empty field was not given.
 
     Attributes:
         grant: How tokens are obtained; empty for no OAuth at all.
         subject: Whose tokens these are: the service's own, each tenant's, each user's, or those
             that callers bring tokens of their own for.
-        values: `client_id`, `client_secret`, `private_key` and the like, which workers resolve.
-        scopes: The requested scopes; none means those that the server asks for.
-        issuer: The authorization server; empty means the one that the server names.
-        resource: The resource indicator; empty means the server's own, or its address. `none`
-            sends none.
-        algorithm: The signature of the client's assertion; empty means the key's usual one.
-        key_id: The `kid` of the assertion; may be empty.
-        client_metadata_url: The address of the client's metadata document, which is its id with
-            authorization servers that accept such ids; may be empty.
-        redirect_port: The loopback port of a login's redirect; 0 means any free one.
-        subject_token_type: Of the callers' own tokens; may be empty.
-        audience: The logical name of the server at the authorization server; may be empty.
-        identity_provider: The issuer of the callers' own tokens, for `id_jag`.
+        values: What workers resolve, by the name of its key.
 
     See design.md#tokens-for-remote-servers.
     """
 
     grant: AuthGrant | Literal[""] = ""
-    subject: Subject = "service"
-    values: Mapping[str, Value] = field(default_factory=dict)
-    scopes: tuple[str, ...] = ()
-    issuer: str = ""
-    resource: str = ""
-    algorithm: str = ""
-    key_id: str = ""
-    client_metadata_url: str = ""
-    redirect_port: int = 0
-    subject_token_type: str = ""
-    audience: str = ""
-    identity_provider: str = ""
+    subject: Subject = setting(
+        "service",
+        Key(
+            Choice(("tenant", "user")),
+            "Whose login a call uses.",
+            "for",
+            required=True,
+            only=(LOGIN,),
+        ),
+    )
+    values: Mapping[str, Value] = setting(
+        {},
+        _resolved(
+            CLIENT_ID, "The client's id.", required_by=("client_credentials", EXCHANGE, ID_JAG)
+        ),
+        _resolved(CLIENT_SECRET, "The client's secret."),
+        _resolved(PRIVATE_KEY, "Instead of a secret, a key that signs assertions: PEM or JWK."),
+        _resolved(
+            LISTING_TOKEN,
+            "The token for listing tools, when nobody calls; by default the client's own.",
+            only=(EXCHANGE, ID_JAG),
+        ),
+        _resolved(
+            ACTOR_TOKEN,
+            "The token of whoever acts for the caller (the actor of the new token).",
+            only=(EXCHANGE,),
+        ),
+        _resolved(
+            PROVIDER_ID,
+            "The client at the identity provider.",
+            required_by=(ID_JAG,),
+            only=(ID_JAG,),
+        ),
+        _resolved(PROVIDER_SECRET, "That client's secret.", only=(ID_JAG,)),
+        _resolved(PROVIDER_KEY, "Instead of it, a key that signs assertions.", only=(ID_JAG,)),
+    )
+    scopes: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "The requested scopes; by default those that the server names.")
+    )
+    issuer: str = setting(
+        "", Key(OwnReader(), "The authorization server; by default the server names it.")
+    )
+    resource: str = setting(
+        "", Key(OwnReader(), "The resource indicator; by default the server's; none sends none.")
+    )
+    algorithm: str = setting(
+        "", Key(Choice(ALGORITHMS), "The signature of assertions; by default the key's usual one.")
+    )
+    key_id: str = setting("", Key(Text(256, empty=False), "The `kid` of assertions."))
+    client_metadata_url: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The https address of the client's metadata document, which is its id.",
+            only=(LOGIN,),
+        ),
+    )
+    redirect_port: int = setting(
+        0, Key(Whole(1, 65_535), "The loopback port of a login's redirect.", only=(LOGIN,))
+    )
+    subject_token_type: str = setting(
+        "",
+        Key(
+            Choice(SUBJECT_TOKEN_TYPES),
+            "The type of the tokens that callers bring.",
+            only=(EXCHANGE, ID_JAG),
+        ),
+    )
+    audience: str = setting(
+        "",
+        Key(
+            Text(8_192, empty=False),
+            "The logical name of the server at the authorization server.",
+            only=(EXCHANGE,),
+        ),
+    )
+    identity_provider: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The issuer of the tokens that callers bring.",
+            required=True,
+            only=(ID_JAG,),
+        ),
+    )
 
     def __bool__(self) -> bool:
         return bool(self.grant)
@@ -513,30 +594,3 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
         """Whether the instance of a probe is kept for calls."""
         wants_spares = self.instances.warm > 0 and not self.truely_stateless
         return (self.instances.start != "lazy" or wants_spares) and not self.needs_holder
-
-
-def config_values(config: str) -> dict[str, Value]:
-    """Return the texts and references of a `ServerSpec.config`, by path such as `.db.hosts[0]`."""
-    found: dict[str, Value] = {}
-    walk_config(json.loads(config) if config else {}, found.__setitem__)
-    return found
-
-
-def walk_config(node: Any, convert: Callable[[str, Value], Any], path: str = "") -> Any:
-    """Return a parsed config with each text and reference converted by a function.
-
-    A mapping of exactly one key `env`, `secret` or `file` with a text is a reference.
-    """
-    match node:
-        case str():
-            return convert(path, Value("literal", node))
-        case {"env": str(name)} | {"secret": str(name)} | {"file": str(name)} if len(node) == 1:
-            return convert(path, Value(next(iter(node)), name))
-        case dict():
-            return {
-                key: walk_config(value, convert, f"{path}.{key}") for key, value in node.items()
-            }
-        case list():
-            return [walk_config(each, convert, f"{path}[{i}]") for i, each in enumerate(node)]
-        case _:
-            return node

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from leaseway.spec.keys import Key, OwnReader, setting
 from leaseway.spec.kinds.shared import ChildPart
-from leaseway.spec.model import Value, config_values
+from leaseway.spec.model import Value
 
 
 @dataclass(frozen=True)
@@ -49,3 +50,30 @@ class PythonPart(ChildPart):
     def values(self) -> Mapping[str, Value]:
         config = {f"config{path}": value for path, value in config_values(self.config).items()}
         return {**super().values, **config}
+
+
+def config_values(config: str) -> dict[str, Value]:
+    """Return the texts and references of a `PythonPart.config`, by path such as `.db.hosts[0]`."""
+    found: dict[str, Value] = {}
+    walk_config(json.loads(config) if config else {}, found.__setitem__)
+    return found
+
+
+def walk_config(node: Any, convert: Callable[[str, Value], Any], path: str = "") -> Any:
+    """Return a parsed config with each text and reference converted by a function.
+
+    A mapping of exactly one key `env`, `secret` or `file` with a text is a reference.
+    """
+    match node:
+        case str():
+            return convert(path, Value("literal", node))
+        case {"env": str(name)} | {"secret": str(name)} | {"file": str(name)} if len(node) == 1:
+            return convert(path, Value(next(iter(node)), name))
+        case dict():
+            return {
+                key: walk_config(value, convert, f"{path}.{key}") for key, value in node.items()
+            }
+        case list():
+            return [walk_config(each, convert, f"{path}[{i}]") for i, each in enumerate(node)]
+        case _:
+            return node

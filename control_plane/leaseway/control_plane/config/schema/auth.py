@@ -5,7 +5,7 @@ See design.md#tokens-for-remote-servers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,14 +18,12 @@ from leaseway.control_plane.config.schema.fields import (
     warn_of_credential,
 )
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, record
+from leaseway.control_plane.config.schema.tables import entries_of, record_of
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
     BadValue,
     Reader,
     checked,
-    choice,
-    integer,
     list_of,
     plain_text,
     reader,
@@ -33,9 +31,9 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
+from leaseway.spec.keys import keys_of
 from leaseway.spec.model import (
     ACTOR_TOKEN,
-    ALGORITHMS,
     CLIENT_ID,
     CLIENT_SECRET,
     LISTING_TOKEN,
@@ -44,7 +42,7 @@ from leaseway.spec.model import (
     PROVIDER_ID,
     PROVIDER_KEY,
     PROVIDER_SECRET,
-    SUBJECT_TOKEN_TYPES,
+    SUBJECTS,
     Auth,
     AuthGrant,
     Subject,
@@ -53,17 +51,7 @@ from leaseway.spec.model import (
 
 MAX_SCOPES: Final = 100
 _MAX_SCOPE: Final = 256
-_PEOPLE: Final = ("tenant", "user")
-_VALUES: Final = (
-    CLIENT_ID,
-    CLIENT_SECRET,
-    PRIVATE_KEY,
-    ACTOR_TOKEN,
-    LISTING_TOKEN,
-    PROVIDER_ID,
-    PROVIDER_SECRET,
-    PROVIDER_KEY,
-)
+_VALUES: Final = "values."
 
 
 def _address_fault(address: str) -> str | None:
@@ -117,99 +105,38 @@ _ADDRESS: Final = checked(plain_text(longest=MAX_URL, empty=False), _address_fau
 _RESOURCE: Final = checked(plain_text(longest=MAX_URL, empty=False), _resource_fault)
 _SCOPE: Final = checked(plain_text(longest=_MAX_SCOPE, empty=False), _scope_fault)
 
-_COMMON: Final = (
-    Key(CLIENT_ID, _value(MAX_HEADER, "")),
-    Key(CLIENT_SECRET, _value(MAX_HEADER, "a client secret")),
-    Key(PRIVATE_KEY, _value(MAX_TEXT, "a private key")),
-    Key("algorithm", choice(*ALGORITHMS)),
-    Key("key_id", plain_text(longest=256, empty=False)),
-    Key("scopes", list_of(_SCOPE, MAX_SCOPES)),
-    Key("issuer", _ADDRESS, about="The authorization server; by default the server names it."),
-    Key(
-        "resource",
-        _RESOURCE,
-        about="The resource indicator; by default the server's; none sends none.",
-    ),
-)
+_CLIENT: Final = _value(MAX_HEADER, "")
+_SECRET: Final = _value(MAX_HEADER, "a client secret")
+_PRIVATE_KEY: Final = _value(MAX_TEXT, "a private key")
+_TOKEN: Final = _value(MAX_TEXT, "a token")
+_KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
+    CLIENT_ID: _CLIENT,
+    CLIENT_SECRET: _SECRET,
+    PRIVATE_KEY: _PRIVATE_KEY,
+    LISTING_TOKEN: _TOKEN,
+    ACTOR_TOKEN: _TOKEN,
+    PROVIDER_ID: _CLIENT,
+    PROVIDER_SECRET: _SECRET,
+    PROVIDER_KEY: _PRIVATE_KEY,
+    "scopes": list_of(_SCOPE, MAX_SCOPES),
+    "issuer": _ADDRESS,
+    "resource": _RESOURCE,
+    "client_metadata_url": checked(_ADDRESS, _metadata_fault),
+    "identity_provider": _ADDRESS,
+}
 
 
-def _grant(grant: AuthGrant, subject: Subject) -> Callable[..., Auth]:
+def _grant(grant: AuthGrant, subject: Subject) -> Reader[Auth]:
     def build(**given: Any) -> Auth:
-        values = {name: given.pop(name) for name in _VALUES if name in given}
+        resolved = [path for path in given if path.startswith(_VALUES)]
+        values = {path.removeprefix(_VALUES): given.pop(path) for path in resolved}
         return Auth(**{"grant": grant, "subject": subject, "values": values, **given})
 
-    return build
+    return record_of(keys_of(Auth), build, f"'{grant}'", _KEY_READERS, form=grant)
 
 
-_CLIENT_CREDENTIALS: Final = record(
-    keyed(*_COMMON),
-    _grant("client_credentials", "service"),
-    "'client_credentials'",
-    required=(CLIENT_ID,),
-)
-_AUTHORIZATION_CODE: Final = record(
-    keyed(
-        Key("for", choice(*_PEOPLE), "subject", about="Whose login a call uses."),
-        *_COMMON,
-        Key(
-            "client_metadata_url",
-            checked(_ADDRESS, _metadata_fault),
-            about="The https address of the client's metadata document, which is its id.",
-        ),
-        Key("redirect_port", integer(1, 65_535), about="The loopback port of a login's redirect."),
-    ),
-    _grant("authorization_code", "tenant"),
-    "'authorization_code'",
-    required=("for",),
-)
-_OF_CALLERS: Final = (
-    *_COMMON,
-    Key(
-        "subject_token_type",
-        choice(*SUBJECT_TOKEN_TYPES),
-        about="The type of the tokens that callers bring.",
-    ),
-    Key(
-        LISTING_TOKEN,
-        _value(MAX_TEXT, "a token"),
-        about="The token for listing tools, when nobody calls; by default the client's own.",
-    ),
-)
-_TOKEN_EXCHANGE: Final = record(
-    keyed(
-        *_OF_CALLERS,
-        Key(
-            "audience",
-            plain_text(longest=MAX_URL, empty=False),
-            about="The logical name of the server at the authorization server.",
-        ),
-        Key(
-            ACTOR_TOKEN,
-            _value(MAX_TEXT, "a token"),
-            about="The token of whoever acts for the caller (the actor of the new token).",
-        ),
-    ),
-    _grant("token_exchange", "caller"),
-    "'token_exchange'",
-    required=(CLIENT_ID,),
-)
-_ID_JAG: Final = record(
-    keyed(
-        *_OF_CALLERS,
-        Key("identity_provider", _ADDRESS, about="The issuer of the tokens that callers bring."),
-        Key(PROVIDER_ID, _value(MAX_HEADER, ""), about="The client at the identity provider."),
-        Key(PROVIDER_SECRET, _value(MAX_HEADER, "a client secret")),
-        Key(PROVIDER_KEY, _value(MAX_TEXT, "a private key")),
-    ),
-    _grant("id_jag", "caller"),
-    "'id_jag'",
-    required=(CLIENT_ID, "identity_provider", PROVIDER_ID),
-)
 _READERS: Final[Mapping[str, Reader[Auth]]] = {
-    "client_credentials": _CLIENT_CREDENTIALS,
-    "authorization_code": _AUTHORIZATION_CODE,
-    "token_exchange": _TOKEN_EXCHANGE,
-    "id_jag": _ID_JAG,
+    grant: _grant(grant, subject) for grant, subject in SUBJECTS.items()
 }
 
 
