@@ -1,7 +1,6 @@
 """A stateful stdio server that tells its client things after its calls; standard library only.
 
-It speaks 2025-11-25. After the result of `tell` it sends a log message and the end of an
-elicitation. `changes` counts the notifications that the client's roots have changed.
+It speaks 2025-11-25. After the result of `tell` it sends log messages and one end of elicitation.
 """
 
 import json
@@ -12,15 +11,10 @@ TOLD = [
     ("message", {"level": "warning", "logger": "later", "data": {"said": "loud"}}),
     ("elicitation/complete", {"elicitationId": "e1"}),
 ]
-changes = 0
 
 
 def send(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
-
-
-def text(value):
-    return {"content": [{"type": "text", "text": str(value)}]}
 
 
 for line in sys.stdin:
@@ -36,16 +30,10 @@ for line in sys.stdin:
             },
         )
     elif method == "tools/list":
-        schema = {"type": "object"}
-        tools = [{"name": name, "inputSchema": schema} for name in ("tell", "changes")]
-        send(id=key, result={"tools": tools})
-    elif method == "tools/call" and request["params"]["name"] == "tell":
-        send(id=key, result=text("told"))
+        send(id=key, result={"tools": [{"name": "tell", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        send(id=key, result={"content": [{"type": "text", "text": "told"}]})
         for name, params in TOLD:
             send(method=f"notifications/{name}", params=params)
-    elif method == "tools/call":
-        send(id=key, result=text(changes))
-    elif method == "notifications/roots/list_changed":
-        changes += 1
     elif key is not None:
         send(id=key, result={})
