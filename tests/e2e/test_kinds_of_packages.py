@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,10 +47,9 @@ def leaseway(environment: dict[str, str], *words: str) -> subprocess.CompletedPr
     )
 
 
-def test_a_server_of_a_packages_kind_is_configured_started_and_called(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    config = written(tmp_path, hallo=GREETER | {"owner": "Ada"})
+@contextmanager
+def running(environment: dict[str, str], config: Path) -> Iterator[str]:
+    """Run a system while the block runs; yield its address."""
     address = f"127.0.0.1:{free_port()}"
     words = ["up", "--config", str(config), "--listen", address]
     with subprocess.Popen(
@@ -57,10 +58,18 @@ def test_a_server_of_a_packages_kind_is_configured_started_and_called(
         try:
             assert system.stdout is not None
             assert system.stdout.readline().split() == ["ready", address]
-            called = leaseway(environment, "call", "--address", address, "greet", "name=Bob")
-            assert called.stdout.strip() == "Hallo Bob & Ada", called.stderr
+            yield address
         finally:
             system.terminate()
+
+
+def test_a_server_of_a_packages_kind_is_configured_started_and_called(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    config = written(tmp_path, hallo=GREETER | {"owner": "Ada"})
+    with running(environment, config) as address:
+        called = leaseway(environment, "call", "--address", address, "greet", "name=Bob")
+        assert called.stdout.strip() == "Hallo Bob & Ada", called.stderr
 
 
 @pytest.mark.parametrize(
@@ -108,3 +117,18 @@ def test_a_kind_that_cannot_be_used_costs_only_its_own_servers(
     told = json.loads(checked.stdout)
     assert said in checked.stdout, told
     assert "echo" not in checked.stdout.replace("mcp.yaml", "")
+
+
+def test_a_kind_whose_module_for_workers_fails_costs_only_its_own_servers(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "site" / "greeters" / "worker.py").write_text("1 / 0\n")
+    (tmp_path / "a.txt").write_text("still here")
+    kit = {"transport": "builtin", "tools": ["read_file"], "roots": [str(tmp_path)]}
+    config = written(tmp_path, hallo=GREETER, kit=kit | {"truely-stateless": True})
+    with running(environment, config) as address:
+        called = leaseway(environment, "call", "--address", address, "read_file", "path=a.txt")
+        assert called.stdout.strip() == "still here", called.stderr
+        told = leaseway(environment, "problems", "--json", "--address", address).stdout
+        assert "its module greeters.worker raised ZeroDivisionError" in told
+        assert '"kit"' not in told

@@ -298,6 +298,23 @@ class Transform:
 
 
 @dataclass(frozen=True)
+class Need:
+    """Something that a machine needs to start a server.
+
+    Attributes:
+        key: The path of the key that needs it.
+        kind: Whether it is a program or a path.
+        text: The program, in which `${NAME}` is replaced, or the path.
+        without: The warning about a machine that lacks it; `{}` stands for the text.
+    """
+
+    key: str
+    kind: Literal["program", "path"]
+    text: str
+    without: str
+
+
+@dataclass(frozen=True)
 class Part:
     """What the entry of one kind of server says, beside what every entry can say.
 
@@ -309,6 +326,8 @@ class Part:
         uses_pipes: Whether its instances are child processes of the worker, connected by pipes.
         on_worker: Whether its instances are processes that see the worker's files.
         reads_artifacts: Whether arguments of its tools can be references to artifacts.
+        has_code: Whether it consists of files that people edit, so that workers watch them.
+        enables_tools: Whether `tools` of its entries turns on tools that are off without it.
         worker: Of a kind that another package brings, the module that workers import: it has
             `values_of(part, resolver)` and `open_instance(spec, host, opening)`.
         entry_keys: Keys of its entries that are no settings of the part: the control plane makes
@@ -319,6 +338,8 @@ class Part:
     uses_pipes: ClassVar[bool] = False
     on_worker: ClassVar[bool] = False
     reads_artifacts: ClassVar[bool] = False
+    has_code: ClassVar[bool] = False
+    enables_tools: ClassVar[bool] = False
     worker: ClassVar[str] = ""
     entry_keys: ClassVar[tuple[Key, ...]] = ()
 
@@ -326,6 +347,21 @@ class Part:
     def is_meant(cls, settings: Container[str]) -> bool:
         """Return whether an entry with one of `transports` and these settings is of this kind."""
         return True
+
+    @classmethod
+    def schemes(cls, transport: str) -> tuple[str, ...]:
+        """Return the schemes of its addresses with one of `transports`; none means any."""
+        return ()
+
+    @property
+    def enabled_tools(self) -> tuple[str, ...]:
+        """The tools that its entry turns on, of a kind with `enables_tools`."""
+        return ()
+
+    @property
+    def needs(self) -> Iterable[Need]:
+        """What a machine needs to start it, beside `values` and `texts`."""
+        return ()
 
     def faults(self) -> Iterable[str]:
         """Return what is wrong with its settings together, as sentences for the control plane."""

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.spec.kinds.confinement import Sandbox
-from leaseway.spec.kinds.process import ProcessPart
-from leaseway.spec.kinds.registered import RegisteredPart
-from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import NAMES
-from leaseway.spec.model import ServerSpec, Value
+from leaseway.spec.model import Need, ServerSpec, Value
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, find_vault
@@ -123,11 +119,7 @@ def _warnings(
         if value.kind == "secret" and value.text in secrets:
             continue
         yield from _value(key, value, environ, exists)
-    part = spec.part
-    if isinstance(part, ProcessPart | RegisteredPart) and part.command:
-        yield from _command(part.command, environ, which)
-    if isinstance(part, ChildPart) and part.on_worker and part.sandbox.enabled:
-        yield from _sandbox(part.sandbox, which, exists)
+    yield from _lacked(spec.part.needs, environ, which, exists)
 
 
 def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Warning]:
@@ -160,27 +152,20 @@ def _value(
             yield f"{key}.file", IssueReason.MISSING_FILE, message
 
 
-def _command(command: str, environ: Mapping[str, str], which: Which) -> Iterator[_Warning]:
-    try:
-        program = expand(command, environ)
-    except UnresolvedReference:
-        return  # reported as an unset variable
-    if which(program) is None:
-        message = (
-            f"The command '{program}' is not found here; install it where workers run,"
-            " or write its full path."
-        )
-        yield "command", IssueReason.COMMAND_NOT_FOUND, message
-
-
-def _sandbox(sandbox: Sandbox, which: Which, exists: Callable[[str], bool]) -> Iterator[_Warning]:
-    if which("bwrap") is None:
-        message = (
-            "A sandbox needs bubblewrap (bwrap), which is not found here; install it where workers"
-            " run: without it the server is not started."
-        )
-        yield "sandbox", IssueReason.COMMAND_NOT_FOUND, message
-    for index, path in enumerate(sandbox.writable_paths):
-        if not exists(path):
-            message = f"The sandbox makes {path} writable, which does not exist here."
-            yield f"sandbox.writable[{index}]", IssueReason.MISSING_FILE, message
+def _lacked(
+    needs: Iterable[Need],
+    environ: Mapping[str, str],
+    which: Which,
+    exists: Callable[[str], bool],
+) -> Iterator[_Warning]:
+    for need in needs:
+        if need.kind == "path":
+            if not exists(need.text):
+                yield need.key, IssueReason.MISSING_FILE, need.without.format(need.text)
+            continue
+        try:
+            program = expand(need.text, environ)
+        except UnresolvedReference:
+            continue  # reported as an unset variable
+        if which(program) is None:
+            yield need.key, IssueReason.COMMAND_NOT_FOUND, need.without.format(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
@@ -18,8 +19,7 @@ from leaseway.data_plane.core.problems import (
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.server.faults import RAISED
-from leaseway.spec.kinds.python import PythonPart
+from leaseway.data_plane.kinds.watched import ProblemIn, problem_finder
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.states import Severity
@@ -85,24 +85,20 @@ class ServerProblems:
         self._until_start.clear()
         if self._until_stable:
             self._stable.set(self._loop.time() + self._crashes.quiet)
-        if isinstance(live.spec.part, PythonPart):
-            live.instance.stderr.watch(self._report_raised)
+        find = problem_finder(live.spec)
+        if find is not None:
+            live.instance.stderr.watch(partial(self._report_told, find))
         warnings = dict(live.instance.warnings)
         for reason, text in warnings.items():
             self.report(reason, f"{sentence(text)} {self.place}", "warning")
         self.clear(*(reason for reason in LIMIT_REASONS if reason not in warnings))
 
-    def _report_raised(self, line: str) -> None:
-        """Report a line of stderr if it says that a call of a Python class raised."""
-        place = line.removeprefix(RAISED)
-        if place != line:
-            self.report(
-                "CALL_RAISED",
-                f"A call raised: {sentence(place)} Its caller got the error. See `leaseway logs "
-                f"{self._key.server_id}` for the traceback; this warning stays until the server's "
-                f"entry or code changes. {self.place}",
-                "warning",
-            )
+    def _report_told(self, find: ProblemIn, line: str) -> None:
+        """Report the problem that a line of stderr tells of, if it tells of one."""
+        told = find(line)
+        if told is not None:
+            reason, message = told
+            self.report(reason, f"{message} {self.place}", "warning")
 
     def clear(self, *reasons: str) -> None:
         """Clear problems; reasons without an open problem are ignored."""

@@ -22,10 +22,9 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.kinds.python.modules import module_files
 from leaseway.data_plane.kinds.values import unread_fault
+from leaseway.data_plane.kinds.watched import code_files
 from leaseway.data_plane.references.vault import FileStamp, WorkerVault, file_stamp
-from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
@@ -340,8 +339,7 @@ def _sources(spec: ServerSpec) -> list[Path | None]:
     """Return the files that a server refers to or consists of, and None for the vault."""
     values = spec.values.values()
     files: list[Path | None] = [Path(value.text) for value in values if value.kind == "file"]
-    if isinstance(spec.part, PythonPart):
-        files += module_files(spec.part, os.environ)
+    files += code_files(spec.part, os.environ)
     return [*files, None] if _uses_vault(spec) else files
 
 
@@ -351,6 +349,6 @@ def _uses_vault(spec: ServerSpec) -> bool:
 
 def _can_change(spec: ServerSpec) -> bool:
     """Return whether the server's references or module can change while the worker runs."""
-    return isinstance(spec.part, PythonPart) or any(
+    return spec.part.has_code or any(
         value.kind in ("file", "secret") for value in spec.values.values()
     )

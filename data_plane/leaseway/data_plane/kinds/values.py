@@ -108,7 +108,7 @@ async def read_references(
             start.
     """
     files = set(_files(spec).values())
-    if not files and not isinstance(spec.part, PythonPart):
+    if not files and not spec.part.has_code:
         return resolve(spec, environment, vault)
     if files & _hung:
         raise unread_fault(spec, files & _hung, "does not respond: check its disk")

@@ -52,8 +52,13 @@ class BuiltinPart(ChildPart):
     """A server that is a process of the kit."""
 
     transports: ClassVar[tuple[str, ...]] = ("builtin",)
+    enables_tools: ClassVar[bool] = True
 
     builtin: Builtin = NOTHING_BUILTIN
+
+    @property
+    def enabled_tools(self) -> tuple[str, ...]:
+        return self.builtin.tools
 
     @property
     def texts(self) -> Iterable[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 
 from leaseway.spec.http_tools import MAX_RETRIES, HttpTool
 from leaseway.spec.keys import Flag, Key, OwnReader, Whole, setting
-from leaseway.spec.kinds.shared import RequestPart
+from leaseway.spec.kinds.shared import HTTP_SCHEMES, RequestPart
 from leaseway.spec.model import Value
 
 CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
@@ -84,6 +84,10 @@ class HttpApiPart(RequestPart):
     retries: int = setting(
         0, Key(Whole(0, MAX_RETRIES), "How often an idempotent request is repeated.")
     )
+
+    @classmethod
+    def schemes(cls, transport: str) -> tuple[str, ...]:
+        return HTTP_SCHEMES
 
     @property
     def texts(self) -> Iterable[tuple[str, str]]:

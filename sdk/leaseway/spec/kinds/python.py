@@ -23,6 +23,7 @@ class PythonPart(ChildPart):
     """
 
     transports: ClassVar[tuple[str, ...]] = ("python",)
+    has_code: ClassVar[bool] = True
 
     module: str = setting(
         "",

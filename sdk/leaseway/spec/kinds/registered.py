@@ -14,11 +14,12 @@ from leaseway.spec.kinds.shared import (
     SESSION_ID,
     URL,
     McpPart,
+    command_needs,
     indexed,
     keyed,
     literals,
 )
-from leaseway.spec.model import Value
+from leaseway.spec.model import Need, Value
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class RegisteredPart(McpPart):
     def texts(self) -> Iterable[tuple[str, str]]:
         address = (("url", self.url), ("sessionId", self.session_id))
         return (("command", self.command), *indexed("args", self.args), *address)
+
+    @property
+    def needs(self) -> Iterable[Need]:
+        return command_needs(self.command)
 
     @property
     def lease_texts(self) -> Iterable[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from leaseway.spec.keys import setting
-from leaseway.spec.kinds.shared import SESSION_ID, URL, McpPart, RequestPart
+from leaseway.spec.kinds.shared import HTTP_SCHEMES, SESSION_ID, URL, McpPart, RequestPart
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class RemotePart(RequestPart, McpPart):
 
     url: str = setting("", URL)
     session_id: str = setting("", SESSION_ID)
+
+    @classmethod
+    def schemes(cls, transport: str) -> tuple[str, ...]:
+        return ("ws", "wss") if transport == "websocket" else HTTP_SCHEMES
 
     @property
     def texts(self) -> Iterable[tuple[str, str]]:

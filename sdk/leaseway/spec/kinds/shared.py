@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from leaseway.spec.keys import Choice, Key, OwnReader, setting
 from leaseway.spec.kinds.confinement import NO_LIMITS, NO_SANDBOX, Limits, Sandbox
 from leaseway.spec.lease_names import shared_part
-from leaseway.spec.model import INHERIT_ENV, NO_AUTH, Auth, InheritEnv, Part, Value
+from leaseway.spec.model import INHERIT_ENV, NO_AUTH, Auth, InheritEnv, Need, Part, Value
 
 PROTOCOLS: Final = (
     "auto",
@@ -21,6 +21,7 @@ PROTOCOLS: Final = (
     "2024-11-05",
 )
 """Values of `protocol:`."""
+HTTP_SCHEMES: Final = ("http", "https")
 
 # Keys that registered transports accept, too.
 COMMAND: Final = Key(
@@ -76,6 +77,18 @@ def literals(values: Mapping[str, Value]) -> Iterable[str]:
     return (value.text for value in values.values() if value.kind == "literal")
 
 
+def command_needs(command: str) -> Iterable[Need]:
+    """Return what a command needs of the machine that it is started on."""
+    if command:
+        yield Need(
+            "command",
+            "program",
+            command,
+            "The command '{}' is not found here; install it where workers run,"
+            " or write its full path.",
+        )
+
+
 @dataclass(frozen=True)
 class McpPart(Part):
     """A server that speaks MCP."""
@@ -87,6 +100,25 @@ class McpPart(Part):
             "The version of MCP: `auto`, `legacy` (with a handshake), or one such as `2026-07-28`.",
         ),
     )
+
+
+def _sandbox_needs(sandbox: Sandbox) -> Iterable[Need]:
+    if not sandbox.enabled:
+        return
+    yield Need(
+        "sandbox",
+        "program",
+        "bwrap",
+        "A sandbox needs bubblewrap (bwrap), which is not found here; install it where workers"
+        " run: without it the server is not started.",
+    )
+    for index, path in enumerate(sandbox.writable_paths):
+        yield Need(
+            f"sandbox.writable[{index}]",
+            "path",
+            path,
+            "The sandbox makes {} writable, which does not exist here.",
+        )
 
 
 @dataclass(frozen=True)
@@ -135,6 +167,10 @@ class ChildPart(McpPart):
     @property
     def named_folders(self) -> tuple[str, ...]:
         return self.sandbox.writable_paths
+
+    @property
+    def needs(self) -> Iterable[Need]:
+        return _sandbox_needs(self.sandbox) if self.on_worker else ()
 
     @property
     def has_confined_process(self) -> bool:
@@ -187,6 +223,11 @@ class CommandPart(ChildPart):
     @property
     def texts(self) -> Iterable[tuple[str, str]]:
         return (("command", self.command), *indexed("args", self.args))
+
+    @property
+    def needs(self) -> Iterable[Need]:
+        command = command_needs(self.command) if self.on_worker else ()
+        return (*command, *super().needs)
 
     @property
     def lease_texts(self) -> Iterable[str]:

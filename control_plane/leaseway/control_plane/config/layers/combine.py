@@ -46,8 +46,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     Table,
     TableEntry,
 )
-from leaseway.spec.kinds.builtin import BuiltinPart
-from leaseway.spec.kinds.table import hidden_spec
+from leaseway.spec.kinds.table import hidden_spec, part_type
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
@@ -63,7 +62,7 @@ def merged(below: TableEntry, above: TableEntry) -> TableEntry:
     """
     if not isinstance(below.value, Table) or not isinstance(above.value, Table):
         return replace(below, value=above.value)
-    above = _for_class(above, is_class=_transport(below) == "python")
+    above = _for_class(above, is_class=_accepts(below, "config"))
     upper = {entry.name: entry for entry in above.members}
     kept = [_merged_value(entry, upper.pop(entry.name, None)) for entry in _usable(below, above)]
     by_name = {entry.name for entry in kept if is_by_name(entry.name)}
@@ -100,6 +99,11 @@ def _usable(below: TableEntry, above: TableEntry) -> Iterator[TableEntry]:
         key = SERVER_KEYS.get(entry.name)
         if not is_changed or key is None or key.is_for(str(transport)):
             yield entry
+
+
+def _accepts(server: TableEntry, key: str) -> bool:
+    """Return whether a server's transport accepts a key."""
+    return SERVER_KEYS[key].is_for(str(_transport(server)))
 
 
 def _transport(server: TableEntry) -> object:
@@ -297,7 +301,7 @@ class _Combination:
     ) -> None:
         common, key = VariantKey(entry.name), VariantKey(entry.name, domain.tenant)
         opened = opened_keys(declared.entry)
-        is_class = _transport(declared.entry) == "python"
+        is_class = _accepts(declared.entry, "config")
         if is_class and entry.member(CONFIG_OF_CLASS) is not None:
             entry = _without(entry, {"env"})  # the same parameters, for servers of other kinds
         narrowing = _narrowing_filters(declared, sessions, opened)
@@ -329,13 +333,12 @@ class _Combination:
     def _newly_enabled_tools(
         self, domain: LayerDocument, entry: TableEntry, spec: ServerSpec | None
     ) -> Iterator[ConfigIssue]:
-        """Yield an error if a domain enables tools of a builtin server that are off below."""
+        """Yield an error if a domain enables tools that are off below."""
         common = self.specs.get(VariantKey(entry.name))
-        if spec is None or not isinstance(spec.part, BuiltinPart):
+        if spec is None:
             return
-        below = common.part if common is not None else None
-        on = below.builtin.tools if isinstance(below, BuiltinPart) else ()
-        more = [name for name in spec.part.builtin.tools if name not in on]
+        on = common.part.enabled_tools if common is not None else ()
+        more = [name for name in spec.part.enabled_tools if name not in on]
         at = next((member.at for member in entry.members if member.name == "tools"), None)
         if more and at is not None:
             message = (
@@ -399,7 +402,7 @@ def _narrowing_filters(
     declared: _Declared, sessions: Sequence[LayerDocument], opened: Set[str]
 ) -> list[str]:
     """Return the filters that a domain can only narrow, not replace."""
-    if _transport(declared.entry) == "builtin":
+    if part_type(str(_transport(declared.entry)), ()).enables_tools:
         return []  # its `tools` name the enabled tools
     in_sessions = {
         name

@@ -126,7 +126,8 @@ def _faults(spec: ServerSpec) -> list[str]:
     faults = [str(fault) for fault in part.faults()]
     for _ in (spec.launch_hash, spec.values, spec.lease_names, spec.named_folders):
         pass
-    tuple(part.texts)
+    for _ in (tuple(part.texts), tuple(part.needs)):
+        pass
     return faults
 
 

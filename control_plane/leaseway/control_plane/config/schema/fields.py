@@ -29,7 +29,7 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
-from leaseway.spec.kinds.table import TRANSPORTS
+from leaseway.spec.kinds.table import part_type
 from leaseway.spec.lease_names import PRIVATE, depth_of_names
 from leaseway.spec.model import Value
 from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
@@ -156,7 +156,9 @@ def worker_labels(node: Tree, where: Where) -> dict[str, str]:
 def url(node: Tree, where: Where) -> str:
     """Read the endpoint of an HTTP server."""
     value = _URL.read(node, where)
-    fault = _url_fault(value, _schemes(where.transport))
+    transport = where.transport
+    schemes = part_type(transport, ()).schemes(transport) if transport else ()
+    fault = _url_fault(value, schemes)
     if fault:
         raise BadValue(f"{quoted(where.key)} {fault}")
     warn_of_credential(node, where, credentials.credential_in_url(value))
@@ -288,13 +290,6 @@ environment: Final = _values(_value(MAX_TEXT), MAX_VARIABLES, _variable_fault)
 
 headers: Final = _values(_value(MAX_HEADER, one_line=True), MAX_HEADERS, _header_fault)
 """Reads the HTTP headers of a server; their names differ by more than case."""
-
-
-def _schemes(transport: str | None) -> tuple[str, ...]:
-    """Return the URL schemes of a built-in transport; those of others are unknown."""
-    if transport in TRANSPORTS:
-        return ("ws", "wss") if transport == "websocket" else ("http", "https")
-    return ()
 
 
 def _url_fault(url: str, schemes: tuple[str, ...]) -> str | None:
