@@ -66,10 +66,10 @@ def running(environment: dict[str, str], config: Path) -> Iterator[str]:
 def test_a_server_of_a_packages_kind_is_configured_started_and_called(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    config = written(tmp_path, hallo=GREETER | {"owner": "Ada"})
+    config = written(tmp_path, hallo=GREETER | {"owner": "Ada", "ending": "!"})
     with running(environment, config) as address:
         called = leaseway(environment, "call", "--address", address, "greet", "name=Bob")
-        assert called.stdout.strip() == "Hallo Bob & Ada", called.stderr
+        assert called.stdout.strip() == "Hallo Bob & Ada!", called.stderr
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ def test_a_server_of_a_packages_kind_is_configured_started_and_called(
     [
         ({"language": "fr"}, "'fr'"),
         ({"langauge": "en"}, "did you mean 'language'?"),
+        ({"ending": "x"}, "ending' must be punctuation"),
         ({"command": "x"}, "'command' is not for the transport 'greeter'"),
         ({"shy": True, "owner": "Ada"}, "'owner' is greeted by no greeter that is 'shy'"),
     ],
@@ -132,3 +133,26 @@ def test_a_kind_whose_module_for_workers_fails_costs_only_its_own_servers(
         told = leaseway(environment, "problems", "--json", "--address", address).stdout
         assert "its module greeters.worker raised ZeroDivisionError" in told
         assert '"kit"' not in told
+
+
+def test_a_kind_whose_readers_fail_costs_only_its_own_servers(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "site" / "greeters" / "readers.py").write_text("1 / 0\n")
+    echo: dict[str, object] = {"transport": "stdio", "command": sys.executable}
+    config = written(tmp_path, hallo=GREETER | {"ending": "!"}, echo=echo)
+    told = leaseway(environment, "check", "--json", str(config)).stdout
+    said = "the READERS of its module greeters.readers raised ZeroDivisionError: division by zero."
+    assert said in told
+    assert "echo" not in told.replace("mcp.yaml", "")
+
+
+def test_a_reader_that_raises_costs_only_its_own_server(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    readers = tmp_path / "site" / "greeters" / "readers.py"
+    readers.write_text(readers.read_text().replace("return text", "return text[1 // 0]"))
+    config = written(tmp_path, hallo=GREETER | {"ending": "!"}, other=GREETER)
+    told = leaseway(environment, "check", "--json", str(config)).stdout
+    assert "ending' could not be read: its kind raised ZeroDivisionError." in told
+    assert "other" not in told

@@ -145,6 +145,23 @@ class Key:
         return _LINK.sub(r"\1", self.about)
 
 
+@dataclass(frozen=True)
+class Need:
+    """Something that a machine needs to start a server.
+
+    Attributes:
+        key: The path of the key that needs it.
+        kind: Whether it is a program or a path.
+        text: The program, in which `${NAME}` is replaced, or the path.
+        without: The warning about a machine that lacks it; `{}` stands for the text.
+    """
+
+    key: str
+    kind: Literal["program", "path"]
+    text: str
+    without: str
+
+
 def setting(default: _T, *keys: Key) -> _T:
     """Return a dataclass field with the value of a key, or of one of some for different servers."""
     metadata = {_KEYS: keys}

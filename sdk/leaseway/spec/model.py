@@ -21,6 +21,7 @@ from leaseway.spec.keys import (
     Flag,
     Key,
     ListOf,
+    Need,
     Number,
     OwnReader,
     Text,
@@ -298,23 +299,6 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class Need:
-    """Something that a machine needs to start a server.
-
-    Attributes:
-        key: The path of the key that needs it.
-        kind: Whether it is a program or a path.
-        text: The program, in which `${NAME}` is replaced, or the path.
-        without: The warning about a machine that lacks it; `{}` stands for the text.
-    """
-
-    key: str
-    kind: Literal["program", "path"]
-    text: str
-    without: str
-
-
-@dataclass(frozen=True)
 class Part:
     """What the entry of one kind of server says, beside what every entry can say.
 
@@ -330,6 +314,8 @@ class Part:
         enables_tools: Whether `tools` of its entries turns on tools that are off without it.
         worker: Of a kind that another package brings, the module that workers import: it has
             `values_of(part, resolver)` and `open_instance(spec, host, opening)`.
+        readers: Of a kind that another package brings, the module that the control plane imports:
+            its `READERS` has a reader for each key of the part that no shape describes.
         entry_keys: Keys of its entries that are no settings of the part: the control plane makes
             other settings of them.
     """
@@ -341,6 +327,7 @@ class Part:
     has_code: ClassVar[bool] = False
     enables_tools: ClassVar[bool] = False
     worker: ClassVar[str] = ""
+    readers: ClassVar[str] = ""
     entry_keys: ClassVar[tuple[Key, ...]] = ()
 
     @classmethod

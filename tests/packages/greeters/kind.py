@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from leaseway.spec.keys import Choice, Flag, Key, Text, setting
+from leaseway.spec.keys import Choice, Flag, Key, OwnReader, Text, setting
 from leaseway.spec.model import Part, Value
 
 
@@ -16,17 +16,20 @@ class GreeterPart(Part):
 
     Attributes:
         language: The language that it speaks.
+        ending: What a greeting ends with.
         owner: Who is greeted beside the caller; may be empty.
         shy: Whether it greets nobody but its caller.
     """
 
     transports: ClassVar[tuple[str, ...]] = ("greeter",)
     worker: ClassVar[str] = "greeters.worker"
+    readers: ClassVar[str] = "greeters.readers"
 
     language: str = setting(
         "en", Key(Choice(("en", "de")), "The language that it speaks.", required=True)
     )
     owner: str = setting("", Key(Text(100), "Who is greeted, too."))
+    ending: str = setting("", Key(OwnReader(), "What a greeting ends with, such as `!`."))
     shy: bool = setting(False, Key(Flag(), "Whether it greets nobody but its caller."))
 
     @property

@@ -88,7 +88,7 @@ class Greeter:
             json.loads(request.arguments)["name"],
             *filter(None, values.args if values else ()),
         ]
-        text = f"{_WORDS[part.language]} {' & '.join(names)}"
+        text = f"{_WORDS[part.language]} {' & '.join(names)}{part.ending}"
         done(Outcome(json.dumps({"content": [{"type": "text", "text": text}]}).encode()))
         return Greeted()
 

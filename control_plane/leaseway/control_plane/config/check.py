@@ -14,8 +14,9 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.keys import Need
 from leaseway.spec.lease_names import NAMES
-from leaseway.spec.model import Need, ServerSpec, Value
+from leaseway.spec.model import ServerSpec, Value
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, find_vault

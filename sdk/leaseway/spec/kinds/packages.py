@@ -74,18 +74,22 @@ def _fault(name: str, part: Any, others: Sequence[type[Part]]) -> str | None:
     known = {key.name: key for other in others for key in keys_of(other)}
     common = {key.name for settings in (Controls, ServerSpec) for key in keys_of(settings)}
     for key in keys_of(part):
-        fault = _key_fault(key, known.get(key.name), is_common=key.name in common)
+        is_common = key.name in common
+        fault = _key_fault(
+            key, known.get(key.name), is_common=is_common, is_read=bool(part.readers)
+        )
         if fault is not None:
             return f"has a key {key.name!r}, {fault}"
     return None
 
 
-def _key_fault(key: Key, known: Key | None, *, is_common: bool) -> str | None:
+def _key_fault(key: Key, known: Key | None, *, is_common: bool, is_read: bool) -> str | None:
     if is_common:
         return "which every server has"
     if known is None:
-        own = isinstance(key.shape, OwnReader)
-        return "whose shape must be one of leaseway.spec.keys" if own else None
+        if is_read or not isinstance(key.shape, OwnReader):
+            return None
+        return "which no shape describes, but no 'readers': the module with READERS"
     if (known.shape, known.path) != (key.shape, key.path):
         return "which another kind declares differently; choose another name"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from leaseway.spec.keys import setting
+from leaseway.spec.keys import Need, setting
 from leaseway.spec.kinds.shared import (
     ARGS,
     COMMAND,
@@ -19,7 +19,7 @@ from leaseway.spec.kinds.shared import (
     keyed,
     literals,
 )
-from leaseway.spec.model import Need, Value
+from leaseway.spec.model import Value
 
 
 @dataclass(frozen=True)

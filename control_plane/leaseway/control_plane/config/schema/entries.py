@@ -14,7 +14,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.schema.auth import check_auth
 from leaseway.control_plane.config.schema.filters import for_server
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS, ServerKey
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS, UNUSABLE, ServerKey
 from leaseway.control_plane.config.schema.kinds.table import COMPLETE
 from leaseway.control_plane.config.schema.lease_names import check_lease_names
 from leaseway.control_plane.config.schema.tables import entries_of, read_table
@@ -166,7 +166,7 @@ def _transport_of(entries: Sequence[TableEntry]) -> str | None:
     for entry in entries:
         if entry.name == "transport":
             name = getattr(entry.value, "value", None)
-            return name if is_known(name) else None
+            return name if is_known(name) and name not in UNUSABLE else None
     return None
 
 

@@ -13,7 +13,9 @@ from leaseway.control_plane.config.schema import fields, policy
 from leaseway.control_plane.config.schema import filters as naming
 from leaseway.control_plane.config.schema.auth import auth
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.kinds.packages import load_readers
 from leaseway.control_plane.config.schema.kinds.table import READERS as READERS_OF_KINDS
+from leaseway.control_plane.config.schema.kinds.table import TOOLS
 from leaseway.control_plane.config.schema.proxy import proxy
 from leaseway.control_plane.config.schema.tables import Key, keyed, record, record_of, schema_of
 from leaseway.control_plane.config.schema.values import (
@@ -31,7 +33,7 @@ from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec import keys as declarations
 from leaseway.spec.keys import keys_of
 from leaseway.spec.kinds.registered import RegisteredPart
-from leaseway.spec.kinds.table import OF_PACKAGES, PARTS, TRANSPORTS
+from leaseway.spec.kinds.table import BUILT_IN, OF_PACKAGES, PARTS, TRANSPORTS
 from leaseway.spec.kinds.transports import is_known, is_registered, known_transports
 from leaseway.spec.model import RESTART_KEYS, Controls, Exposure, Launch, Naming, Part
 from leaseway.spec.name_filters import NameFilter
@@ -49,14 +51,21 @@ _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
 }
 
 
+_OF_PACKAGES: Final = load_readers(
+    OF_PACKAGES.parts, {key.name for kind in BUILT_IN for key in keys_of(kind)}
+)
+
+UNUSABLE: Final[Mapping[str, str]] = {**OF_PACKAGES.faults, **_OF_PACKAGES.faults}
+"""Why kinds of packages cannot be used here: a sentence by the value of `transport:`."""
+
 _PLAIN_NAME: Final = plain_text(longest=1_024)
 
 
 @reader({"type": "string"})
 def _transport(node: Tree, where: Where) -> str:
     name = _PLAIN_NAME.read(node, where)
-    if name in OF_PACKAGES.faults:
-        message = f"The transport {quoted(name)} cannot be used: {OF_PACKAGES.faults[name]}"
+    if name in UNUSABLE:
+        message = f"The transport {quoted(name)} cannot be used: {UNUSABLE[name]}"
         where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
     elif not is_known(name):
         near = _TRANSPORT_SYNONYMS.get(name.lower())
@@ -124,8 +133,15 @@ class ServerKey(Key):
         return self.for_registered and is_registered(transport)
 
 
+@reader({"anyOf": [naming.tools.schema, *(own.schema for own in TOOLS.values())]})
+def _tools(node: Tree, where: Where) -> NameFilter:
+    return TOOLS.get(where.transport or "", naming.tools).read(node, where)
+
+
 READERS: Final[Mapping[str, Reader[Any]]] = {
+    **_OF_PACKAGES.readers,
     **READERS_OF_KINDS,
+    "tools": _tools,
     "transport": _transport,
     "domain_may": list_of(_DOMAIN_KEY, 100),
     "prompts": naming.prompts,
@@ -160,6 +176,8 @@ def _server_keys() -> Iterator[ServerKey]:
     of_kinds: dict[str, declarations.Key] = {}
     transports: dict[str, set[str]] = {}
     for kind in PARTS:
+        if any(name in UNUSABLE for name in kind.transports):
+            continue
         for found in _of_kind(kind):
             of_kinds[found.name] = found
             accepting = found.only or kind.transports

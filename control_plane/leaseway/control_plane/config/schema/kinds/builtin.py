@@ -40,20 +40,13 @@ _BUILTIN_NAMES: Final = list_of(choice(*BUILTIN_TOOLS), MAX_ENTRIES)
 
 @reader(
     {
-        "anyOf": [
-            filters.tools.schema,
-            {
-                "description": "The tools that are on, of a builtin server.",
-                **_BUILTIN_NAMES.schema,
-                "minItems": 1,
-            },
-        ]
+        "description": "The tools that are on, of a builtin server.",
+        **_BUILTIN_NAMES.schema,
+        "minItems": 1,
     }
 )
 def tools(node: Tree, where: Where) -> NameFilter:
-    """Read a filter of tools; for a builtin server also a list of the tools that are enabled."""
-    if where.transport != "builtin":
-        return filters.tools.read(node, where)
+    """Read the tools that are enabled: a list of them, or a filter as of every server."""
     if isinstance(node, Items):
         names = _BUILTIN_NAMES.read(node, where)
         if len(names) < len(node.items):
@@ -164,7 +157,6 @@ def complete(
 
 
 READERS: Final[Mapping[str, Reader[Any]]] = {
-    "tools": tools,
     "roots": roots,
     "commands": commands,
     "hosts": hosts,

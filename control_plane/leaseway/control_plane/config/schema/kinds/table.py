@@ -14,6 +14,7 @@ from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
 from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.model import Transform
+from leaseway.spec.name_filters import NameFilter
 
 READERS: Final[Mapping[str, Reader[Any]]] = {
     **process.READERS,
@@ -22,6 +23,11 @@ READERS: Final[Mapping[str, Reader[Any]]] = {
     **builtin.READERS,
     **http_api.READERS,
 }
+
+TOOLS: Final[Mapping[str, Reader[NameFilter]]] = dict.fromkeys(
+    BuiltinPart.transports, builtin.tools
+)
+"""The readers of `tools` that stand for the common one, by the value of `transport:`."""
 
 Complete = Callable[[TableEntry, dict[str, Any], Sequence[Transform], Where], None]
 """Checks an entry's values together, and makes settings of the spec of them."""
