@@ -30,6 +30,14 @@ async def place(
             "args": ["-c", script],
             "cwd": "private",
         },
+        "notes": {
+            "transport": "stdio",
+            "command": "sh",
+            "args": ["-c", script],
+            "cwd": "private",
+            "sessions_from": ["principal"],
+            "transform": [{"prefix": "my_"}],
+        },
         "everything": {
             "transport": "stdio",
             "command": everything,
@@ -68,3 +76,18 @@ async def test_clients_of_other_languages_have_one_process_a_conversation(
         command = [node(conformance_folder), script, str(conformance_folder), place.url, client]
     output = await output_of(*command)
     assert json.loads(output.splitlines()[-1]) == [["a"], ["b"]]
+
+
+async def test_commands_of_the_inspector_share_the_state_of_their_principal(
+    place: Place, conformance_folder: Path
+) -> None:
+    program = conformance_folder / "node_modules" / ".bin" / "mcp-inspector"
+    base = [node(conformance_folder), str(program), "--cli", place.url, "--transport", "http"]
+    call = [*base, "--method", "tools/call", "--tool-name"]
+    for name in ("a", "b"):  # each command is a connection of its own
+        entity: dict[str, Any] = {"name": name, "entityType": "letter", "observations": []}
+        given = f"entities={json.dumps([entity])}"
+        await output_of(*call, "my_create_entities", "--tool-arg", given)
+    found = json.loads(await output_of(*call, "my_read_graph"))
+    graph = found["structuredContent"]
+    assert [entity["name"] for entity in graph["entities"]] == ["a", "b"]
