@@ -21,6 +21,7 @@ ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 MAX_MODULES = 14
 # A folder with more modules needs a reason here.
 REASONS = {
+    "leaseway.front": "one part for each duty between the transports and the calls",
     "leaseway.data_plane.kinds": "a folder for each kind, with the tables over them",
     "leaseway.data_plane.kinds.process": "what a process is held by, beside the three of each kind",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",

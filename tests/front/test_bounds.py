@@ -14,6 +14,7 @@ from aiohttp import web
 from leaseway.front.app import McpListener
 from leaseway.front.calling.sealing import Owner, Sealer
 from leaseway.front.calling.sessions import MAX_SESSIONS, SessionTable, TooManySessions
+from leaseway.front.handshake import Declared
 from leaseway.front.http import notification_streams, request_checks, streams
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
@@ -45,13 +46,14 @@ class FakeMethods:
     """Fake methods, with a catalog that never changes."""
 
     def __init__(self) -> None:
-        self.client, self.catalog, self.instructions = Sdk(), self, self
+        self.client, self.catalog = Sdk(), self
+        self.instructions = self.declaring = self
 
     async def text(self, _scope: str) -> str:
         return ""
 
-    async def extensions(self, _scope: str) -> tuple[str, ...]:
-        return ()
+    async def declared(self, _scope: str, _media: object) -> Declared:
+        return Declared()
 
     def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None

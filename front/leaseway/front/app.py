@@ -159,7 +159,7 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
                 handshake.instruct(
                     await methods.instructions.text(scope),
                     is_settled=True,
-                    extensions=await methods.instructions.extensions(scope),
+                    declared=await methods.declaring.declared(scope),
                 )
 
         if options.shows_problems:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,6 @@ from leaseway.front.lists.definitions import (
     tool_listing,
 )
 from leaseway.front.lists.ui_resources import (
-    EXTENSION,
     ServerResource,
     is_ui,
     items_for_client,
@@ -54,8 +54,6 @@ _POLL: Final = 0.5
 _MAX_LISTINGS: Final = 256
 _INTRODUCTIONS: Final = "introductions"
 """The kind of what servers say about themselves; it is cached like a list, but is none of MCP's."""
-_HONOURED: Final = frozenset({EXTENSION})
-"""Extensions whose messages pass the front; it declares no other, whatever servers support."""
 _MAX_NAMED: Final = 20
 _INTRODUCTION_WAIT: Final = 2.0
 """Seconds that a client's handshake waits for them: without an answer it gets none."""
@@ -84,6 +82,7 @@ class CatalogCache:
         self._listeners: set[ChangeListener] = set()
         self._watch: asyncio.Task[None] | None = None
         self._created = asyncio.get_running_loop().time()
+        self._asked_at = -math.inf
 
     async def listing(self, kind: str, scope: str = "") -> PagedListing[Any]:
         """Return the list of a kind, limited to the server `scope` unless that is empty.
@@ -146,6 +145,22 @@ class CatalogCache:
                 _log.debug("What servers say about themselves is not known: %s", error)
                 return []
         return [item for item in items if not scope or item.server_id == scope]
+
+    async def introduced(self) -> Collection[ServerIntroduction] | None:
+        """Return the list of `introductions`, with the servers that are starting; None if unknown.
+
+        It is the same object until it changes.
+        """
+        await self.introductions()
+        items = self._items.get(_INTRODUCTIONS)
+        now = asyncio.get_running_loop().time()
+        if getattr(items, "pending", ()) and now >= self._asked_at + _POLL:
+            self._asked_at = now
+            # A failed start makes no registry version.
+            with contextlib.suppress(LeasewayError, TimeoutError):
+                async with asyncio.timeout(_INTRODUCTION_WAIT):
+                    await self._refresh(_INTRODUCTIONS)
+        return self._items.get(_INTRODUCTIONS)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Call a listener at every change; return a function that unsubscribes it."""
@@ -255,11 +270,6 @@ class Instructions:
         """Return the instructions, limited to the server `scope` unless that is empty."""
         servers = joined_instructions(await self._catalog.introductions(scope))
         return "\n\n".join(part for part in (self.own, servers) if part)
-
-    async def extensions(self, scope: str = "") -> tuple[str, ...]:
-        """Return the MCP extensions of servers that the front can honour, sorted."""
-        said = await self._catalog.introductions(scope)
-        return tuple(sorted(_HONOURED & {name for item in said for name in item.extensions}))
 
 
 def joined_instructions(introductions: Iterable[ServerIntroduction]) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
@@ -39,19 +40,48 @@ MAX_LINE: Final = MAX_ARGUMENTS + MIB
 SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
 SERVER_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
 """The `_meta` of every modern result: who answers."""
-CAPABILITIES: Final = {
-    "tools": {"listChanged": True},
+_TOOLS: Final = {"tools": {"listChanged": True}}
+_SERVER_CAPABILITIES: Final[dict[str, dict[str, Any]]] = {
     "prompts": {"listChanged": True},
-    "resources": {"subscribe": True, "listChanged": True},
+    "resources": {"listChanged": True},
     "completions": {},
     "logging": {},
 }
+"""How the front declares what servers have beside tools; it tells of changes itself."""
 _CHUNK: Final = 256 * 1024
 STARTING: Final = (
     "Leaseway is still starting its servers. Their tools are announced when they are up"
     " (tools/list_changed)."
 )
 """The instructions of a front with its own planes, before anything is known about the servers."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the front declares beside tools, because servers that the client sees have it.
+
+    Attributes:
+        capabilities: Of `SERVER_CAPABILITIES`.
+        extensions: The identifiers of MCP extensions, sorted.
+    """
+
+    capabilities: frozenset[str] = frozenset()
+    extensions: tuple[str, ...] = ()
+
+    def as_mcp(self) -> dict[str, Any]:
+        """Return the `capabilities` of a result."""
+        has = self.capabilities
+        servers = {name: value for name, value in _SERVER_CAPABILITIES.items() if name in has}
+        declared: dict[str, Any] = {**_TOOLS, **servers}
+        if "resources" in declared and "subscribe" in has:
+            declared["resources"] = {"subscribe": True, **declared["resources"]}
+        if self.extensions:
+            declared["extensions"] = {name: {} for name in self.extensions}
+        return declared
+
+
+EVERYTHING: Final = Declared(frozenset({*_SERVER_CAPABILITIES, "subscribe"}))
+"""What is declared while servers are not known: a client never asks for what it did not see."""
 
 
 class _FirstMessage(msgspec.Struct):
@@ -75,12 +105,12 @@ def initialize_result(
     version: str,
     instructions: str = "",
     control_plane: str = "",
-    extensions: Collection[str] = (),
+    declared: Declared = EVERYTHING,
 ) -> bytes:
     """Return the result of `initialize`; what is empty is left out."""
     result: dict[str, Any] = {
         "protocolVersion": version,
-        "capabilities": _capabilities(extensions),
+        "capabilities": declared.as_mcp(),
         "serverInfo": SERVER_INFO,
     }
     if control_plane:
@@ -89,24 +119,18 @@ def initialize_result(
 
 
 def discover_result(
-    instructions: str = "", control_plane: str = "", extensions: Collection[str] = ()
+    instructions: str = "", control_plane: str = "", declared: Declared = EVERYTHING
 ) -> bytes:
     """Return the result of `server/discover`; what is empty is left out."""
     own = {META_KEY: control_plane} if control_plane else {}
     result = {
         "supportedVersions": MODERN_VERSIONS,
-        "capabilities": _capabilities(extensions),
+        "capabilities": declared.as_mcp(),
         "resultType": "complete",
         **CACHE_HINTS,
         "_meta": {**SERVER_META, **own},
     }
     return msgspec.json.encode(_instructed(result, instructions))
-
-
-def _capabilities(extensions: Collection[str]) -> dict[str, Any]:
-    if not extensions:
-        return CAPABILITIES
-    return {**CAPABILITIES, "extensions": {name: {} for name in extensions}}
 
 
 def _instructed(result: dict[str, Any], instructions: str) -> dict[str, Any]:
@@ -124,7 +148,7 @@ def _is_modern(params: Any) -> bool:
 
 
 class _BuildResult(Protocol):
-    def __call__(self, *, instructions: str, extensions: Collection[str]) -> bytes: ...
+    def __call__(self, *, instructions: str, declared: Declared) -> bytes: ...
 
 
 class HandshakeResponder:
@@ -138,6 +162,9 @@ class HandshakeResponder:
         hold: Seconds that answers to `initialize` and `server/discover` wait for `instruct`, so
             that they contain what servers say, and which servers do not run.
         instructions: The instructions until then.
+
+    Attributes:
+        answered: What it has declared to the client last; None before its first answer.
     """
 
     def __init__(self, source: int, target: int, hold: float = 0.0, instructions: str = "") -> None:
@@ -149,7 +176,8 @@ class HandshakeResponder:
         self._is_connected = threading.Event()
         self._hold = hold
         self._instructions = instructions
-        self._extensions: Collection[str] = ()
+        self._declared = EVERYTHING
+        self.answered: Declared | None = None
         self._held: list[tuple[bytes, _BuildResult]] = []
         self._is_instructed = threading.Event()
         if not hold:
@@ -157,11 +185,11 @@ class HandshakeResponder:
         threading.Thread(target=self._run, name="stdin", daemon=True).start()
 
     def instruct(
-        self, instructions: str, is_settled: bool, extensions: Collection[str] = ()
+        self, instructions: str, is_settled: bool, declared: Declared = EVERYTHING
     ) -> None:
         """Set what clients are told; if it is settled, send the answers that waited for it."""
         with self._lock:
-            self._instructions, self._extensions = instructions, extensions
+            self._instructions, self._declared = instructions, declared
             if is_settled:
                 self._send_held()
 
@@ -244,7 +272,8 @@ class HandshakeResponder:
         return self._hold_or_respond(request_id, partial(initialize_result, version))
 
     def _build(self, result: _BuildResult) -> bytes:
-        return result(instructions=self._instructions, extensions=self._extensions)
+        self.answered = self._declared
+        return result(instructions=self._instructions, declared=self._declared)
 
     def _hold_or_respond(self, request_id: bytes, result: _BuildResult) -> bool:
         if self._is_instructed.is_set():

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 from mcp_types.jsonrpc import (
-    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
 )
@@ -69,6 +68,7 @@ from leaseway.front.calling.suspended_calls import (
     wrong_state,
 )
 from leaseway.front.catalog import CatalogCache, Instructions
+from leaseway.front.declaring import Declaring
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
 from leaseway.front.lists.definitions import PagedListing
@@ -92,6 +92,7 @@ from leaseway.front.results import (
     rpc_error,
     tool_error,
 )
+from leaseway.front.starts import check_problems
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import (
     AsyncClient,
@@ -112,8 +113,6 @@ from leaseway.sdk.relay import (
 from leaseway.wire.channels.trace_context import TRACEPARENT
 
 _EMPTY: Final = b"{}"
-_MAX_PROBLEMS: Final = 3
-"""Configuration errors that are shown to a client without tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +176,7 @@ class Methods:
         self._control_plane = control_plane
         self.catalog = CatalogCache(client)
         self.instructions = Instructions(self.catalog)
+        self.declaring = Declaring(self.catalog, media)
         self._ending = ending or asyncio.Event()
         self._media = media
         self._shows_problems = shows_problems
@@ -199,6 +199,7 @@ class Methods:
         if handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
         try:
+            await self.declaring.check(request)
             return await handler(self, request)
         except LeasewayError as error:
             raise rpc_error(error) from None
@@ -217,8 +218,8 @@ class Methods:
     async def _discover(self, request: Request) -> bytes:
         read_params(request, ListParams)
         instructions = await self.instructions.text(request.scope)
-        extensions = await self.instructions.extensions(request.scope)
-        return discover_result(instructions, self._control_plane, extensions)
+        declared = await self.declaring.declared(request.scope, request.media)
+        return discover_result(instructions, self._control_plane, declared)
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
@@ -227,24 +228,11 @@ class Methods:
         if shown is None or offer is not None or self._shows_problems:
             listing = await self.catalog.listing("tools", request.scope)
             if self._shows_problems and not listing.keys:
-                await self._check_problems()
+                await check_problems(self.client)
             shown = shown or listing
             if offer is not None:
                 shown = offer.add_tools(listing, request.scope, shown)
         return shown.page(params.cursor, modern=request.modern)
-
-    async def _check_problems(self) -> None:
-        """Raise `JsonRpcError` with the errors of the configuration and its servers, if any."""
-        errors = [item for item in await self.client.problems() if item.severity == "error"]
-        if errors:
-            shown = " ".join(error.message for error in errors[:_MAX_PROBLEMS])
-            hidden = len(errors) - _MAX_PROBLEMS
-            rest = f" There are {hidden} more errors." if hidden > 0 else ""
-            raise JsonRpcError(
-                INTERNAL_ERROR,
-                f"There is no tool: {shown}{rest} The file is read again when it changes.",
-                {"reason": errors[0].reason, "started": "no"},
-            )
 
     async def _call_tool(self, request: Request) -> bytes:
         params = read_params(request, CallParams)

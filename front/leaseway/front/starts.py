@@ -7,6 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
+from mcp_types.jsonrpc import INTERNAL_ERROR
+
+from leaseway.front.messages import JsonRpcError
 from leaseway.sdk import AsyncClient, LeasewayError, ProblemInfo
 
 _POLL: Final = 0.1
@@ -15,6 +18,8 @@ _IDLE_POLL: Final = 2.0
 _FIRST_STARTS: Final = 2.0
 """Seconds, from the first look on, that the client's handshake waits for servers that start."""
 _MAX_NAMED: Final = 10
+_MAX_PROBLEMS: Final = 3
+"""Configuration errors that are shown to a client without tools."""
 _MAX_MESSAGE: Final = 300
 """Characters of a message in the instructions, which models read with every conversation."""
 
@@ -47,6 +52,20 @@ async def report_starts(
                 _log.error("%s", _sentence(problem))
         await instruct(instructions_of(errors, pending), not pending or loop.time() >= settled_at)
         await asyncio.sleep(_POLL if pending else _IDLE_POLL)
+
+
+async def check_problems(client: AsyncClient) -> None:
+    """Raise `JsonRpcError` with the errors of the configuration and its servers, if any."""
+    errors = [item for item in await client.problems() if item.severity == "error"]
+    if errors:
+        shown = " ".join(error.message for error in errors[:_MAX_PROBLEMS])
+        hidden = len(errors) - _MAX_PROBLEMS
+        rest = f" There are {hidden} more errors." if hidden > 0 else ""
+        raise JsonRpcError(
+            INTERNAL_ERROR,
+            f"There is no tool: {shown}{rest} The file is read again when it changes.",
+            {"reason": errors[0].reason, "started": "no"},
+        )
 
 
 def instructions_of(errors: Sequence[ProblemInfo], pending: Collection[str] = ()) -> str:

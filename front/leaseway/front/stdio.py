@@ -239,8 +239,8 @@ class StdioFront:
         if not is_answered:
             await asyncio.to_thread(self._handshake.wait_instructed)
             instructions = await self._methods.instructions.text(self._scope)
-            extensions = await self._methods.instructions.extensions(self._scope)
-            result = initialize_result(version, instructions, extensions=extensions)
+            declared = self._live.declared = await self._methods.declaring.declared(self._scope)
+            result = initialize_result(version, instructions, declared=declared)
             self._writer.write(result_message(message.request_id, result))
 
     async def _handle_request(
@@ -279,6 +279,8 @@ class StdioFront:
             return Request(message, listener, True, self._scope, carried, offers_sessions=True)
         if not self._version and message.method != "ping":
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
+        if live.declared is None:
+            live.declared = self._handshake.answered
         listener.log_level = live.log_level
         listener.answers = live.answers
         listener.mcp_client = live.client.encoded

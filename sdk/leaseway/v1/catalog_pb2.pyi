@@ -463,6 +463,7 @@ class Introduction(_message.Message):
     SERVER_ID_FIELD_NUMBER: _builtins.int
     INSTRUCTIONS_FIELD_NUMBER: _builtins.int
     EXTENSIONS_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server. Unset where the context names it."""
     instructions: _builtins.str
@@ -471,16 +472,23 @@ class Introduction(_message.Message):
     def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The identifiers of the MCP extensions that it supports, sorted; at most 64."""
 
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the server has of `completions`, `logging`, `prompts`, `resources` and `subscribe` (to
+        resources), sorted; of what the caller may see.
+        """
+
     def __init__(
         self,
         *,
         server_id: _builtins.str = ...,
         instructions: _builtins.str = ...,
         extensions: _abc.Iterable[_builtins.str] | None = ...,
+        capabilities: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["extensions", b"extensions", "instructions", b"instructions", "server_id", b"server_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "extensions", b"extensions", "instructions", b"instructions", "server_id", b"server_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

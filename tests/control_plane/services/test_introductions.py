@@ -68,8 +68,11 @@ async def test_a_worker_keeps_what_a_server_said_for_the_next_control_plane(
 ) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
-        await w1.serve("x", introduction=said("Use x.", UI))
+        sent = said("Use x.", UI)
+        sent.capabilities.append("prompts")
+        await w1.serve("x", introduction=sent)
         await w1.apply_until("a")
         (held,) = w1.held.values()
-        assert held.toolset.introduction == said("Use x.", UI)
-    assert served_from_proto(held).listing.introduction == Introduction("Use x.", (UI,))
+        assert held.toolset.introduction == sent
+    kept = Introduction("Use x.", (UI,), ("prompts",))
+    assert served_from_proto(held).listing.introduction == kept

@@ -28,6 +28,13 @@ def test_extensions_that_are_no_identifiers_or_too_many_are_left_out_with_a_sent
     assert sentence.startswith(f"5 of its {MAX_EXTENSIONS + 5} extensions")
 
 
+def test_capabilities_are_sorted_and_those_of_a_newer_worker_are_left_out() -> None:
+    said, changed = admit("", (), ["subscribe", "prompts", "telepathy", "prompts"])
+    assert said.capabilities == ("prompts", "subscribe")
+    assert not changed
+
+
 def test_an_introduction_that_says_nothing_is_false() -> None:
     assert not admit(" ", ())[0]
     assert admit("", (UI,))[0]
+    assert admit("", (), ("logging",))[0]

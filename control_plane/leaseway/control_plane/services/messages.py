@@ -135,7 +135,10 @@ def introduction(entry: tuple[str, Introduction]) -> catalog_pb2.Introduction:
     """Return what a server, named by its id, says about itself."""
     server_id, said = entry
     return catalog_pb2.Introduction(
-        server_id=server_id, instructions=said.instructions, extensions=said.extensions
+        server_id=server_id,
+        instructions=said.instructions,
+        extensions=said.extensions,
+        capabilities=said.capabilities,
     )
 
 

@@ -124,12 +124,16 @@ def _introduction_to_proto(said: Introduction) -> catalog_pb2.Introduction | Non
     """Convert an introduction; an empty one is unset."""
     if not said:
         return None
-    return catalog_pb2.Introduction(instructions=said.instructions, extensions=said.extensions)
+    return catalog_pb2.Introduction(
+        instructions=said.instructions,
+        extensions=said.extensions,
+        capabilities=said.capabilities,
+    )
 
 
 def _introduction_from_proto(message: catalog_pb2.Introduction) -> Introduction:
     """Convert an introduction; what exceeds its bounds is left out."""
-    return admit(message.instructions, message.extensions)[0]
+    return admit(message.instructions, message.extensions, message.capabilities)[0]
 
 
 def _definitions(offers: Iterable[ListedItem]) -> list[bytes]:

@@ -159,6 +159,7 @@ class McpSession:
         self.introduction, self._not_introduced = admit(
             self._hide(client.instructions or ""),
             (capabilities.extensions if capabilities is not None else None) or (),
+            handshake.capabilities_of(capabilities),
         )
         self.peer.sets_log_level = (
             not self.peer.era.modern

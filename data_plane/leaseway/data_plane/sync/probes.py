@@ -323,9 +323,11 @@ def _add_lists(result: sync_pb2.ProbeResult, live: LiveInstance) -> None:
         sync_pb2.RecordedTool(definition=definition) for definition in instance.tools.values()
     )
     result.protocol_version = instance.protocol_version
-    if instance.introduction and not live.spec.part.auth.is_of_people:  # it may be about the person
-        result.introduction.instructions = instance.introduction.instructions
-        result.introduction.extensions.extend(instance.introduction.extensions)
+    said = instance.introduction
+    result.introduction.capabilities.extend(said.capabilities)
+    if not live.spec.part.auth.is_of_people:  # otherwise it may be about the person
+        result.introduction.instructions = said.instructions
+        result.introduction.extensions.extend(said.extensions)
     if instance.prompts_resources is not None:
         result.prompts.extend(instance.prompts_resources.prompts)
         result.resources.extend(instance.prompts_resources.resources)

@@ -16,6 +16,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.sealing import SealedSession, is_handle
+from leaseway.front.handshake import Declared
 from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.messages import (
     JsonRpcError,
@@ -42,6 +43,7 @@ class SessionState(msgspec.Struct):
     """What another front needs to continue a session.
 
     Attributes:
+        declared: What `initialize` declared to the client; None if another front answered it.
         log_level: The lowest level of log messages that the client requested, or empty.
         subscriptions: The resources that it subscribed to, by the URIs that it knows.
     """
@@ -241,6 +243,7 @@ class LiveSession:
         self.scope = sealed.scope
         self.client = McpClient(sealed.version, sealed.capabilities, sealed.info)
         self.answers = self.client.answers
+        self.declared: Declared | None = None
         self.log_level = ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()

@@ -241,11 +241,11 @@ class HttpFront:
         if modern:
             return await self._post_modern(http, scope, message, streams)
         cookie = await self._cookie(http, scope)
+        media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         if message.method == "initialize" and message.request_id:
-            return await self._initialize(scope, message, cookie)
+            return await self._initialize(scope, message, cookie, media)
         live = await self._protocol_session(http, scope, cookie)
         offers = _SESSION not in http.headers
-        media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         handle = await self._handle_in_header(http, scope)
         lives = (live, handle, cookie.live)
         http[HEAD_HANDLER] = self._head_handler(
@@ -360,7 +360,7 @@ class HttpFront:
         return HeadHandler(start, cancel_on_disconnect)
 
     async def _initialize(
-        self, scope: str, message: Message, cookie: SessionCookie
+        self, scope: str, message: Message, cookie: SessionCookie, media: MediaMode | None
     ) -> web.StreamResponse:
         params = object_params(message) or {}
         version = negotiate_version(params.get("protocolVersion"))
@@ -370,8 +370,8 @@ class HttpFront:
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         instructions = await self._methods.instructions.text(scope)
-        extensions = await self._methods.instructions.extensions(scope)
-        result = initialize_result(version, instructions, self._control_plane, extensions)
+        live.declared = await self._methods.declaring.declared(scope, media)
+        result = initialize_result(version, instructions, self._control_plane, live.declared)
         response = json_response(result_message(message.request_id, result))
         response.headers[_SESSION] = live.id
         if self._uses_cookies:

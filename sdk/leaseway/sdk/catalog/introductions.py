@@ -1,4 +1,4 @@
-"""What servers say about themselves: instructions for models, and MCP extensions."""
+"""What servers say about themselves: instructions for models, MCP extensions and capabilities."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ class ServerIntroduction:
         server_id: The server's id.
         instructions: How to use the server, for models; may be empty.
         extensions: The identifiers of the MCP extensions that it supports, sorted.
+        capabilities: What the caller sees of it beside tools: of `completions`, `logging`,
+            `prompts`, `resources` and `subscribe`.
     """
 
     server_id: str
     instructions: str
     extensions: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
 
 
 class IntroductionList(CatalogList[ServerIntroduction]):
@@ -31,4 +34,9 @@ class IntroductionList(CatalogList[ServerIntroduction]):
 
 def introduction_from_proto(message: catalog_pb2.Introduction) -> ServerIntroduction:
     """Convert an introduction of the catalog."""
-    return ServerIntroduction(message.server_id, message.instructions, tuple(message.extensions))
+    return ServerIntroduction(
+        server_id=message.server_id,
+        instructions=message.instructions,
+        extensions=tuple(message.extensions),
+        capabilities=tuple(message.capabilities),
+    )

@@ -261,7 +261,9 @@ def _listing(server: Offers) -> ServerListing:
             resource_templates=prompts_resources.templates,
             protocol_version=PROTOCOL,
             introduction=catalog_pb2.Introduction(
-                instructions=server.instructions, extensions=server.extensions
+                instructions=server.instructions,
+                extensions=server.extensions,
+                capabilities=server.capabilities(),
             ),
         )
     )

@@ -80,6 +80,15 @@ class Offers:
             templates=_encode(self.templates.values()),
         )
 
+    def capabilities(self) -> tuple[str, ...]:
+        """Return what it has beside tools, as MCP names it; any function may log."""
+        return (
+            *(("completions",) if self.prompts or self.templates else ()),
+            "logging",
+            *(("prompts",) if self.prompts else ()),
+            *(("resources", "subscribe") if self.resources or self.templates else ()),
+        )
+
     def spec(self) -> ServerSpec:
         """Return the server as a configuration describes it."""
         risky = [name for name, tool in self.tools.items() if tool.needs_approval]

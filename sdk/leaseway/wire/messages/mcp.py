@@ -87,6 +87,9 @@ def check_log_level(level: str) -> None:
         )
 
 
+SERVER_CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "subscribe")
+"""What servers may have beside tools, as MCP names it; `subscribe` is that of resources."""
+
 _EXTENSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9._-]{1,127})?")
 """An identifier of an extension: a name, in a name space."""
 
@@ -98,20 +101,27 @@ class Introduction:
     Attributes:
         instructions: How to use the server, for models; empty means nothing.
         extensions: The identifiers of the MCP extensions that it supports, sorted.
+        capabilities: What it has of `SERVER_CAPABILITIES`, sorted.
     """
 
     instructions: str = ""
     extensions: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.instructions or self.extensions)
+        return bool(self.instructions or self.extensions or self.capabilities)
 
 
 NO_INTRODUCTION: Final = Introduction()
 
 
-def admit(instructions: str, extensions: Iterable[str]) -> tuple[Introduction, tuple[str, ...]]:
-    """Return an introduction within its bounds, and a sentence for each thing that was changed."""
+def admit(
+    instructions: str, extensions: Iterable[str], capabilities: Iterable[str] = ()
+) -> tuple[Introduction, tuple[str, ...]]:
+    """Return an introduction within its bounds, and a sentence for each thing that was changed.
+
+    A capability that is none of `SERVER_CAPABILITIES` is one of a newer worker, and left out.
+    """
     changed = []
     text = instructions.strip()
     if len(text) > MAX_INSTRUCTIONS:
@@ -128,4 +138,6 @@ def admit(instructions: str, extensions: Iterable[str]) -> tuple[Introduction, t
             f"{MAX_EXTENSIONS} are passed on, whose identifiers are names such as "
             "`io.modelcontextprotocol/ui`."
         )
-    return Introduction(text, tuple(valid)), tuple(changed)
+    has = frozenset(capabilities)
+    capable = tuple(name for name in SERVER_CAPABILITIES if name in has)
+    return Introduction(text, tuple(valid), capable), tuple(changed)

@@ -25,8 +25,9 @@ def test_each_list_changes_the_digest() -> None:
         ServerListing(TOOLS.tools, "v", introduction=Introduction("x")).digest,
         ServerListing(TOOLS.tools, "v", introduction=Introduction("", ("x",))).digest,
         ServerListing(TOOLS.tools, "v", introduction=Introduction("x", ("x",))).digest,
+        ServerListing(TOOLS.tools, "v", introduction=Introduction("", (), ("logging",))).digest,
     }
-    assert len(digests) == 10
+    assert len(digests) == 11
 
 
 def test_the_first_of_two_items_with_one_name_is_used() -> None:

@@ -46,7 +46,9 @@ class ServerListing:
         for items in (self.tools, self.prompts, self.resources, self.templates):
             state.update(len(items).to_bytes(8, "big"))
             state.update(_framed(items))
-        said = (self.introduction.instructions, *self.introduction.extensions)
+        introduction = self.introduction
+        capable = " ".join(introduction.capabilities)
+        said = (introduction.instructions, capable, *introduction.extensions)
         state.update(_framed_bytes(text.encode() for text in said))
         return state.hexdigest()
 

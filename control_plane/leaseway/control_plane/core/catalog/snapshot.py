@@ -99,11 +99,11 @@ class View:
 
     @cached_property
     def introductions(self) -> Mapping[str, Introduction]:
-        """What servers say about themselves, by id and sorted: those of which anything is seen."""
+        """What servers say about themselves, by id and sorted, as far as callers see them."""
         return {
-            server_id: served.listing.introduction
+            server_id: served.introduction
             for server_id, served in sorted(self.servers.items())
-            if served.listing.introduction and served.offers_anything
+            if served.introduction
         }
 
     @cached_property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import ServerListing
@@ -23,9 +24,12 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
-from leaseway.wire.messages.mcp import NO_INTRODUCTION
+from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
 SkippedNames = frozenset[tuple[str, str]]
+_WITHOUT_ITEMS: Final = frozenset({"prompts", "resources", "subscribe"})
+"""Capabilities of a server that lists nothing now: it may list something later, and resources that
+it does not list may be readable."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +118,38 @@ class Served:
             self.callable_tools or self.callable_prompts or readable.resources or readable.templates
         )
 
+    @cached_property
+    def introduction(self) -> Introduction:
+        """What callers know of what the server says; capabilities are those that they see.
+
+        A list that was recorded shows a capability, too: not every kind of server declares them.
+        """
+        said, readable = self.listing.introduction, self.readable
+        has = set(said.capabilities)
+        if self.callable_prompts:
+            has.add("prompts")
+        elif self.listing.prompts:
+            has.discard("prompts")  # the rules hide them all
+        if readable.resources or readable.templates:
+            has.add("resources")
+        if not self.offers_anything:
+            said, has = NO_INTRODUCTION, has & _WITHOUT_ITEMS
+        return replace(said, capabilities=tuple(sorted(has)))
+
     def names(self, kind: NamedKind) -> tuple[ExposedName, ...]:
         """Return the tools or prompts that pass the rules."""
         return self.exposed if kind is TOOLS else self.prompts
 
     def callable(self, kind: NamedKind) -> tuple[ExposedName, ...]:
         return self.callable_tools if kind is TOOLS else self.callable_prompts
+
+
+def _of_some_tools(said: Introduction) -> Introduction:
+    """Return what a caller may know of a server that is granted only some of its tools.
+
+    Its texts may speak of the others; these tools may still log.
+    """
+    return Introduction(capabilities=tuple({"logging"}.intersection(said.capabilities)))
 
 
 def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
@@ -132,7 +162,11 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
     listing = served.listing
     if not policy.allows_all(tenant, agent):  # a grant of some tools is none of other things
         listing = replace(
-            listing, prompts=(), resources=(), templates=(), introduction=NO_INTRODUCTION
+            listing,
+            prompts=(),
+            resources=(),
+            templates=(),
+            introduction=_of_some_tools(listing.introduction),
         )
         served = replace(served, prompts=(), resource_filter=NameFilter(blacklist=("*",)))
     return replace(

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession
 from mcp.shared.exceptions import MCPError
-from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION, ServerCapabilities
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from leaseway.data_plane.core.calls.call import NO_ANSWERS, SERVER_METHODS
@@ -36,6 +36,20 @@ class GreetingFailed(Exception):
 def is_legacy(version: str) -> bool:
     """Return whether connections at a protocol version begin with `initialize`."""
     return version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def capabilities_of(declared: ServerCapabilities | None) -> list[str]:
+    """Return what a server declared of `SERVER_CAPABILITIES`."""
+    if declared is None:
+        return []
+    has = [
+        name
+        for name in ("completions", "logging", "prompts", "resources")
+        if getattr(declared, name) is not None
+    ]
+    if declared.resources is not None and declared.resources.subscribe:
+        has.append("subscribe")
+    return has
 
 
 async def negotiate(
