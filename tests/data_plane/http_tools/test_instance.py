@@ -20,8 +20,8 @@ from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolver import NO_VAULT
-from leaseway.spec.http_tools import HttpParameter, HttpTool
 from leaseway.spec.kinds.http_api import Credential
+from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault

@@ -20,7 +20,7 @@ from tests.data_plane.http_tools.test_instance import calling, spec_of
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.kinds.http_api.definitions import input_schema
-from leaseway.spec.http_tools import HttpParameter, HttpTool
+from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus" / "openapi"
 ODD = "a/b ?#%25&=ä\u2603"

@@ -7,8 +7,8 @@ from typing import Any
 from tests.data_plane.http_tools.test_instance import calling, spec_of
 from tests.servers import rest_api
 
-from leaseway.spec.http_tools import HttpParameter, HttpTool
 from leaseway.spec.kinds.http_api import Credential
+from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 from leaseway.spec.model import Value
 
 CREDENTIALS: dict[str, Any] = {

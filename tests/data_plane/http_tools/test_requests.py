@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.kinds.http_api.definitions import definition
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
-from leaseway.spec.http_tools import STYLES, Body, HttpParameter, HttpTool, Position, Style
+from leaseway.spec.kinds.http_tools import STYLES, Body, HttpParameter, HttpTool, Position, Style
 from leaseway.wire.errors import Fault
 
 BASE = "https://api.example.com/v1"

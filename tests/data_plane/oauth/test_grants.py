@@ -21,7 +21,7 @@ from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name, 
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
-from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Auth, AuthGrant, ServerSpec, Subject, Value, VariantKey
 from leaseway.vault.key import VaultPlace

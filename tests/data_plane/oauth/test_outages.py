@@ -26,7 +26,7 @@ from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
-from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import Auth, Value, VariantKey
 from leaseway.wire import bounds

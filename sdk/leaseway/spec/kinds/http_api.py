@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from leaseway.spec.http_tools import MAX_RETRIES, HttpTool
 from leaseway.spec.keys import Flag, Key, OwnReader, Whole, setting
+from leaseway.spec.kinds.http_tools import MAX_RETRIES, HttpTool
 from leaseway.spec.kinds.shared import HTTP_SCHEMES, RequestPart
 from leaseway.spec.model import Value
 

@@ -27,7 +27,7 @@ from leaseway.control_plane.config.openapi.operations import (
 )
 from leaseway.control_plane.config.openapi.writing import native_server, server_id
 from leaseway.data_plane.kinds.http_api.definitions import input_schema
-from leaseway.spec.http_tools import HttpTool, find_faults
+from leaseway.spec.kinds.http_tools import HttpTool, find_faults
 from leaseway.spec.model import VariantKey
 from leaseway.wire.names import is_valid_name
 

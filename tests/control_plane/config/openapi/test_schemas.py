@@ -12,7 +12,7 @@ from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.kinds.http_api.definitions import input_schema
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
-from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.http_tools import HttpTool
 
 BASE = "https://api.example.com"
 

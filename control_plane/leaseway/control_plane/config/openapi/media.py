@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from leaseway.spec.http_tools import Body, holds_bytes, is_media_type
+from leaseway.spec.kinds.http_tools import Body, holds_bytes, is_media_type
 
 _JSONS: Final = ("application/json", "application/merge-patch+json", "text/json")
 """Preferred over other JSON types; a merge patch is a plain object."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.kinds.http_tools import HttpTool
 
 MAX_NAME: Final = 64
 _SHORTEST: Final = 16

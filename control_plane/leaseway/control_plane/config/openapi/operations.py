@@ -13,7 +13,7 @@ from leaseway.control_plane.config.openapi.schemas import References, SchemaRead
 from leaseway.control_plane.config.openapi.security import Scheme, schemes
 from leaseway.control_plane.config.openapi.servers import ServerReader
 from leaseway.control_plane.config.openapi.swagger import convert_swagger
-from leaseway.spec.http_tools import (
+from leaseway.spec.kinds.http_tools import (
     MAX_PARAMETERS,
     METHODS,
     READ_METHODS,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.media import BodyType, choose_body, part_type, sent_type
 from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
-from leaseway.spec.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
+from leaseway.spec.kinds.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
 
 _MAX_NAME: Final = 64
 _MAX_MEMBERS: Final = 100

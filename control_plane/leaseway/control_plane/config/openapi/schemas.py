@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from leaseway.spec.http_tools import accepts_null
+from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
 
 MAX_SCHEMA: Final = 32 * 1024

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from leaseway.control_plane.config.openapi.schemas import Unsupported
-from leaseway.spec.http_tools import is_base_url
+from leaseway.spec.kinds.http_tools import is_base_url
 
 _MAX_SERVERS: Final = 100
 """Servers of one list that are read."""

@@ -9,7 +9,7 @@ import yaml
 
 from leaseway.control_plane.config.openapi.names import leave_room
 from leaseway.control_plane.config.openapi.operations import Imported
-from leaseway.spec.http_tools import HttpParameter, HttpTool
+from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, text_of
-from leaseway.spec.http_tools import Body, HttpParameter, Style
+from leaseway.spec.kinds.http_tools import Body, HttpParameter, Style
 from leaseway.wire.errors import Fault, Reason
 
 Values = list[tuple[HttpParameter, Any]]

@@ -19,7 +19,7 @@ from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
-from leaseway.spec.http_tools import IDEMPOTENT
+from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.spec.http_tools import IDEMPOTENT, READ_METHODS, HttpParameter, HttpTool
+from leaseway.spec.kinds.http_tools import IDEMPOTENT, READ_METHODS, HttpParameter, HttpTool
 
 _BYTES: Final = "Base64, or the reference of an artifact (artifacts/mcp/...)."
 

@@ -45,8 +45,8 @@ from leaseway.data_plane.kinds.http_api.results import (
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolver import ReadValues, Vault
-from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.kinds.http_api import HttpApiPart
+from leaseway.spec.kinds.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.model import ServerSpec
 from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError

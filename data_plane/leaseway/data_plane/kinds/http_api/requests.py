@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from leaseway.data_plane.kinds.http_api.bodies import Values, encode_body, unsendable
 from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, path_text
-from leaseway.spec.http_tools import HttpParameter, HttpTool, accepts_null
+from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool, accepts_null
 
 MAX_TARGET: Final = 64 * 1024
 """Maximum characters of a request's URL."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from leaseway.spec.http_tools import HttpParameter
+from leaseway.spec.kinds.http_tools import HttpParameter
 
 Quote = Callable[[str], str]
 

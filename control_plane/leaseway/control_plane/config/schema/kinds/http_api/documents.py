@@ -20,7 +20,7 @@ from leaseway.control_plane.config.schema.issues import IssueReason, Where, quot
 from leaseway.control_plane.config.schema.tables import Key, keyed, record
 from leaseway.control_plane.config.schema.values import BadValue, list_of, plain_text, reader
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position, Tree
-from leaseway.spec.http_tools import MAX_TOOLS, is_base_url
+from leaseway.spec.kinds.http_tools import MAX_TOOLS, is_base_url
 
 _MAX_PATTERNS: Final = 1_000
 _MAX_WARNINGS: Final = 20

@@ -17,7 +17,7 @@ from leaseway.control_plane.config.schema.kinds.http_api.security import (
 from leaseway.control_plane.config.schema.kinds.http_api.tools import http_tools
 from leaseway.control_plane.config.schema.values import Reader
 from leaseway.control_plane.config.tree.yaml_tree import TableEntry
-from leaseway.spec.http_tools import HttpTool, sets_any, without_parameters
+from leaseway.spec.kinds.http_tools import HttpTool, sets_any, without_parameters
 from leaseway.spec.model import Transform
 
 

@@ -35,7 +35,7 @@ from leaseway.control_plane.config.schema.values import (
     text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, Table, TableEntry, Tree, plain_value
-from leaseway.spec.http_tools import (
+from leaseway.spec.kinds.http_tools import (
     BODIES,
     MAX_PARAMETERS,
     MAX_RETRIES,
