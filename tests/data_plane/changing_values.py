@@ -10,7 +10,7 @@ from typing import Any
 from tests.conftest import BOUND
 
 from leaseway.data_plane.instances.reference_watcher import WatchTiming
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 Bench = Any
 ON_DEMAND = WatchTiming(poll=3600.0, debounce=0.005)

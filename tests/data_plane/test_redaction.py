@@ -27,7 +27,8 @@ from leaseway.data_plane.mcp.session import start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.sync.convert import REDACTED_FIELDS, UNREDACTED_MESSAGES, redact_message
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import hide, redact

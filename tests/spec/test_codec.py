@@ -14,9 +14,10 @@ from leaseway.spec.canonical import canonical_bytes, digest
 from leaseway.spec.codec import SpecNotUnderstood, decode_spec, encode_spec
 from leaseway.spec.kinds.container import ContainerPart
 from leaseway.spec.kinds.table import TRANSPORTS, part_type, server_spec
-from leaseway.spec.model import Naming, ServerSpec, Value, VariantKey
+from leaseway.spec.model import Naming, ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
+from leaseway.spec.references import Value
 
 KEY = VariantKey("files", "acme")
 SPEC = server_spec(KEY, "stdio", command="serve", env={"B": Value("env", "b")}, call_timeout=5.0)

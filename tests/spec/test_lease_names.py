@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.lease_names import LeaseNames, depth_of_names, marks, names_in, shared_part
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 
 texts = st.text(max_size=80) | st.sampled_from(["..", ".", "a/b", "A", "a", "\0", "con", "é"])
 

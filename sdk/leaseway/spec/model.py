@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import ClassVar, Final, Literal, TypeVar
 
+from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
 from leaseway.spec.keys import (
     DAY,
@@ -32,6 +33,7 @@ from leaseway.spec.keys import (
 from leaseway.spec.lease_names import SESSION, TENANT, names_in
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
+from leaseway.spec.references import Value
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import SESSION_RULES
 from leaseway.wire.timing.backoff import Backoff
@@ -62,179 +64,6 @@ class VariantKey:
             whose += f", user {self.user}"
         return f"{self.server_id} ({whose})" if whose else self.server_id
 
-
-@dataclass(frozen=True)
-class Value:
-    """A configured string, or a reference that the worker resolves when it starts an instance.
-
-    Attributes:
-        kind: `literal` (may contain `${NAME}` and `${NAME:-default}`), `env`, `secret` or `file`.
-        text: The literal, the variable's or secret's name, or the file's path.
-    """
-
-    kind: Literal["literal", "env", "secret", "file"]
-    text: str
-
-
-AuthGrant = Literal["client_credentials", "authorization_code", "token_exchange", "id_jag"]
-
-Subject = Literal["service", "tenant", "user", "caller"]
-
-SUBJECTS: Final[Mapping[AuthGrant, Subject]] = {
-    "client_credentials": "service",
-    "authorization_code": "tenant",
-    "token_exchange": "caller",
-    "id_jag": "caller",
-}
-"""Whose tokens each grant obtains; `for` may say it of a login."""
-
-SUBJECT_TOKEN_TYPES: Final = ("access_token", "id_token", "jwt")
-"""Types of a caller's own token (RFC 8693, section 3)."""
-
-ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519")
-"""Signatures of a client's assertion; the first is the default of RSA keys."""
-
-NO_RESOURCE: Final = "none"
-"""The value of `resource` for authorization servers that know no resource indicators."""
-
-CLIENT_ID: Final = "client_id"
-CLIENT_SECRET: Final = "client_secret"  # noqa: S105 - the name of a key
-PRIVATE_KEY: Final = "private_key"
-ACTOR_TOKEN: Final = "actor_token"  # noqa: S105 - the name of a key
-LISTING_TOKEN: Final = "listing_token"  # noqa: S105 - the name of a key
-PROVIDER_ID: Final = "identity_provider_client_id"
-PROVIDER_SECRET: Final = "identity_provider_client_secret"  # noqa: S105 - the name of a key
-PROVIDER_KEY: Final = "identity_provider_private_key"
-
-
-LOGIN: Final = "authorization_code"
-EXCHANGE: Final = "token_exchange"
-ID_JAG: Final = "id_jag"
-"""Grants with keys of their own, beside `client_credentials`."""
-
-
-def _resolved(name: str, about: str, **more: Any) -> Key:
-    """Return a key of `Auth.values`."""
-    return Key(OwnReader(), about, name, path=name, replaces="names", **more)
-
-
-@dataclass(frozen=True)
-class Auth:
-    """How a worker obtains the OAuth tokens that it sends to a server.
-
-    Its keys say what each field means; an empty field was not given.
-
-    Attributes:
-        grant: How tokens are obtained; empty for no OAuth at all.
-        subject: Whose tokens these are: the service's own, each tenant's, each user's, or those
-            that callers bring tokens of their own for.
-        values: What workers resolve, by the name of its key.
-
-    See design.md#tokens-for-remote-servers.
-    """
-
-    grant: AuthGrant | Literal[""] = ""
-    subject: Subject = setting(
-        "service",
-        Key(
-            Choice(("tenant", "user")),
-            "Whose login a call uses.",
-            "for",
-            required=True,
-            only=(LOGIN,),
-        ),
-    )
-    values: Mapping[str, Value] = setting(
-        {},
-        _resolved(
-            CLIENT_ID, "The client's id.", required_by=("client_credentials", EXCHANGE, ID_JAG)
-        ),
-        _resolved(CLIENT_SECRET, "The client's secret."),
-        _resolved(PRIVATE_KEY, "Instead of a secret, a key that signs assertions: PEM or JWK."),
-        _resolved(
-            LISTING_TOKEN,
-            "The token for listing tools, when nobody calls; by default the client's own.",
-            only=(EXCHANGE, ID_JAG),
-        ),
-        _resolved(
-            ACTOR_TOKEN,
-            "The token of whoever acts for the caller (the actor of the new token).",
-            only=(EXCHANGE,),
-        ),
-        _resolved(
-            PROVIDER_ID,
-            "The client at the identity provider.",
-            required_by=(ID_JAG,),
-            only=(ID_JAG,),
-        ),
-        _resolved(PROVIDER_SECRET, "That client's secret.", only=(ID_JAG,)),
-        _resolved(PROVIDER_KEY, "Instead of it, a key that signs assertions.", only=(ID_JAG,)),
-    )
-    scopes: tuple[str, ...] = setting(
-        (), Key(OwnReader(), "The requested scopes; by default those that the server names.")
-    )
-    issuer: str = setting(
-        "", Key(OwnReader(), "The authorization server; by default the server names it.")
-    )
-    resource: str = setting(
-        "", Key(OwnReader(), "The resource indicator; by default the server's; none sends none.")
-    )
-    algorithm: str = setting(
-        "", Key(Choice(ALGORITHMS), "The signature of assertions; by default the key's usual one.")
-    )
-    key_id: str = setting("", Key(Text(256, empty=False), "The `kid` of assertions."))
-    client_metadata_url: str = setting(
-        "",
-        Key(
-            OwnReader(),
-            "The https address of the client's metadata document, which is its id.",
-            only=(LOGIN,),
-        ),
-    )
-    redirect_port: int = setting(
-        0, Key(Whole(1, 65_535), "The loopback port of a login's redirect.", only=(LOGIN,))
-    )
-    subject_token_type: str = setting(
-        "",
-        Key(
-            Choice(SUBJECT_TOKEN_TYPES),
-            "The type of the tokens that callers bring.",
-            only=(EXCHANGE, ID_JAG),
-        ),
-    )
-    audience: str = setting(
-        "",
-        Key(
-            Text(8_192, empty=False),
-            "The logical name of the server at the authorization server.",
-            only=(EXCHANGE,),
-        ),
-    )
-    identity_provider: str = setting(
-        "",
-        Key(
-            OwnReader(),
-            "The issuer of the tokens that callers bring.",
-            required=True,
-            only=(ID_JAG,),
-        ),
-    )
-
-    def __bool__(self) -> bool:
-        return bool(self.grant)
-
-    @property
-    def is_of_people(self) -> bool:
-        """Whether each tenant, user or caller sees what is theirs."""
-        return self.subject != "service"
-
-    @property
-    def logs_in(self) -> bool:
-        """Whether tenants or users log in once, and calls use that."""
-        return self.subject in ("tenant", "user")
-
-
-NO_AUTH: Final = Auth()
 
 RESTART_KEYS: Final = (
     Key(Duration(INSTANT, DAY), "The longest first delay.", "initial"),

@@ -1,4 +1,4 @@
-"""`${NAME}` and `${NAME:-default}` in configured strings (design.md#configuration).
+"""Configured values that workers resolve, and `${NAME}` in them (design.md#configuration).
 
 Pure: workers expand them from a mapping; the control plane only checks them.
 """
@@ -7,8 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A configured string, or a reference that the worker resolves when it starts an instance.
+
+    Attributes:
+        kind: `literal` (may contain `${NAME}` and `${NAME:-default}`), `env`, `secret` or `file`.
+        text: The literal, the variable's or secret's name, or the file's path.
+    """
+
+    kind: Literal["literal", "env", "secret", "file"]
+    text: str
 
 
 class UnresolvedReference(Exception):

@@ -12,7 +12,8 @@ from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.core.catalog.exposure import expose, resolve_clashes
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "examples"
 NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))

@@ -14,7 +14,7 @@ import pytest
 from leaseway.identity.interceptor import _caller
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk.retry_policy import FailedTry, decide
-from leaseway.spec.model import Auth
+from leaseway.spec.auth import Auth
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason

@@ -23,7 +23,8 @@ from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.kinds.http_api import Credential
 from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Fault
 
 TEMPLATE = "Name: {{ .data.name }}{{- range $i, $t := .data.tags }} {{ $i }}={{ $t }}{{- end }}"

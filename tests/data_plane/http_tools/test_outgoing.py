@@ -20,7 +20,8 @@ from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 
 
 class Listener:

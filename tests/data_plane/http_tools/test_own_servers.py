@@ -9,7 +9,7 @@ from tests.servers import rest_api
 
 from leaseway.spec.kinds.http_api import Credential
 from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 CREDENTIALS: dict[str, Any] = {
     "headers": {"X-Key": Value("literal", "header-secret")},

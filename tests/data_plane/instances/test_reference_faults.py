@@ -24,7 +24,8 @@ from tests.data_plane.conftest import worker_bench
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.spec.codec import encode_spec, key_to_proto
-from leaseway.spec.model import InstancePolicy, Value
+from leaseway.spec.model import InstancePolicy
+from leaseway.spec.references import Value
 from leaseway.v1 import sync_pb2
 from leaseway.vault.file import set_secret
 from leaseway.vault.key import VaultPlace

@@ -18,7 +18,7 @@ from tests.data_plane.changing_values import (
 from tests.data_plane.conftest import worker_bench
 
 from leaseway.spec.codec import encode_spec, key_to_proto
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
 

@@ -10,7 +10,8 @@ from tests.data_plane.doubles.servers import ECHO, MemoryInstance
 
 from leaseway.spec.codec import key_to_proto
 from leaseway.spec.lease_names import LeaseNames
-from leaseway.spec.model import InstancePolicy, Value, VariantKey
+from leaseway.spec.model import InstancePolicy, VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 

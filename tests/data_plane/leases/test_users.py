@@ -14,7 +14,7 @@ from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
-from leaseway.spec.model import Auth
+from leaseway.spec.auth import Auth
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.errors import Reason

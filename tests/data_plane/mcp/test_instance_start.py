@@ -14,7 +14,8 @@ from tests.data_plane.mcp.conftest import Bench, until
 from tests.specs import changed
 
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Fault, Reason
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

@@ -21,7 +21,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY
 from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.mcp.protocol.messages.client_meta import CLIENT_INFO
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 from leaseway.wire.messages.mcp import Introduction
 
 SERVERS = Path(__file__).parents[2] / "servers"

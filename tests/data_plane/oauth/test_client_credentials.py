@@ -24,9 +24,11 @@ from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
+from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Auth, ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Fault, Reason
 
 __all__ = ["bench"]

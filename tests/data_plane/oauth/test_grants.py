@@ -21,9 +21,11 @@ from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name, 
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
+from leaseway.spec.auth import Auth, AuthGrant, Subject
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Auth, AuthGrant, ServerSpec, Subject, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import Login, LoginKey, LoginStore
 from leaseway.wire.errors import Fault, Reason

@@ -14,7 +14,7 @@ from leaseway.data_plane.oauth.login import BegunLogin
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered
 from leaseway.data_plane.oauth.obtaining import Wanted
 from leaseway.data_plane.oauth.requests import Client
-from leaseway.spec.model import Auth
+from leaseway.spec.auth import Auth
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.errors import Fault
 

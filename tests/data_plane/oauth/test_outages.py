@@ -26,9 +26,11 @@ from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT
+from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Auth, Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 

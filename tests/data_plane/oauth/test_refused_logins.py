@@ -16,8 +16,9 @@ from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
+from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Auth, VariantKey
+from leaseway.spec.model import VariantKey
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.channels.fetching import in_thread

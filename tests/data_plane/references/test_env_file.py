@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.references.resolver import BadEnvFile, parse_env_file
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Fault
 
 

@@ -10,7 +10,8 @@ from tests.specs import part
 from leaseway.data_plane.kinds.python.modules import module_files, read_code
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 
 
 def spec_of(module: str = "shop.prices", **env: Value) -> ServerSpec:

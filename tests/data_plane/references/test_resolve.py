@@ -22,7 +22,8 @@ from leaseway.data_plane.kinds.values import read_references, resolve
 from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.kinds.builtin import Builtin
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from leaseway.spec.keys import Choice, Flag, Key, OwnReader, Text, setting
-from leaseway.spec.model import Part, Value
+from leaseway.spec.model import Part
+from leaseway.spec.references import Value
 
 
 @dataclass(frozen=True)

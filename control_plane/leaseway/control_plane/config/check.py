@@ -16,8 +16,8 @@ from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
 from leaseway.spec.keys import Need
 from leaseway.spec.lease_names import NAMES
-from leaseway.spec.model import ServerSpec, Value
-from leaseway.spec.references import UnresolvedReference, expand, references
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.references import UnresolvedReference, Value, expand, references
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, find_vault
 

@@ -14,9 +14,11 @@ from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import Key
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.auth import CLIENT_SECRET, PRIVATE_KEY
 from leaseway.spec.kinds.http_api import Credential, HttpApiPart
 from leaseway.spec.kinds.python import walk_config
-from leaseway.spec.model import CLIENT_SECRET, PRIVATE_KEY, ServerSpec, Value
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.references import Value
 
 _CREDENTIAL: Final = "token"
 _SECRETS: Final = frozenset({_CREDENTIAL, "password", CLIENT_SECRET, PRIVATE_KEY})

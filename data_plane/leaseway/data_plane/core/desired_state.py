@@ -12,7 +12,8 @@ from pathlib import Path
 
 from leaseway.data_plane.core.tools.policy import ToolPolicies
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
-from leaseway.spec.model import ServerSpec, Subject, VariantKey
+from leaseway.spec.auth import Subject
+from leaseway.spec.model import ServerSpec, VariantKey
 
 
 @dataclass(frozen=True, eq=False)

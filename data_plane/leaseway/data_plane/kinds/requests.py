@@ -17,8 +17,9 @@ from leaseway.data_plane.core.proxies import (
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.resolver import Resolver
+from leaseway.spec.auth import CLIENT_ID
 from leaseway.spec.kinds.shared import RequestPart
-from leaseway.spec.model import CLIENT_ID, Value
+from leaseway.spec.references import Value
 from leaseway.wire.secrets.secret_names import looks_secret
 
 

@@ -22,7 +22,7 @@ from leaseway.data_plane.oauth.requests import (
     request_token,
 )
 from leaseway.data_plane.oauth.web import Web
-from leaseway.spec.model import (
+from leaseway.spec.auth import (
     ACTOR_TOKEN,
     LISTING_TOKEN,
     PROVIDER_ID,

@@ -15,7 +15,7 @@ import msgspec
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.web import Web, is_web_address, place_of, retry_delay_of
-from leaseway.spec.model import NO_RESOURCE, Auth
+from leaseway.spec.auth import NO_RESOURCE, Auth
 
 _MAX_ITEMS: Final = 200
 _MAX_TEXT: Final = 4_096

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from leaseway.data_plane.oauth.metadata import Challenge, Discovered, discover
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, request_token
 from leaseway.data_plane.oauth.web import Web
-from leaseway.spec.model import NO_RESOURCE, Auth
+from leaseway.spec.auth import NO_RESOURCE, Auth
 from leaseway.vault.logins import LoginKey
 
 RENEWED_EARLY: Final = 60.0

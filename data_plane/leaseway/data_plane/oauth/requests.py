@@ -17,7 +17,7 @@ import msgspec
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.web import Web, place_of, retry_delay_of
-from leaseway.spec.model import CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
+from leaseway.spec.auth import CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
 from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import Response

@@ -28,7 +28,7 @@ from leaseway.data_plane.oauth.obtaining import (
 )
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
-from leaseway.spec.model import LISTING_TOKEN
+from leaseway.spec.auth import LISTING_TOKEN
 from leaseway.vault.key import VaultError
 from leaseway.vault.logins import Login, LoginKey, LoginStore
 

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.spec.lease_names import NAMES
-from leaseway.spec.model import ServerSpec, Value
-from leaseway.spec.references import UnresolvedReference, expand, references
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.references import UnresolvedReference, Value, expand, references
 from leaseway.vault.key import VaultError
 from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret
 

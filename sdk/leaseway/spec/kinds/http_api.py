@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Literal
 from leaseway.spec.keys import Flag, Key, OwnReader, Whole, setting
 from leaseway.spec.kinds.http_tools import MAX_RETRIES, HttpTool
 from leaseway.spec.kinds.shared import HTTP_SCHEMES, RequestPart
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
 CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (

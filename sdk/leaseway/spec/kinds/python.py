@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from leaseway.spec.keys import Key, OwnReader, setting
 from leaseway.spec.kinds.shared import ChildPart
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from leaseway.spec.kinds.shared import (
     keyed,
     literals,
 )
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.keys import Choice, Key, Need, OwnReader, setting
 from leaseway.spec.kinds.confinement import NO_LIMITS, NO_SANDBOX, Limits, Sandbox
 from leaseway.spec.lease_names import shared_part
-from leaseway.spec.model import INHERIT_ENV, NO_AUTH, Auth, InheritEnv, Part, Value
+from leaseway.spec.model import INHERIT_ENV, InheritEnv, Part
+from leaseway.spec.references import Value
 
 PROTOCOLS: Final = (
     "auto",

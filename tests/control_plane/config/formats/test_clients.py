@@ -9,7 +9,8 @@ from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 
 CORPUS = Path(__file__).resolve().parents[3] / "corpus"
 

@@ -6,8 +6,9 @@ from tests.specs import part
 
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, Value, VariantKey
+from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
 from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.references import Value
 from leaseway.wire.timing.backoff import Backoff
 
 EXAMPLE = """\

@@ -7,9 +7,10 @@ from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Permissions
+from leaseway.spec.references import Value
 
 LAYERS = Path(__file__).resolve().parents[3] / "corpus" / "layers"
 HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'

@@ -8,7 +8,8 @@ from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.kinds.table import hidden_spec
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 
 SYSTEM = """\
 version: 1

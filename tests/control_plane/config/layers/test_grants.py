@@ -6,7 +6,8 @@ from tests.specs import part
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 
 ACME = VariantKey("on", "acme")
 

@@ -6,8 +6,10 @@ import pytest
 from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
 from tests.specs import part
 
+from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.codec import decode_spec, encode_spec
-from leaseway.spec.model import NO_AUTH, Auth, ServerSpec, Value
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.references import Value
 
 MINIMAL = "auth: {client_credentials: {client_id: me, client_secret: {secret: WORD}}}"
 

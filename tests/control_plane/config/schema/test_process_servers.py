@@ -13,7 +13,8 @@ from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.kinds.builtin import Builtin
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 
 WRITES = "transport: builtin, roots: [/a], commands: [git status]"
 PYTHON = "transport: python, module: tools.weather, class: Weather"

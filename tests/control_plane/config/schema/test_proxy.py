@@ -7,7 +7,8 @@ from tests.control_plane.config.parsing import only_issue, parse_server, spec_of
 from tests.specs import part
 
 from leaseway.spec.codec import decode_spec, encode_spec
-from leaseway.spec.model import ServerSpec, Value
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.references import Value
 
 LITERAL, SECRET = "literal", "secret"
 

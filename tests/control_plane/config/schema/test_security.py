@@ -18,7 +18,8 @@ from leaseway.control_plane.config.openapi.writing import native_server
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.codec import decode_spec, encode_spec
 from leaseway.spec.kinds.http_api import Credential
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 
 SCHEMES: dict[str, Any] = {
     "bearerAuth": {"type": "http", "scheme": "bearer"},

@@ -13,7 +13,8 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Fault, Reason
 
 KINDS = [(), ("--sse",), ("--legacy",), ("--legacy", "--sse")]

@@ -27,7 +27,7 @@ from yarl import URL
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.outgoing import Cookies
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 CLEAN = {name: text for name, text in os.environ.items() if not name.lower().endswith("_proxy")}
 RawServer = Any  # of tests/servers/stream_raw.py, which has no types

@@ -21,7 +21,8 @@ from leaseway.data_plane.kinds.process.cgroups import CONTROLLERS, Cgroups, find
 from leaseway.data_plane.kinds.process.limits import KernelLimits, plan_limits
 from leaseway.spec.kinds.confinement import Limits
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.bounds import MIB
 
 pytestmark = pytest.mark.usefixtures("leak_guard")

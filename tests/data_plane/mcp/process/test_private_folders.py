@@ -17,7 +17,7 @@ from leaseway.data_plane.kinds.process.reaper_main import remove_tree
 from leaseway.spec.kinds.confinement import Sandbox
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.lease_names import LeaseNames
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 Bench = Any

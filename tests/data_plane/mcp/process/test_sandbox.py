@@ -28,8 +28,9 @@ from leaseway.data_plane.kinds.process.sandbox.mounts import (
 )
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import Permissions, ServerPolicy
+from leaseway.spec.references import Value
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

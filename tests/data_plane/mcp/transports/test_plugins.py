@@ -11,7 +11,8 @@ import pytest
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.transport import ServerView
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.references import Value
 from leaseway.wire.errors import Reason
 
 Bench = Any

@@ -20,7 +20,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.data_plane.mcp.protocol.messages.pending import RawRequest
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 

@@ -31,8 +31,7 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
-from leaseway.spec.keys import keys_of
-from leaseway.spec.model import (
+from leaseway.spec.auth import (
     ACTOR_TOKEN,
     CLIENT_ID,
     CLIENT_SECRET,
@@ -46,8 +45,9 @@ from leaseway.spec.model import (
     Auth,
     AuthGrant,
     Subject,
-    Value,
 )
+from leaseway.spec.keys import keys_of
+from leaseway.spec.references import Value
 
 MAX_SCOPES: Final = 100
 _MAX_SCOPE: Final = 256

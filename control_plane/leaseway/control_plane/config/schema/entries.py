@@ -22,12 +22,7 @@ from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
 from leaseway.spec.kinds.table import OF_PACKAGES, server_spec
 from leaseway.spec.kinds.transports import is_known, known_transports
-from leaseway.spec.model import (
-    InstancePolicy,
-    ServerSpec,
-    Transform,
-    VariantKey,
-)
+from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name

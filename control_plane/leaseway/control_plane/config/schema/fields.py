@@ -31,7 +31,7 @@ from leaseway.control_plane.config.schema.values import (
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.kinds.table import part_type
 from leaseway.spec.lease_names import PRIVATE, depth_of_names
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 
 MAX_ARGUMENTS: Final = 1_000

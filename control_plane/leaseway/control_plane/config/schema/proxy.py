@@ -23,7 +23,7 @@ from leaseway.control_plane.config.schema.tables import record_of
 from leaseway.control_plane.config.schema.values import BadValue, reader, worker_text
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.kinds.shared import PROXY
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 NONE: Final = "none"
 _PARTS: Final = frozenset(key.name for key in PROXY)

@@ -10,7 +10,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.python.modules import read_code
 from leaseway.data_plane.references.resolver import Resolver
 from leaseway.spec.kinds.python import PythonPart, walk_config
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 from leaseway.wire.secrets.secret_names import looks_secret
 
 _MAX_CONFIG: Final = 120 << 10

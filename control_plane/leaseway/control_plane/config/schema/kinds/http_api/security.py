@@ -33,7 +33,7 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
 from leaseway.spec.kinds.http_api import CREDENTIAL_KINDS, Credential, CredentialKind
-from leaseway.spec.model import Value
+from leaseway.spec.references import Value
 
 MAX_CREDENTIALS: Final = 20
 """Credentials of one server."""
