@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -57,6 +56,7 @@ from leaseway.front.http.request_checks import (
     speaks_modern,
 )
 from leaseway.front.http.resumption import ResumableStreams
+from leaseway.front.http.scopes import Scopes
 from leaseway.front.http.streams import (
     RESOURCE_METADATA,
     HttpReply,
@@ -79,7 +79,6 @@ from leaseway.front.messages import (
     unknown_client,
 )
 from leaseway.front.methods import Methods
-from leaseway.sdk import LeasewayError
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
@@ -90,9 +89,6 @@ _REQUEST_ID: Final = web.RequestKey("request_id", bytes)
 """The id of the request in the body, for errors that end it before it is handled."""
 _LAST_EVENT: Final = "Last-Event-ID"
 _SESSION: Final = "Mcp-Session-Id"
-_SCOPE_TTL: Final = 10.0
-"""Seconds for which a server's existence is cached."""
-_MAX_CACHED: Final = 10_000
 
 _log = logging.getLogger("leaseway.front")
 
@@ -123,7 +119,7 @@ class HttpFront:
         self._uses_cookies = COOKIE in rules
         self._told_cookies = EndedSessions()
         self._draining = (drain or Drain()).started
-        self._scopes: dict[str, float] = {}
+        self._scopes = Scopes(methods)
         self._param_headers = ParamHeaders(methods)
         self._streams = NotificationStreams()
         self._resumable = ResumableStreams()
@@ -208,7 +204,7 @@ class HttpFront:
             scope = ""
         elif path.startswith("/mcp/") and "/" not in path[5:]:
             scope = path[5:]
-            await self._check_scope(scope)
+            await self._scopes.check(scope)
         else:
             raise HttpError(
                 404,
@@ -344,7 +340,7 @@ class HttpFront:
                 return None
             if self._draining.is_set():
                 return None
-            if self._closed or (scope and self._scopes.get(scope, 0.0) <= time.monotonic()):
+            if self._closed or (scope and not self._scopes.is_known(scope)):
                 return None
             if not matches(body, message):
                 return None
@@ -571,19 +567,6 @@ class HttpFront:
         if live is None:
             raise HttpError(404, missing)
         return live
-
-    async def _check_scope(self, scope: str) -> None:
-        """Raise `HttpError` if the server in the URL does not exist."""
-        now = time.monotonic()
-        if self._scopes.get(scope, 0.0) > now:
-            return
-        try:
-            await self._methods.client.list_tools([scope])
-        except LeasewayError as error:
-            raise HttpError(404, error.message) from None
-        if len(self._scopes) > _MAX_CACHED:
-            self._scopes.clear()
-        self._scopes[scope] = now + _SCOPE_TTL
 
 
 def _continues_request(message: Message | JsonRpcError) -> bool:
