@@ -71,6 +71,12 @@ def _fault(name: str, part: Any, others: Sequence[type[Part]]) -> str | None:
     clash = next((field.name for field in fields(part) if field.name in _COMMON), None)
     if clash is not None:
         return f"has a field {clash!r}, which every server has"
+    try:
+        schemes = part.schemes(name)
+    except Exception as error:  # noqa: BLE001 - a kind of a package raises what it likes
+        return f"cannot say the schemes of its addresses: schemes() raised {type(error).__name__}"
+    if not (isinstance(schemes, tuple) and all(isinstance(scheme, str) for scheme in schemes)):
+        return "has schemes() that return no tuple of texts"
     known = {key.name: key for other in others for key in keys_of(other)}
     common = {key.name for settings in (Controls, ServerSpec) for key in keys_of(settings)}
     for key in keys_of(part):

@@ -121,7 +121,7 @@ def _faults(spec: ServerSpec) -> list[str]:
     faults = [str(fault) for fault in part.faults()]
     for _ in (spec.launch_hash, spec.values, spec.lease_names, spec.named_folders):
         pass
-    for _ in (tuple(part.texts), tuple(part.needs)):
+    for _ in (tuple(part.texts), tuple(part.needs), tuple(part.enabled_tools)):
         pass
     return faults
 

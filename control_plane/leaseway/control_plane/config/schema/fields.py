@@ -311,7 +311,7 @@ def _url_fault(url: str, schemes: tuple[str, ...]) -> str | None:
         if url.startswith("${"):
             return None  # the worker fills in scheme and host
         found = f"not with {quoted(parts.scheme)}" if parts.scheme else "but has no scheme"
-        return f"must begin with {schemes[0]}:// or {schemes[1]}://, {found}."
+        return f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}, {found}."
     return None if host else f"names no host; write, for example, {example}."
 
 
