@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from leaseway.front.handshake import SERVER_META
 from leaseway.front.results import adapt_result, rpc_error
+from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT
@@ -89,5 +90,23 @@ def test_an_undeclared_capability_is_named_as_clients_declare_it(
     capability: str, required: dict[str, Any]
 ) -> None:
     facts = {"method": ELICIT} | ({"capability": capability} if capability else {})
-    error = rpc_error(error_from_fault(Fault(Reason.INPUT_REQUIRED, "It asks.", metadata=facts)))
+    fault = Fault(Reason.INPUT_REQUIRED, "It asks.", metadata=facts)
+    error = rpc_error(error_from_fault(fault), modern=True)
     assert (error.code, error.data["requiredCapabilities"]) == (-32021, required)
+    older = rpc_error(error_from_fault(fault), modern=False)
+    assert (older.code, older.data) == (-32000, error.data)
+
+
+@pytest.mark.parametrize(
+    ("code", "older"), [(-32020, -32600), (-32021, -32000), (-32022, -32602), (-32042, -32042)]
+)
+def test_codes_of_a_newer_server_are_said_in_those_of_an_older_client(
+    code: int, older: int
+) -> None:
+    facts = {"code": str(code), "message": "No.", "data": '{"supported":[]}'}
+    error = error_from_fault(Fault(Reason.SERVER_ERROR, "No.", metadata=facts))
+    assert isinstance(error, ServerError)
+    assert error.code == code
+    for modern, expected in ((True, code), (False, older)):
+        said = rpc_error(error, modern=modern)
+        assert (said.code, said.message, said.data) == (expected, "No.", {"supported": []})

@@ -202,7 +202,7 @@ class Methods:
             await self.declaring.check(request)
             return await handler(self, request)
         except LeasewayError as error:
-            raise rpc_error(error) from None
+            raise rpc_error(error, modern=request.modern) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
         listing = await self.catalog.listing("tools", scope)

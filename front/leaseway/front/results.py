@@ -11,9 +11,12 @@ from typing import Any, Final
 
 import msgspec
 from mcp_types.jsonrpc import (
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
+    UNSUPPORTED_PROTOCOL_VERSION,
 )
 
 from leaseway.front.handshake import CACHE_HINTS, SERVER_META
@@ -44,6 +47,13 @@ RESOURCE_NOT_FOUND: Final = -32002
 -32602."""
 _UNAVAILABLE: Final = -32000
 """JSON-RPC leaves -32000 to -32019 to implementations; `data.reason` tells them apart."""
+_OLDER_CODES: Final = {
+    HEADER_MISMATCH: INVALID_REQUEST,
+    MISSING_REQUIRED_CLIENT_CAPABILITY: _UNAVAILABLE,
+    UNSUPPORTED_PROTOCOL_VERSION: INVALID_PARAMS,
+}
+"""Codes that came with 2026-07-28, and what a client of an older era gets for each. Unsupported
+versions were invalid params (2025-11-25, lifecycle); the others had no code of their own."""
 _says_missing: Final = re.compile(r"\b(not found|unknown resource|no such)\b", re.IGNORECASE).search
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 _MAX_SCOPES: Final = 2_048
@@ -108,13 +118,23 @@ def _is_duration(value: msgspec.Raw) -> bool:
     return bytes(value).isdigit()
 
 
-def rpc_error(error: LeasewayError, uri: str = "") -> JsonRpcError:
-    """Return the JSON-RPC error for an SDK error; a server's own error stays unchanged.
+def rpc_error(error: LeasewayError, uri: str = "", *, modern: bool) -> JsonRpcError:
+    """Return the JSON-RPC error for an SDK error, by a code that the client's era has.
+
+    A server's own error keeps its message and data.
 
     Args:
         error: The SDK's error.
         uri: The URI of the requested resource, for the error's data; empty for other requests.
+        modern: Whether the client speaks 2026-07-28 or newer.
     """
+    converted = _converted(error, uri)
+    if not modern:
+        converted.code = _OLDER_CODES.get(converted.code, converted.code)
+    return converted
+
+
+def _converted(error: LeasewayError, uri: str) -> JsonRpcError:
     data: dict[str, Any]
     if isinstance(error, ServerError) and error.code is not None:
         return JsonRpcError(error.code, error.metadata.get("message", error.message), error.data)
@@ -165,7 +185,7 @@ def resource_error(error: LeasewayError, uri: str, *, modern: bool, at_server: s
         modern: Whether the client speaks 2026-07-28 or newer.
         at_server: The URI by which its server knows it.
     """
-    converted = rpc_error(error, uri)
+    converted = rpc_error(error, uri, modern=modern)
     is_missing = _is_missing_resource(error, converted, at_server)
     if isinstance(converted.data, dict) and converted.data.get("uri") == at_server:
         converted.data = {**converted.data, "uri": uri}
