@@ -47,9 +47,9 @@ class Names:
             if isinstance(node, _FUNCTIONS):
                 is_property = any("property" in ast.unparse(d) for d in node.decorator_list)
                 (self.values if is_property else self.functions).add(node.name)
-                self.values |= {each.arg for each in _arguments(node)}
+                self.values |= {argument.arg for argument in _arguments(node)}
             elif isinstance(node, ast.ClassDef):
-                methods = {each.name for each in node.body if isinstance(each, _FUNCTIONS)}
+                methods = {member.name for member in node.body if isinstance(member, _FUNCTIONS)}
                 if "__init__" in methods:
                     self.parts.add(node.name)
             elif isinstance(node, ast.AnnAssign):
@@ -115,10 +115,10 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 def _pairs(targets: list[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
     for target in targets:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            for each, of in zip(target.elts, value.elts, strict=False):
-                yield from _pairs([each], of)
+            for part, of in zip(target.elts, value.elts, strict=False):
+                yield from _pairs([part], of)
         elif isinstance(target, ast.Tuple):
-            yield from ((each, value) for each in target.elts)
+            yield from ((part, value) for part in target.elts)
         else:
             yield target, value
 

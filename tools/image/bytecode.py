@@ -37,7 +37,7 @@ def main(environment: str) -> None:
             with contextlib.suppress(Exception, SystemExit):  # not a module, or an optional package
                 importlib.import_module(name)
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    for file in sorted(each for each in files if each and each.endswith(".py")):
+    for file in sorted(path for path in files if path and path.endswith(".py")):
         py_compile.compile(file, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     for main_file in (site / "leaseway").rglob("__main__.py"):
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

@@ -61,7 +61,7 @@ def _fields(schema: Mapping[str, Any]) -> Schema:
     extra = schema.get("additionalProperties")
     if isinstance(extra, Mapping):
         return {"additionalProperties": structural(extra)}
-    properties = {name: structural(each) for name, each in schema.get("properties", {}).items()}
+    properties = {name: structural(part) for name, part in schema.get("properties", {}).items()}
     if not properties:
         return dict(_ANYTHING)
     required = {"required": schema["required"]} if schema.get("required") else {}
@@ -80,8 +80,8 @@ def _choice(schema: Mapping[str, Any], options: Iterable[Mapping[str, Any]]) -> 
         kind == "object" and "properties" in option
         for kind, option in zip(kinds, options, strict=True)
     ):
-        merged = {name: each for option in options for name, each in option["properties"].items()}
-        fields = {name: structural(each) for name, each in merged.items()}
+        merged = {name: part for option in options for name, part in option["properties"].items()}
+        fields = {name: structural(part) for name, part in merged.items()}
         return about | {
             "type": "object",
             "properties": fields,
@@ -98,7 +98,7 @@ def _text_rules(options: Iterable[Mapping[str, Any]]) -> Schema:
 
 def _server_schema() -> Schema:
     server = native_schema()["$defs"]["server"]
-    fields = {name: structural(each) for name, each in server["properties"].items()}
+    fields = {name: structural(part) for name, part in server["properties"].items()}
     del fields["transport"]["enum"]  # workers may have registered others
     fields["transport"] |= {"minLength": 1, "maxLength": 64}
     for key in SERVER_KEYS.values():
@@ -150,8 +150,8 @@ def _cel_name(name: str) -> str:
 def _tenant_schema() -> Schema:
     server = native_schema()["$defs"]["server"]
     fields = {
-        name: structural(each)
-        for name, each in server["properties"].items()
+        name: structural(part)
+        for name, part in server["properties"].items()
         if SERVER_KEYS[name].declared.domain != "never_set"
     }
     return {

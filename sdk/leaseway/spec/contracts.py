@@ -191,8 +191,11 @@ def _properties(part: Any, names: Mapping[str, str], depth: int) -> Any:
     if not isinstance(part, dict):
         return part
     return {
-        name: [_canonical(each, names, depth), isinstance(each, dict) and "default" in each]
-        for name, each in part.items()
+        name: [
+            _canonical(member, names, depth),
+            isinstance(member, dict) and "default" in member,
+        ]
+        for name, member in part.items()
     }
 
 
@@ -209,7 +212,7 @@ def _set(part: Any, names: Mapping[str, str], depth: int) -> Any:
 def _sets(part: Any, names: Mapping[str, str], depth: int) -> Any:
     if not isinstance(part, dict):
         return part
-    return {name: _set(each, names, depth) for name, each in part.items()}
+    return {name: _set(member, names, depth) for name, member in part.items()}
 
 
 def _reference(part: Any, names: Mapping[str, str], depth: int) -> Any:
@@ -248,7 +251,7 @@ def _ordered(value: Any, depth: int, key: str = "") -> Any:
     if depth > _MAX_DEPTH:
         raise RecursionError
     if isinstance(value, dict):
-        return {name: _ordered(each, depth + 1, name) for name, each in value.items()}
+        return {name: _ordered(member, depth + 1, name) for name, member in value.items()}
     if isinstance(value, list):
         items = [_ordered(item, depth + 1) for item in value]
         return sorted(items, key=_text) if key in (*_SETS, *CHOICES) else items

@@ -220,7 +220,7 @@ class _Connections(dict["_Connection", Holder]):
         payer = who_gives_way(Counter(self.values()), newcomer)
         if payer is None:
             return False
-        oldest = [each for each, holder in self.items() if holder == payer.holder][:_OLDEST]
+        oldest = [opened for opened, holder in self.items() if holder == payer.holder][:_OLDEST]
         victim = next((connection for connection in oldest if connection.is_idle), None)
         if victim is None and payer.at_once:
             victim = oldest[0]

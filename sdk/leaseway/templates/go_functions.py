@@ -140,7 +140,7 @@ def _size(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return 5 + sum(len(key) + 2 + _size(each) for key, each in value.items())
+        return 5 + sum(len(key) + 2 + _size(member) for key, member in value.items())
     if isinstance(value, list):
         return 2 + sum(1 + _size(item) for item in value)
     return 20

@@ -142,7 +142,9 @@ def _capabilities(declared: object) -> dict[str, Any]:
         known["roots"] = {"listChanged": True} if roots.get("listChanged") is True else {}
     extensions = declared.get("extensions")
     if isinstance(extensions, dict):
-        settings = {name: each for name, each in extensions.items() if isinstance(each, dict)}
+        settings = {
+            name: setting for name, setting in extensions.items() if isinstance(setting, dict)
+        }
         if 0 < len(settings) <= MAX_EXTENSIONS:
             known["extensions"] = settings
     return known

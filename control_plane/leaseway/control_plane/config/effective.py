@@ -86,7 +86,7 @@ def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple
         match value:
             case Mapping():
                 yield from (
-                    (f"{key.name}.{name}", _shown(name, each)) for name, each in value.items()
+                    (f"{key.name}.{name}", _shown(name, member)) for name, member in value.items()
                 )
             case _:
                 yield key.name, _shown_of_key(key.name, value)
@@ -109,8 +109,8 @@ def _shown_of_key(name: str, value: Any) -> Any:
     if name == "args":
         before = ["", *value]
         return [
-            MASK if credentials.credential_in_argument(each, last) else each
-            for each, last in zip(value, before, strict=False)
+            MASK if credentials.credential_in_argument(item, last) else item
+            for item, last in zip(value, before, strict=False)
         ]
     if name in ("config", "podTemplate"):
         return walk_config(json.loads(value), _masked)
@@ -129,12 +129,13 @@ def _shown(name: str, value: Any) -> Any:
         case str():
             return MASK if credentials.credential_in_url(value) else value
         case Mapping():
-            return {key: _shown(str(key), each) for key, each in value.items()}
+            return {key: _shown(str(key), member) for key, member in value.items()}
         case tuple() | list():
-            return [_shown(name, each) for each in value]
+            return [_shown(name, item) for item in value]
         case _ if is_dataclass(value):
             return {
-                each.name: _shown(each.name, getattr(value, each.name)) for each in fields(value)
+                member.name: _shown(member.name, getattr(value, member.name))
+                for member in fields(value)
             }
         case _:
             return value

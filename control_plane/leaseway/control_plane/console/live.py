@@ -53,7 +53,7 @@ class ResponseCache:
         now = self._clock()
         until, response = self._cached.get(key, (now, None))
         if response is None or until <= now:
-            for old in [each for each, (end, _) in self._cached.items() if end <= now]:
+            for old in [page for page, (end, _) in self._cached.items() if end <= now]:
                 del self._cached[old]
             while len(self._cached) >= _MAX_CACHED:
                 del self._cached[next(iter(self._cached))]
@@ -99,7 +99,7 @@ class Live:
             payer = who_gives_way(Counter(self._pages.values()), holder)
             if payer is None or not payer.at_once:
                 raise TooManyPages
-            oldest = next(each for each, by in self._pages.items() if by == payer.holder)
+            oldest = next(page for page, by in self._pages.items() if by == payer.holder)
             self._close(oldest)
         queue: Queue = asyncio.Queue(_MAX_QUEUED)
         queue.put_nowait(self._state())

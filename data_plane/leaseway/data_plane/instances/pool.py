@@ -215,7 +215,7 @@ class Pool:
                 generation.end_all(f"the login to server {generation.key} has ended")
 
     def _unused_login(self) -> VariantKey:
-        unused = (key for key, each in self._of_logins.items() if not each.instances)
+        unused = (key for key, generation in self._of_logins.items() if not generation.instances)
         return next(unused, next(iter(self._of_logins)))
 
     def _forget_login(self, key: VariantKey) -> None:

@@ -47,7 +47,7 @@ def _load(name: str) -> ModuleType | str:
     except Exception as error:  # noqa: BLE001 - a foreign module raises what it likes
         cause = f"{type(error).__name__}: {error}"[:_MAX_SAID].rstrip(".")
         return f"cannot be used on this worker: its module {name} raised {cause}"
-    lacks = [each for each in ("values_of", "open_instance") if not hasattr(module, each)]
+    lacks = [wanted for wanted in ("values_of", "open_instance") if not hasattr(module, wanted)]
     if lacks:
         return f"cannot be used on this worker: its module {name} lacks {lacks[0]}"
     return module

@@ -190,8 +190,10 @@ class _Extension:
             parts[keyword] = self._admit(schema[keyword], depth + 1)
         for keyword in schema.keys() & _DEPENDENT:
             parts[keyword] = {
-                name: each if isinstance(each, list) else self._admit(each, depth + 1)
-                for name, each in schema[keyword].items()
+                name: dependent
+                if isinstance(dependent, list)
+                else self._admit(dependent, depth + 1)
+                for name, dependent in schema[keyword].items()
             }
         return parts
 

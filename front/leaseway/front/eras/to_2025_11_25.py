@@ -108,16 +108,16 @@ def _moved(value: Any, *, is_map: bool = False) -> Any:
     if not isinstance(value, dict):
         return value
     if is_map:
-        return {name: _moved(each) for name, each in value.items()}
+        return {name: _moved(member) for name, member in value.items()}
     if _is_base(value):
         return value
     moved: dict[str, Any] = {}
-    for keyword, each in value.items():
-        if keyword in ("$ref", "$dynamicRef") and isinstance(each, str):
-            is_pointer = each == "#" or each.startswith("#/")
-            moved[keyword] = _RESULT + each[1:] if is_pointer else each
+    for keyword, part in value.items():
+        if keyword in ("$ref", "$dynamicRef") and isinstance(part, str):
+            is_pointer = part == "#" or part.startswith("#/")
+            moved[keyword] = _RESULT + part[1:] if is_pointer else part
         elif keyword in DATA:
-            moved[keyword] = each
+            moved[keyword] = part
         else:
-            moved[keyword] = _moved(each, is_map=keyword in MAPS)
+            moved[keyword] = _moved(part, is_map=keyword in MAPS)
     return moved

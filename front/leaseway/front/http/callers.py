@@ -130,7 +130,7 @@ class Callers:
         payer = who_gives_way(+counts, holder) if holder is not None else None
         if payer is None:
             return False
-        fronts = [each for key, each in self._fronts.items() if self._holders[key] == payer.holder]
+        fronts = [held for key, held in self._fronts.items() if self._holders[key] == payer.holder]
         return any(front.forget_session() for front in fronts)
 
     def end_streams(self) -> None:

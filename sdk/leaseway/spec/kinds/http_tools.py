@@ -306,21 +306,22 @@ def _path_faults(tool: HttpTool) -> Iterator[ToolFault]:
                 f"has the placeholder {{{name[:64]}}} in its endpoint, and no parameter "
                 f"{name[:64]!r} with position: path",
             )
-    for number, each in enumerate(tool.parameters):
-        if each.position == "path" and each.sent_as not in wanted:
+    for number, declared in enumerate(tool.parameters):
+        if declared.position == "path" and declared.sent_as not in wanted:
             text = (
-                f"has the path parameter {each.sent_as[:64]!r}, and its endpoint no placeholder "
-                f"{{{each.sent_as[:64]}}}"
+                f"has the path parameter {declared.sent_as[:64]!r}, and its endpoint no "
+                f"placeholder {{{declared.sent_as[:64]}}}"
             )
             yield ToolFault("parameters", text, number)
 
 
 def _name_faults(tool: HttpTool) -> Iterator[ToolFault]:
     seen: set[str] = set()
-    for number, each in enumerate(tool.parameters):
-        if each.name in seen:
-            yield ToolFault("parameters", f"has two parameters called {each.name[:64]!r}", number)
-        seen.add(each.name)
+    for number, declared in enumerate(tool.parameters):
+        name = declared.name
+        if name in seen:
+            yield ToolFault("parameters", f"has two parameters called {name[:64]!r}", number)
+        seen.add(name)
     sent = Counter(
         (
             parameter.position,

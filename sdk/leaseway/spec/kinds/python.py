@@ -75,6 +75,6 @@ def walk_config(node: Any, convert: Callable[[str, Value], Any], path: str = "")
                 key: walk_config(value, convert, f"{path}.{key}") for key, value in node.items()
             }
         case list():
-            return [walk_config(each, convert, f"{path}[{i}]") for i, each in enumerate(node)]
+            return [walk_config(item, convert, f"{path}[{i}]") for i, item in enumerate(node)]
         case _:
             return node

@@ -54,9 +54,9 @@ def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | 
     tenant, most = tenants.most_common(1)[0]
     is_heavier = tenant != own and most > tenants[own] + 1
     of_tenant = {
-        each: count
-        for each, count in counts.items()
-        if _group(each) == (tenant if is_heavier else own)
+        other: count
+        for other, count in counts.items()
+        if _group(other) == (tenant if is_heavier else own)
     }
     if not of_tenant:
         return None

@@ -160,7 +160,11 @@ def _with_parameters(
     if given is not None and not isinstance(given.value, Table):
         return list(native)
     own = given.members if given is not None else ()
-    kept = [each for name, each in variables.items() if name not in {entry.name for entry in own}]
+    kept = [
+        variable
+        for name, variable in variables.items()
+        if name not in {entry.name for entry in own}
+    ]
     if not kept:
         return list(native)
     head = parameters[0]

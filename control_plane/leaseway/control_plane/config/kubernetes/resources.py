@@ -105,7 +105,7 @@ class _Bounded:
         if self._remaining < 0 or depth > _MAX_DEPTH:
             return None
         if isinstance(found, Mapping):
-            return {str(name): self.value(each, depth + 1) for name, each in found.items()}
+            return {str(name): self.value(member, depth + 1) for name, member in found.items()}
         if isinstance(found, list):
             return [self.value(item, depth + 1) for item in found]
         if isinstance(found, float) and not math.isfinite(found):

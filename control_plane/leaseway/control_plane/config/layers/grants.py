@@ -40,7 +40,9 @@ def with_grants(spec: ServerSpec, tenants: Tenants | None) -> ServerSpec:
         for tenant, config in tenants.items()
         if (grant := _grant(server_id, config)) is not None
     }
-    limits = {name: each.limits for name, each in tenants.items() if each.limits is not None}
+    limits = {
+        name: settings.limits for name, settings in tenants.items() if settings.limits is not None
+    }
     return replace(spec, policy=replace(spec.policy, grants=grants, limits=limits))
 
 
@@ -48,7 +50,7 @@ def _grant(server_id: str, config: TenantConfig) -> Grant | None:
     tools = _tools(server_id, config)
     if tools is None:
         return None
-    agents = {name: _tools(server_id, each) for name, each in config.agents.items()}
+    agents = {name: _tools(server_id, agent) for name, agent in config.agents.items()}
     granted = (config.servers or {}).get(server_id)
     return Grant(tools, agents, granted.permissions if granted is not None else EVERYTHING)
 

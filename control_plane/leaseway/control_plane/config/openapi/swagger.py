@@ -153,9 +153,9 @@ def _form(fields: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any
     schema = {
         "type": "object",
         "properties": dict(_described(members)),
-        "required": [name for name, each in members.items() if each.get("required") is True],
+        "required": [name for name, member in members.items() if member.get("required") is True],
     }
-    encoding = {name: style for name, each in members.items() if (style := _style(each))}
+    encoding = {name: style for name, member in members.items() if (style := _style(member))}
     return {
         "required": bool(schema["required"]),
         "content": {kind: {"schema": schema, "encoding": encoding}},
@@ -163,9 +163,9 @@ def _form(fields: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any
 
 
 def _described(members: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for name, each in members.items():
-        description = each.get("description")
-        yield name, _schema(each) | ({"description": description} if description else {})
+    for name, member in members.items():
+        description = member.get("description")
+        yield name, _schema(member) | ({"description": description} if description else {})
 
 
 def _list(value: Any) -> list[Any]:

@@ -64,7 +64,7 @@ class _JsonBuilder:
                 case Items():
                     items = enumerate(node.items)
                     return [
-                        self.value(each, where.item(i, each.at), depth + 1) for i, each in items
+                        self.value(item, where.item(i, item.at), depth + 1) for i, item in items
                     ]
                 case Leaf():
                     return self._leaf(node, where)

@@ -242,7 +242,9 @@ def build_snapshot(
         skipped: list[frozenset[tuple[str, str]]] = []
         for kind in (TOOLS, PROMPTS):
             names = {key.server_id: good.names(kind) for key, good in seen.items()}
-            clashes = resolve_clashes({each: some for each, some in names.items() if some}, kind)
+            clashes = resolve_clashes(
+                {server_id: some for server_id, some in names.items() if some}, kind
+            )
             problems.extend(clashes.problems)
             skipped.append(clashes.skipped)
         for key, good in seen.items():

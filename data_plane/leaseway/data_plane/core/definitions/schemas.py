@@ -73,10 +73,10 @@ def _read_keywords(schema: dict[str, Any], path: str, changes: Changes) -> None:
     if "properties" in schema:
         properties = schema["properties"]
         if isinstance(properties, dict):
-            for name, each in properties.items():
-                if not isinstance(each, dict):
+            for name, defined in properties.items():
+                if not isinstance(defined, dict):
                     changes.add(f"a property of {path} is no object")
-                    properties[name] = {"not": {}} if each is False else {}
+                    properties[name] = {"not": {}} if defined is False else {}
         else:
             changes.dropped(f"{path}.properties", schema.pop("properties"))
     if "required" in schema:

@@ -192,7 +192,7 @@ def _is_small(arguments: dict[str, Any]) -> bool:
 def _copied(value: Any) -> Any:
     """Return a copy of a JSON value."""
     if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
+        return {key: _copied(member) for key, member in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 

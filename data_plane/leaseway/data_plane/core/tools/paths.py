@@ -396,6 +396,6 @@ def _names_of_paths(schema: object) -> Iterator[str]:
                 yield name
             for key, member in value.items():
                 if key in PROPERTIES and isinstance(member, dict):
-                    remaining.extend((each, inner) for inner, each in member.items())
+                    remaining.extend((part, inner) for inner, part in member.items())
                 else:
                     remaining.append((member, name))

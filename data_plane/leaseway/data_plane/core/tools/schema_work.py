@@ -319,9 +319,9 @@ def _raise(levels: list[float], more: list[float]) -> None:
 def _own_units(schema: Mapping[str, Any]) -> float:
     """Return the units of a schema's own keywords for one value."""
     units = 1.0 + len(schema)
-    for key, each in (("required", 8), ("properties", 1), ("patternProperties", 4)):
+    for key, weight in (("required", 8), ("properties", 1), ("patternProperties", 4)):
         if isinstance(value := schema.get(key), list | dict):
-            units += each * len(value)
+            units += weight * len(value)
     for key in ("enum", "const", "dependentRequired", "dependencies"):
         if key in schema:
             units += 4 * _size(schema[key])

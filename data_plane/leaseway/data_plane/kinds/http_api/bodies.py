@@ -46,7 +46,7 @@ def encode_body(body: Body, values: Values) -> tuple[bytes, str]:
             return text_of(value).encode("utf-8", "replace"), kind
     if parameter.is_body:
         return msgspec.json.encode(value), _JSON
-    return msgspec.json.encode({each.sent_as: item for each, item in values}), _JSON
+    return msgspec.json.encode({field.sent_as: item for field, item in values}), _JSON
 
 
 def unsendable(name: str, problem: str) -> Fault:

@@ -82,12 +82,18 @@ class _Values:
             self._values.append((parameter, value))
 
     def _at(self, position: str) -> Iterable[tuple[HttpParameter, Any]]:
-        return ((each, value) for each, value in self._values if each.position == position)
+        return (
+            (parameter, value)
+            for parameter, value in self._values
+            if parameter.position == position
+        )
 
     def target(self) -> str:
         """Return path and query."""
         path, _, fixed = self._tool.endpoint.partition("?")
-        segments = {each.sent_as: _segment(each, value) for each, value in self._at("path")}
+        segments = {
+            parameter.sent_as: _segment(parameter, value) for parameter, value in self._at("path")
+        }
         parts: list[str] = []
         for part in path.split("{"):
             name, closed, rest = part.partition("}")

@@ -73,7 +73,7 @@ def plan_limits(
         )
     if limits.open_files is not None:
         steps.append(f"nofile={limits.open_files}")  # last: the other steps open files
-    warnings = tuple((reason, f"{'; '.join(each)}. {_ADVICE}") for reason, each in texts.items())
+    warnings = tuple((reason, f"{'; '.join(lacks)}. {_ADVICE}") for reason, lacks in texts.items())
     return LimitPlan(tuple(steps), warnings)
 
 

@@ -137,7 +137,9 @@ def url_elicitations(data: msgspec.Raw, answers: Answers) -> bytes | None:
         return None
     if not elicitations or ELICIT not in answers:
         return None
-    requests = {str(n): {"method": ELICIT, "params": each} for n, each in enumerate(elicitations)}
+    requests = {
+        str(n): {"method": ELICIT, "params": params} for n, params in enumerate(elicitations)
+    }
     return msgspec.json.encode({"inputRequests": requests})
 
 
@@ -294,7 +296,7 @@ class InputRounds:
         if self._roots is not None:
             known = {key for key, request in requests.items() if request.method == ROOTS}
             self._answers = dict.fromkeys(known, self._roots)
-            requests = {key: each for key, each in requests.items() if key not in known}
+            requests = {key: asked for key, asked in requests.items() if key not in known}
             if not requests:
                 self._resume()
                 return
@@ -341,7 +343,9 @@ class InputRounds:
         self.waiting = False
         parts: list[bytes] = []
         if answers and self._declined is None:
-            members = b",".join(b"%b:%b" % (_encode(key), each) for key, each in answers.items())
+            members = b",".join(
+                b"%b:%b" % (_encode(key), answer) for key, answer in answers.items()
+            )
             parts.append(b',"inputResponses":{%b}' % members)
         if self._state is not None:
             parts.append(b',"requestState":%b' % _encode(self._state))

@@ -137,7 +137,7 @@ def resolve_credentials(
             place.error(at, error.reason, str(error))
             continue
         other = next(
-            (key for key, each in resolved.items() if _target(each) == _target(credential)), None
+            (key for key, known in resolved.items() if _target(known) == _target(credential)), None
         )
         if other is not None:
             message = (
