@@ -14,18 +14,12 @@ import pytest
 from aiohttp import web
 from joserfc import jwt
 from joserfc.jwk import ECKey, OKPKey, RSAKey
-from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, bench, until
 from tests.data_plane.oauth.guarded import Guarded
+from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
 
-from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
-from leaseway.data_plane.core.ports import InstancePort
-from leaseway.data_plane.kinds.http_api.instance import HttpInstance
-from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.tokens import Tokens
-from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.auth import Auth
-from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.references import Value
@@ -34,7 +28,6 @@ from leaseway.wire.errors import Fault, Reason
 __all__ = ["bench"]
 SECRET = "planted-secret-7Tq2xW"
 ENVIRONMENT = {"WORD": SECRET}
-PATHS = {"streamable_http": "mcp", "sse": "sse", "websocket": "ws", "http_api": "api"}
 
 
 @pytest.fixture
@@ -57,11 +50,7 @@ def auth(**more: Any) -> Auth:
 def spec_of(guarded: Guarded, transport: str = "streamable_http", **more: Any) -> ServerSpec:
     base = guarded.base.replace("http", "ws") if transport == "websocket" else guarded.base
     is_api = transport == "http_api"
-    own = (
-        {"http_tools": (HttpTool("whoami", "GET", "/whoami"),)}
-        if is_api
-        else {"protocol": "legacy"}
-    )
+    own = {"http_tools": (WHOAMI,)} if is_api else {"protocol": "legacy"}
     given: dict[str, Any] = {"auth": auth(), "truely_stateless": True} | own | more
     url = f"{base}/{PATHS[transport]}"
     return server_spec(VariantKey("remote"), transport, url=url, **given)
@@ -81,36 +70,11 @@ class Clock:
         return self.now
 
 
-async def started(bench: Bench, spec: ServerSpec, tokens: Tokens | None = None) -> InstancePort:
-    if spec.transport != "http_api":
-        return await bench.start(spec, ENVIRONMENT)
-    instance = HttpInstance(
-        spec,
-        bench.http,
-        ENVIRONMENT,
-        NO_VAULT,
-        bench,
-        instance_id="api",
-        read_values=read_references,
-        tokens=tokens,
-    )
-    await instance.start()
-    return instance
-
-
-async def call(instance: InstancePort) -> Outcome:
-    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    head = instance.prepare("whoami")
-    instance.call(ToolRequest("whoami", head, b"{}"), done.set_result)
-    async with asyncio.timeout(BOUND):
-        return await done
-
-
 @pytest.mark.parametrize("transport", PATHS)
 async def test_a_server_gets_a_token_from_the_authorization_server_that_it_names(
     bench: Bench, guarded: Guarded, transport: str
 ) -> None:
-    instance = await started(bench, spec_of(guarded, transport))
+    instance = await started(bench, spec_of(guarded, transport), ENVIRONMENT)
     outcome = await call(instance)
     assert outcome.fault is None
     assert not outcome.is_error
@@ -162,7 +126,7 @@ async def test_a_key_that_cannot_sign_is_a_typed_error(bench: Bench, guarded: Gu
 
 
 async def test_concurrent_calls_make_one_token_request(bench: Bench, guarded: Guarded) -> None:
-    instance = await started(bench, spec_of(guarded, "http_api"))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     outcomes = await asyncio.gather(*(call(instance) for _ in range(500)))
     assert [each.fault for each in outcomes if each.fault] == []
     assert guarded.called == 500
@@ -174,7 +138,7 @@ async def test_a_configured_issuer_is_asked_before_the_first_request(
     bench: Bench, guarded: Guarded
 ) -> None:
     more = auth(issuer=guarded.base, scopes=("a", "b"), resource="none")
-    await started(bench, spec_of(guarded, auth=more))
+    await started(bench, spec_of(guarded, auth=more), ENVIRONMENT)
     assert guarded.refused == 0
     assert guarded.asked == ["/.well-known/oauth-authorization-server"]
     assert guarded.granted == [{"grant_type": "client_credentials", "scope": "a b"}]
@@ -184,7 +148,7 @@ async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
     bench: Bench, guarded: Guarded
 ) -> None:
     clock = Clock()
-    instance = await started(bench, spec_of(guarded, "http_api"), Tokens(now=clock))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT, Tokens(now=clock))
     await call(instance)
     guarded.accepted.clear()
     clock.now += 60
@@ -198,7 +162,7 @@ async def test_a_token_that_expires_soon_is_renewed_while_calls_use_it(
     bench: Bench, guarded: Guarded
 ) -> None:
     clock = Clock()
-    instance = await started(bench, spec_of(guarded, "http_api"), Tokens(now=clock))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT, Tokens(now=clock))
     await call(instance)
     clock.now += 3_600 - 60
     assert (await call(instance)).fault is None  # with the old token
@@ -213,7 +177,7 @@ async def test_a_failed_renewal_is_repeated_and_fails_no_call_until_the_token_ex
     bench: Bench, guarded: Guarded
 ) -> None:
     clock = Clock()
-    instance = await started(bench, spec_of(guarded, "http_api"), Tokens(now=clock))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT, Tokens(now=clock))
     await call(instance)
     guarded.answer = answering(503, b"")
     for tries in range(2, 5):
@@ -231,7 +195,7 @@ async def test_a_failed_renewal_is_repeated_and_fails_no_call_until_the_token_ex
 async def test_more_scopes_are_requested_when_a_call_needs_them(
     bench: Bench, guarded: Guarded
 ) -> None:
-    instance = await started(bench, spec_of(guarded, auth=auth(scopes=("tools",))))
+    instance = await started(bench, spec_of(guarded, auth=auth(scopes=("tools",))), ENVIRONMENT)
     guarded.needed = "write"
     outcome = await call(instance)
     assert outcome.fault is None
@@ -288,7 +252,7 @@ async def test_calls_during_an_outage_cause_no_further_requests(
     bench: Bench, guarded: Guarded
 ) -> None:
     guarded.answer = answering(429, b"", {"Retry-After": "7"})
-    instance = await started(bench, spec_of(guarded, "http_api"))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     outcomes = await asyncio.gather(*(call(instance) for _ in range(100)))
     outcomes += [await call(instance) for _ in range(20)]
     faults = [each.fault for each in outcomes]
@@ -302,7 +266,7 @@ async def test_calls_during_an_outage_cause_no_further_requests(
 async def test_a_server_that_refuses_new_tokens_causes_no_further_requests(
     bench: Bench, guarded: Guarded
 ) -> None:
-    instance = await started(bench, spec_of(guarded, "http_api"))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     await call(instance)
     guarded.accepted.clear()
     faults = [(await call(instance)).fault for _ in range(5)]
@@ -321,7 +285,7 @@ async def test_a_slow_authorization_server_delays_only_its_own_server(
         return guarded.grant(form)
 
     guarded.answer = slow
-    instance = await started(bench, spec_of(guarded, "http_api"))
+    instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     waiting = asyncio.ensure_future(call(instance))
     await until(lambda: guarded.granted)
     loop = asyncio.get_running_loop()
@@ -344,12 +308,12 @@ async def test_no_secret_and_no_token_is_in_what_a_worker_says(
         return web.json_response({"error": "invalid_client", "error_description": said}, status=401)
 
     guarded.status = 500  # an API that repeats its caller's token in an error
-    api = await started(bench, spec_of(guarded, "http_api"))
+    api = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     outcome = await call(api)
     assert outcome.is_error
     assert b"planted" not in outcome.payload
     await api.close()
-    listing = await started(bench, spec_of(guarded))
+    listing = await started(bench, spec_of(guarded), ENVIRONMENT)
     assert b"[hidden]" in listing.tools["whoami"]
     assert b"planted" not in listing.tools["whoami"]
     guarded.answer = echo

@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, bench
 from tests.data_plane.oauth.issuer import EXCHANGE, TYPE, Issuer
+from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
 
-from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
-from leaseway.data_plane.kinds.http_api.instance import HttpInstance
-from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name, user_of_subject
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
-from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.auth import Auth, AuthGrant, Subject
-from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.references import Value
@@ -34,7 +29,6 @@ __all__ = ["bench"]
 SECRET = "planted-secret-9Xc41p"
 MINE = "planted-caller-token-Vr71Zk"
 ENVIRONMENT = {"WORD": SECRET}
-PATHS = {"streamable_http": "mcp", "sse": "sse", "websocket": "ws", "http_api": "api"}
 BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 GRANTS: Mapping[tuple[AuthGrant, Subject], VariantKey] = {
     ("client_credentials", "service"): VariantKey("remote"),
@@ -73,36 +67,10 @@ def url_of(issuer: Issuer, transport: str) -> str:
 
 def spec_of(issuer: Issuer, transport: str, key: VariantKey, auth: Auth) -> ServerSpec:
     own: dict[str, Any] = (
-        {"http_tools": (HttpTool("whoami", "GET", "/whoami"),)}
-        if transport == "http_api"
-        else {"protocol": "legacy"}
+        {"http_tools": (WHOAMI,)} if transport == "http_api" else {"protocol": "legacy"}
     )
     url = url_of(issuer, transport)
     return server_spec(key, transport, url=url, auth=auth, truely_stateless=True, **own)
-
-
-async def started(bench: Bench, spec: ServerSpec, tokens: Tokens) -> InstancePort:
-    if spec.transport != "http_api":
-        return await bench.start(spec, ENVIRONMENT, tokens=tokens)
-    instance = HttpInstance(
-        spec,
-        bench.http,
-        ENVIRONMENT,
-        NO_VAULT,
-        bench,
-        instance_id="api",
-        read_values=read_references,
-        tokens=tokens,
-    )
-    await instance.start()
-    return instance
-
-
-async def call(instance: InstancePort) -> Outcome:
-    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    instance.call(ToolRequest("whoami", instance.prepare("whoami"), b"{}"), done.set_result)
-    async with asyncio.timeout(BOUND):
-        return await done
 
 
 @pytest.fixture
@@ -132,7 +100,7 @@ async def test_every_grant_gets_tokens_over_every_transport(
     if subject == "caller":
         callers.give(key, MINE)
     tokens = Tokens(SealedTokens(store), callers=callers)
-    instance = await started(bench, spec, tokens)
+    instance = await started(bench, spec, ENVIRONMENT, tokens)
     for _ in range(5):
         outcome = await call(instance)
         assert outcome.fault is None, outcome.fault
@@ -148,7 +116,7 @@ async def api_of(
 ) -> InstancePort:
     key = GRANTS[grant, "caller"]
     spec = spec_of(issuer, "http_api", key, auth_of(issuer, grant, "caller"))
-    return await started(bench, spec, Tokens(SealedTokens(None), callers=callers))
+    return await started(bench, spec, ENVIRONMENT, Tokens(SealedTokens(None), callers=callers))
 
 
 async def test_an_exchange_names_the_token_the_server_and_the_actor(
@@ -161,7 +129,7 @@ async def test_an_exchange_names_the_token_the_server_and_the_actor(
     values = {**plain.values, "actor_token": Value("literal", "planted-actor")}
     auth = Auth("token_exchange", "caller", values, subject_token_type="jwt", audience="tracker")
     spec = spec_of(issuer, "http_api", key, auth)
-    instance = await started(bench, spec, Tokens(SealedTokens(None), callers=callers))
+    instance = await started(bench, spec, ENVIRONMENT, Tokens(SealedTokens(None), callers=callers))
     assert (await call(instance)).fault is None
     assert issuer.granted == [
         {
@@ -274,7 +242,7 @@ async def test_scopes_that_the_callers_token_does_not_give_are_named(
         GRANTS["token_exchange", "caller"],
         auth_of(issuer, "token_exchange", "caller"),
     )
-    instance = await started(bench, spec, Tokens(SealedTokens(None), callers=callers))
+    instance = await started(bench, spec, ENVIRONMENT, Tokens(SealedTokens(None), callers=callers))
     assert (await call(instance)).fault is None
     issuer.needed, issuer.grants_scopes = "more", False
     for _ in range(5):
@@ -293,7 +261,7 @@ async def test_concurrent_calls_that_need_more_scopes_wait_for_one_request(
 ) -> None:
     key = GRANTS["client_credentials", "service"]
     spec = spec_of(issuer, "streamable_http", key, auth_of(issuer, "client_credentials", "service"))
-    instance = await started(bench, spec, Tokens(SealedTokens(None)))
+    instance = await started(bench, spec, ENVIRONMENT, Tokens(SealedTokens(None)))
     issuer.needed = "more"
     outcomes = await asyncio.gather(*(call(instance) for _ in range(50)))
     assert not [each.fault for each in outcomes if each.fault]

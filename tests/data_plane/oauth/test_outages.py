@@ -16,18 +16,14 @@ from joserfc.jwk import RSAKey
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, bench, until
 from tests.data_plane.oauth.authority import SECRET, Gate, Provider, Resource, provider
+from tests.data_plane.oauth.whoami import WHOAMI, call, started
 
-from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.http_api.instance import HttpInstance
-from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
-from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.auth import Auth
-from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
@@ -77,36 +73,18 @@ def clock() -> Clock:
 
 async def instance_of(
     bench: Bench, resource: Resource, clock: Clock | None = None, values: Any = VALUES
-) -> HttpInstance:
+) -> InstancePort:
     """Return an instance of an API, whose tokens are those of the authorization server."""
     spec = server_spec(
         VariantKey("remote"),
         "http_api",
         url=f"{resource.base}/api",
-        http_tools=(HttpTool("whoami", "GET", "/whoami"),),
+        http_tools=(WHOAMI,),
         auth=Auth("client_credentials", values=values, resource=f"{resource.base}/mcp"),
         truely_stateless=True,
     )
     tokens = Tokens(now=clock) if clock is not None else Tokens()
-    instance = HttpInstance(
-        spec,
-        bench.http,
-        ENVIRONMENT,
-        NO_VAULT,
-        bench,
-        instance_id="api",
-        read_values=read_references,
-        tokens=tokens,
-    )
-    await instance.start()
-    return instance
-
-
-async def call(instance: InstancePort) -> Outcome:
-    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    instance.call(ToolRequest("whoami", instance.prepare("whoami"), b"{}"), done.set_result)
-    async with asyncio.timeout(BOUND):
-        return await done
+    return await started(bench, spec, ENVIRONMENT, tokens)
 
 
 async def faults_of(instance: InstancePort, calls: int) -> list[Fault | None]:
