@@ -40,6 +40,7 @@ class Lease(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     ACQUIRER_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The lease's permanent id: the worker's incarnation and a counter."""
     server_id: _builtins.str
@@ -60,6 +61,10 @@ class Lease(_message.Message):
     """Its instance."""
     acquirer: _builtins.str
     """The name that the acquiring client gave in its request. Empty means no name."""
+    user: _builtins.str
+    """The tenant's user for whom its server acts. Empty means nobody, or the holder of a token that
+    came with the calls.
+    """
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
         """The time to live from now, as last renewed by the worker."""
@@ -88,10 +93,11 @@ class Lease(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         acquirer: _builtins.str = ...,
         idle: _duration_pb2.Duration | None = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "idle", b"idle", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "id", b"id", "idle", b"idle", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "id", b"id", "idle", b"idle", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "user", b"user", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,13 +13,15 @@ from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of
 
 from leaseway.control_plane.operators.commands import OperatorCommands
-from leaseway.identity.principal import LOOPBACK
+from leaseway.control_plane.services import admin as admin_service
+from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 
 LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s")
+CALLS = frozenset({Role.CALLER})
 
 
 async def hold(running: Running, fake: FakeWorker) -> None:
@@ -259,3 +261,30 @@ async def test_lease_ends_of_older_workers_have_no_details(running: Running) -> 
         await running.until(lambda state: not state.placements.leases)
         answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
         assert not answer.ended
+
+
+@pytest.mark.parametrize(
+    ("who", "seen"),
+    [
+        (Principal("ann's key", CALLS, "default", user="ann"), ["L1", "ann"]),
+        (Principal("a service", CALLS, "default"), ["L1"]),
+        (Principal("a delegate", CALLS | {Role.DELEGATE}, "default"), ["L1", "ann", "bob"]),
+        (Principal("an operator", frozenset({Role.OPERATOR})), ["L1", "ann", "bob"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Principal) else None,
+)
+async def test_a_lease_that_acts_for_a_user_is_listed_for_those_who_speak_for_him(
+    running: Running, monkeypatch: pytest.MonkeyPatch, who: Principal, seen: list[str]
+) -> None:
+    monkeypatch.setattr(admin_service, "caller", lambda: who)
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        of_users = [
+            leases_pb2.Lease(id=user, server_id="mail", tenant="default", session=user, user=user)
+            for user in ("ann", "bob")
+        ]
+        await w1.send(report=sync_pb2.Report(leases_gained=of_users))
+        await running.until(lambda state: len(state.placements.leases) == 3)
+        answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
+        assert [lease.id for lease in answer.leases] == seen

@@ -71,6 +71,7 @@ async def test_another_user_of_the_session_gets_no_call_on_the_lease(
     await bench.serve("mail", auth=FOR_USERS, shared=False)
     anna = catalog_pb2.ClientInfo(protocol_version=1, user="anna")
     lease = await bench.acquire(server_id="mail", client=anna)
+    assert lease.user == "anna"
     named = {"lease_id": lease.id} if names_lease else {}
     caller = bench.caller()
     await caller.call("mail", session="s1", user="anna", **named)

@@ -92,13 +92,24 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListHeldLeases(  # noqa: N802
         self, request: admin_pb2.ListHeldLeasesRequest, context: _Context
     ) -> admin_pb2.ListHeldLeasesResponse:
-        """List one page of recent lease ends, then of reported leases."""
+        """List one page of recent lease ends, then of reported leases.
+
+        A caller sees leases that act for a user only if it speaks for him: a session key says whose
+        conversation it is.
+        """
         await check_client(request.client, context, request.tenant)
         start = await page_of("ListHeldLeases", request, context)
         now, tenant = self._plane.clock().mono, request.tenant
         ends = (end for end in self._plane.lease_ends.recent(now) if tenant in ("", end.tenant))
         leases = self._plane.state.placements.leases
-        held = (lease for lease in leases.values() if tenant in ("", lease.key.tenant))
+        who = caller()
+        sees_all = who.has(SEES_ALL)
+        held = (
+            lease
+            for lease in leases.values()
+            if tenant in ("", lease.key.tenant)
+            and (sees_all or not lease.user or who.speaks_for(lease.user))
+        )
         page, token = pages.ends_and_leases(ends, held, now, start)
         leases_of_page = [item for item in page if isinstance(item, leases_pb2.Lease)]
         if request.idle:

@@ -78,7 +78,6 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
 
 
 def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
-
     return leases_pb2.Lease(
         id=held.id,
         server_id=held.key.server_id,
@@ -90,6 +89,7 @@ def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
         launch_hash=held.launch_hash,
         instance_id=held.instance_id,
         age=duration(max(0.0, now - held.granted_at)),
+        user=held.user,
     )
 
 

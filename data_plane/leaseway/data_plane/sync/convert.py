@@ -24,6 +24,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.data_plane.oauth.caller_tokens import user_of_subject
 from leaseway.spec.codec import (
     SpecNotUnderstood,
     decode_spec,
@@ -188,6 +189,7 @@ class LeaseMessages:
             instance_id=live.instance.id if live is not None else "",
             age=duration(max(0.0, self.clock() - lease.granted_at)),
             acquirer=lease.acquirer,
+            user=user_of_subject(lease.user),
         )
 
 

@@ -74,6 +74,7 @@ class HeldLease:
 
     Attributes:
         granted_at: When it was granted, on the control plane's monotonic clock.
+        user: The tenant's user for whom its server acts, or empty.
     """
 
     id: str
@@ -84,6 +85,7 @@ class HeldLease:
     ttl: float = bounds.LEASE_TTL
     launch_hash: str = ""
     instance_id: str = ""
+    user: str = ""
 
 
 class Eligible(Protocol):
