@@ -16,8 +16,8 @@ import pytest
 from mcp import Client
 from PIL import Image, ImageChops, ImageDraw
 from tests.conftest import BOUND, ServerCommand
+from tests.e2e.mcp_front import front
 from tests.e2e.system import running
-from tests.e2e.test_mcp_front import front
 
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession, ToolResult
 

@@ -21,8 +21,8 @@ from joserfc.jwk import RSAKey
 from tests.conftest import BOUND
 from tests.data_plane.oauth.issuer import EXCHANGE, Issuer
 from tests.e2e.forking import run_leaseway
+from tests.e2e.mcp_front import JSON, front
 from tests.e2e.system import eventually, python_server, running
-from tests.e2e.test_mcp_front import JSON, front
 
 from leaseway.sdk import (
     AsyncClient,

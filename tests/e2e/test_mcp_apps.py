@@ -9,8 +9,8 @@ import pytest
 from mcp import Client
 from mcp_types import TextContent, TextResourceContents
 from tests.conftest import ServerCommand
+from tests.e2e.mcp_front import front
 from tests.e2e.system import running
-from tests.e2e.test_mcp_front import front
 
 EXTENSION = "io.modelcontextprotocol/ui"
 MIME_TYPE = "text/html;profile=mcp-app"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.mcp_front import TRANSPORTS, Place, front, no_leases
 from tests.e2e.system import LEASEWAY, eventually, python_server, running
-from tests.e2e.test_mcp_front import TRANSPORTS, Place, front, no_leases
 
 CLIENTS = Path(__file__).resolve().parents[1] / "clients"
 

@@ -4,160 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
-import signal
-import sys
 import warnings
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import anyio
 import httpx2
 import mcp_types as types
 import pytest
-import yaml
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import listen
-from mcp.shared.message import SessionMessage
-from tests.conftest import BOUND, descendants
-from tests.e2e.forking import fork_leaseway, run_leaseway
-from tests.e2e.system import LEASEWAY, SERVERS, System, eventually, python_server, running
+from tests.conftest import BOUND
+from tests.e2e.forking import fork_leaseway
+from tests.e2e.mcp_front import (
+    COUNTER,
+    ERAS,
+    INITIALIZE,
+    JSON,
+    ROOTS,
+    TRANSPORTS,
+    Place,
+    counters,
+    echo,
+    front,
+    has_leases,
+    stdio,
+    text_of,
+    write_config,
+)
+from tests.e2e.system import eventually, python_server, running
 from tests.servers.pictures import png
 
-from leaseway.sdk import AsyncClient, LeaseInfo
-
-ERAS = ("legacy", "2026-07-28")
-TRANSPORTS = pytest.mark.parametrize("transport", ["http", "stdio"])
-JSON = {"Accept": "application/json, text/event-stream"}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "0"},
-    },
-}
-ROOTS = {"roots": [{"uri": "file:///srv/data"}]}
-COUNTER = {"counter": python_server("counter.py")}
-
-
-class Stdio:
-    """An MCP transport to a fork of `leaseway mcp`: each connection is a new process."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = ("mcp", *arguments)
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Any:
-        return await self._stack.enter_async_context(self._connect())
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    @asynccontextmanager
-    async def _connect(self) -> AsyncIterator[Any]:
-        process = await fork_leaseway(self._arguments, os.environ, None)
-        received, incoming = anyio.create_memory_object_stream[SessionMessage](0)
-        outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
-
-        async def read() -> None:
-            async with received:
-                async for line in process.stdout:
-                    message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    await received.send(SessionMessage(message))
-
-        async def write() -> None:
-            async with sent:
-                async for each in sent:
-                    line = each.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-                    await asyncio.to_thread(process.stdin.write, line.encode())
-
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(read)
-                group.start_soon(write)
-                yield incoming, outgoing
-                group.cancel_scope.cancel()
-        finally:
-            process.stdin.close()
-            async with asyncio.timeout(BOUND):
-                await process.wait()
-
-
-@dataclass(frozen=True)
-class Place:
-    """A system, an SDK client of it, and the URL at which its front serves MCP."""
-
-    system: System
-    sdk: AsyncClient
-    url: str
-
-    def target(self, transport: str) -> Any:
-        """Return what an MCP client connects to over a transport."""
-        return self.url if transport == "http" else stdio(self.system)
-
-
-def echo(*tools: str, **settings: object) -> dict[str, object]:
-    """Return the entry of a shared server with some tools of `echo_raw`."""
-    return python_server(
-        "echo_raw.py", **{"truely-stateless": True}, tools={"whitelist": list(tools)}, **settings
-    )
-
-
-@asynccontextmanager
-async def front(system: System, *options: str) -> AsyncIterator[str]:
-    """Run a front for a system; yield its URL."""
-    part = await system._start(
-        "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0", *options
-    )
-    try:
-        yield f"http://{part.address}/mcp"
-    finally:
-        await part.end()
-        print("\n".join(part.log))
-
-
-def stdio(system: System, *options: str) -> Stdio:
-    """Return the transport of a desktop client."""
-    return Stdio("--address", system.address, *options)
-
-
-def write_config(folder: Path, servers: Mapping[str, object]) -> Path:
-    """Write a configuration; return its path."""
-    config = folder / "mcp.yaml"
-    config.write_text(yaml.safe_dump({"version": 1, "servers": servers}))
-    return config
-
-
-def text_of(result: types.CallToolResult) -> str:
-    """Return the text of a result, without that which says a session."""
-    texts = [item.text for item in result.content if isinstance(item, types.TextContent)]
-    return "".join(text for text in texts if not text.startswith("Session: "))
-
-
-async def counters(sdk: AsyncClient) -> list[LeaseInfo]:
-    """Return the leases of the server that counts; other tests may have left some of others."""
-    return [lease for lease in await sdk.leases() if lease.server_id == "counter"]
-
-
-async def has_leases(sdk: AsyncClient, count: int) -> bool:
-    """Return whether so many leases of the server that counts are held."""
-    return len(await counters(sdk)) == count
-
-
-async def no_leases(sdk: AsyncClient) -> bool:
-    """Return whether no lease is held."""
-    return not await sdk.leases()
+from leaseway.sdk import AsyncClient
 
 
 async def send_roots(context: Any) -> Any:
@@ -303,147 +185,6 @@ async def test_a_legacy_session_id_is_valid_until_the_session_is_deleted(place: 
             assert answer.status == 204
         async with http.post(url, json=ping, headers=session) as answer:
             assert answer.status == 404
-
-
-async def test_a_desktop_client_runs_the_servers_of_a_file(tmp_path: Path) -> None:
-    config = write_config(tmp_path, {**COUNTER, "echo": echo("echo")})
-    command, *arguments = LEASEWAY
-    words = [*arguments, "mcp", "--config", str(config)]
-    before = set(descendants(os.getpid()))
-    async with Client(StdioServerParameters(command=command, args=words), mode="legacy") as client:
-        assert {"echo", "next"} <= {tool.name for tool in (await client.list_tools()).tools}
-        assert text_of(await client.call_tool("echo", {"text": "here"})) == "here"
-        assert text_of(await client.call_tool("next", {})) == "1"
-    await eventually(lambda: not set(descendants(os.getpid())) - before)
-
-
-async def test_a_server_that_hangs_holds_back_no_tools_and_failed_ones_are_named(
-    tmp_path: Path,
-) -> None:
-    gate = tmp_path / "gate"
-    script = (
-        f"until [ -e {gate} ]; do sleep 0.05; done; exec {sys.executable} {SERVERS / 'counter.py'}"
-    )
-    servers = {
-        "echo": echo("echo"),
-        "hanging": {"transport": "stdio", "command": "sh", "args": ["-c", script]},
-        "failing": {"transport": "stdio", "command": "no-such-program"},
-    }
-    config = write_config(tmp_path, servers)
-    command, *arguments = LEASEWAY
-    words = [*arguments, "mcp", "--config", str(config)]
-    changed = asyncio.Event()
-
-    async def on_message(message: Any) -> None:
-        if getattr(message, "method", "") == "notifications/tools/list_changed":
-            changed.set()
-
-    with (tmp_path / "stderr").open("w+") as stderr:
-        parameters = StdioServerParameters(command=command, args=words)
-        target = stdio_client(parameters, errlog=stderr)
-        async with (
-            asyncio.timeout(2 * BOUND),
-            Client(target, mode="legacy", message_handler=on_message) as client,
-        ):
-            assert "hanging" in (client.instructions or "")
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
-            gate.touch()
-            await changed.wait()
-            assert "next" in {tool.name for tool in (await client.list_tools()).tools}
-        stderr.seek(0)
-        assert "Server failing: " in stderr.read()
-
-
-async def test_the_front_of_a_leaseway_is_no_server_of_itself(tmp_path: Path) -> None:
-    async with running(tmp_path, COUNTER) as (system, sdk), front(system) as url:
-        own = {"transport": "streamable_http", "url": url, "transform": [{"prefix": "own_"}]}
-        for protocol in ("legacy", "2026-07-28"):
-            name = f"own-{protocol}"
-            system.write({**COUNTER, name: own | {"protocol": protocol}})
-
-            async def is_refused(name: str = name) -> bool:
-                problems = await sdk.problems()
-                return any(
-                    each.server_id == name and "of this Leaseway itself" in each.message
-                    for each in problems
-                )
-
-            await eventually(is_refused)
-        assert not [tool for tool in await sdk.list_tools() if tool.name.startswith("own_")]
-
-
-async def test_a_file_that_names_its_own_front_does_not_start_it_again(tmp_path: Path) -> None:
-    config, wrapper, said = tmp_path / "mcp.yaml", tmp_path / "wrapper", tmp_path / "said"
-    front = f"{' '.join(LEASEWAY)} mcp --config {config}"
-    wrapper.write_text(f"#!/bin/sh\n{front} 2>{said}.new; mv {said}.new {said}\n")
-    wrapper.chmod(0o755)
-    own = {"transport": "stdio", "command": str(wrapper), "inherit_env": "none"}
-    write_config(tmp_path, {"echo": echo("echo"), "own": own})
-    async with (
-        asyncio.timeout(2 * BOUND),
-        Client(Stdio("--config", str(config)), mode="legacy") as client,
-    ):
-        await eventually(said.exists)
-        assert "would start itself for ever" in said.read_text()
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_stops_the_stdio_front_and_its_servers(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    config = write_config(tmp_path, COUNTER)
-    before = set(descendants(os.getpid()))
-    process = await fork_leaseway(("mcp", "--config", str(config)), os.environ, None)
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "next"}}
-    async with asyncio.timeout(2 * BOUND):
-        for message in (INITIALIZE, call):
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            answer = json.loads(await process.stdout.readline())
-            assert "result" in answer, answer
-        assert len(set(descendants(os.getpid())) - before) > 2, "a server runs below the planes"
-        process.send_signal(number)
-        assert await process.stdout.read() == b""
-        assert await process.wait() == 0
-    await eventually(lambda: not set(descendants(os.getpid())) - before)
-
-
-async def test_a_signal_during_the_start_stops_the_stdio_front_and_its_planes(
-    tmp_path: Path,
-) -> None:
-    config = write_config(tmp_path, COUNTER)
-    before = set(descendants(os.getpid()))
-    process = await fork_leaseway(("mcp", "--config", str(config)), os.environ, None)
-    async with asyncio.timeout(2 * BOUND):
-        await eventually(lambda: len(set(descendants(os.getpid())) - before) > 1)
-        process.terminate()
-        assert await process.stdout.read() == b""
-        assert await process.wait() == 0
-    await eventually(lambda: not set(descendants(os.getpid())) - before)
-
-
-async def test_an_invalid_file_is_reported_to_the_client_until_it_is_fixed(tmp_path: Path) -> None:
-    config = tmp_path / "mcp.yaml"
-    config.write_text("version: 1\nservers:\n  files: {transport: stdio\n")
-    async with Client(Stdio("--config", str(config)), mode="legacy") as client:
-        with pytest.raises(MCPError, match=r"mcp.yaml:4:1: This is not valid YAML") as invalid:
-            await client.list_tools()
-        assert invalid.value.data["reason"] == "BAD_YAML"
-        write_config(tmp_path, COUNTER)
-
-        async def is_listed() -> bool:
-            try:
-                return bool((await client.list_tools()).tools)
-            except MCPError:
-                return False
-
-        await eventually(is_listed)
-
-
-async def test_a_missing_file_is_an_error_of_the_command(tmp_path: Path) -> None:
-    done = await run_leaseway("mcp", "--config", str(tmp_path / "none.yaml"))
-    assert (done.status, done.stdout) == (2, "")
-    assert "none.yaml" in done.stderr
 
 
 async def test_a_modern_request_with_a_session_header_keeps_the_lease(place: Place) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 from mcp import Client
+from tests.e2e.mcp_front import COUNTER, INITIALIZE, JSON, echo, front, no_leases, text_of
 from tests.e2e.system import Part, System, eventually, running
 from tests.e2e.test_cancellation import http_server
-from tests.e2e.test_mcp_front import COUNTER, INITIALIZE, JSON, echo, front, no_leases, text_of
 
 KEY = "a-key-that-all-know"
 BEARER = {**JSON, "Authorization": f"Bearer {KEY}"}
