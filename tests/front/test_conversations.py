@@ -246,6 +246,69 @@ async def test_a_handle_is_passed_as_the_session(fake: FakeLeaseway) -> None:
         assert len(fake.leases) == 1
 
 
+async def test_a_client_with_a_session_continues_where_a_handle_says(
+    fake: FakeLeaseway, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path)
+    owner, neighbour = keys.make("acme"), keys.make("acme")
+    async with front(fake, None, Authenticator(keys=keys.file)) as url, host(url, owner) as client:
+        header = await client.initialize()
+        listed = await client.send("tools/list", {}, header)
+        assert not any("session" in str(tool["inputSchema"]) for tool in listed["tools"])
+        acquired = {"name": "lease_acquire", "arguments": {"serverId": "counter"}}
+        handle = (await client.send("tools/call", acquired, header))["structuredContent"]["handle"]
+        assert (await client.count(header))[1] == 1, "the session of its protocol is another one"
+        lease, number = await client.count(header, session=handle)
+        assert number == 1
+        renewed = await client.initialize()
+        assert await client.count(renewed, session=handle) == (lease, 2)
+        assert (await client.count(header))[1] == 2
+
+        async with host(url, neighbour) as thief:
+            refused = await thief.call(await thief.initialize(), session=handle)
+            assert "Unknown session" in refused["content"][0]["text"]
+        forged = handle[:-1] + ("A" if handle[-1] != "A" else "B")
+        refused = await client.call(header, session=forged)
+        assert "Unknown session" in refused["content"][0]["text"]
+        released = {"name": "lease_release", "arguments": {"handle": handle}}
+        result = await client.send("tools/call", released, renewed)
+        assert result["structuredContent"] == {"released": True}
+        refused = await client.call(header, session=handle)
+        assert "Unknown session" in refused["content"][0]["text"]
+
+
+async def test_what_is_no_handle_is_an_argument_of_the_tool_to_a_client_with_a_session(
+    fake: FakeLeaseway,
+) -> None:
+    notes = fake.server("notes", stateful=True)
+
+    @notes.tool
+    def keep(**named: Any) -> str:
+        """Keep."""
+        return str(named)
+
+    async with front(fake) as url, host(url) as client:
+        header = await client.initialize()
+        for session in ("morning", "", None, 7):
+            params = {"name": "keep", "arguments": {"session": session}}
+            result = await client.send("tools/call", params, header)
+            assert result["content"][0]["text"] == str({"session": session})
+
+
+async def test_sessions_that_no_rule_uses_are_replaced_by_the_argument(fake: FakeLeaseway) -> None:
+    rules = tuple(rule for rule in SESSION_RULES if rule not in ("mcp-session", "principal"))
+    async with front(fake, SessionOptions(rules=rules)) as url, host(url) as model:
+        header = await model.initialize()
+        listed = await model.send("tools/list", {}, header)
+        tools = {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
+        assert "session" in tools["count"]["properties"]
+        assert "lease_release" in tools
+        session = session_of(await model.call(header))
+        for number in (2, 3):
+            assert (await model.count(await model.initialize(), session=session))[1] == number
+        assert len(fake.leases) == 1
+
+
 async def test_every_front_with_the_key_continues_a_session(fake: FakeLeaseway) -> None:
     async with front(fake) as first, front(fake) as second:
         async with host(first) as client:

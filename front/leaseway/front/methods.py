@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,15 +20,12 @@ from msgspec import structs
 
 from leaseway.front.calling import approvals
 from leaseway.front.calling.conversations import (
-    COOKIE,
     Conversations,
     SessionOptions,
     client_name,
 )
 from leaseway.front.calling.handles import (
     ACQUIRE,
-    UNKNOWN_SESSION,
-    OfferedTool,
     SessionOffer,
     acquire,
     handle_tool,
@@ -42,6 +38,7 @@ from leaseway.front.calling.media import (
     artifact_ref,
     read_artifact,
 )
+from leaseway.front.calling.places import Place, Places
 from leaseway.front.calling.requests import (
     Request,
     log_level,
@@ -53,7 +50,6 @@ from leaseway.front.calling.requests import (
 from leaseway.front.calling.session_argument import (
     InvalidSessionArgument,
     announce,
-    take_argument,
 )
 from leaseway.front.calling.suspended_calls import (
     TIMEOUT,
@@ -64,8 +60,6 @@ from leaseway.front.calling.suspended_calls import (
     is_suspended,
     pass_answers_on,
     seal_state,
-    waits_for_request,
-    wrong_state,
 )
 from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.declaring import Declaring
@@ -113,24 +107,6 @@ from leaseway.sdk.relay import (
 from leaseway.wire.channels.trace_context import TRACEPARENT
 
 _EMPTY: Final = b"{}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a call runs.
-
-    Attributes:
-        session: The session that has its leases; None means that it leases for itself alone.
-        is_carried: Whether the client's other requests find the session without an argument.
-        is_new: Whether the call began the session.
-        argument: How the tool takes the session as an argument, or None.
-    """
-
-    session: LiveSession | None
-    is_carried: bool = True
-    is_new: bool = False
-    argument: OfferedTool | None = None
-
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
 
@@ -184,7 +160,8 @@ class Methods:
         options = sessions or SessionOptions()
         self._conversations = Conversations(options)
         self._rules = options.rules
-        self._offer = SessionOffer(options.argument, options.rules) if handles else None
+        self._offer = SessionOffer(options) if handles else None
+        self._places = Places(self.catalog, self._conversations, self._offer)
         self._suspended = SuspendedCalls()
         self._held = HeldSessions(client)
 
@@ -224,14 +201,14 @@ class Methods:
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
         shown = search_listing() if self._search is not None else None
-        offer = self._offer if request.offers_sessions else None
+        offer = self._offer
         if shown is None or offer is not None or self._shows_problems:
             listing = await self.catalog.listing("tools", request.scope)
             if self._shows_problems and not listing.keys:
                 await check_problems(self.client)
             shown = shown or listing
             if offer is not None:
-                shown = offer.add_tools(listing, request.scope, shown)
+                shown = offer.add_tools(listing, request.scope, shown, request.has_session)
         return shown.page(params.cursor, modern=request.modern)
 
     async def _call_tool(self, request: Request) -> bytes:
@@ -276,8 +253,8 @@ class Methods:
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
         tool = await self.tool(params.name, request.scope)
-        offer = self._offer if request.offers_sessions else None
-        if tool is None and offer is not None and (own_tool := handle_tool(params.name)):
+        offers = self._offer is not None
+        if tool is None and offers and (own_tool := handle_tool(params.name)):
             carried, client = request.carried, client_name(request.meta, request.carried)
             where = (carried.sessions, carried.handle, request.scope)
             if own_tool == ACQUIRE:
@@ -295,10 +272,10 @@ class Methods:
                     "returns its tools.",
                 )
         if tool is not None and tool.shared:
-            place = _Place(self._session(request, tells_end=False))
+            place = Place(self._session(request, tells_end=False))
         else:
             try:
-                place, arguments = await self._place(request, tool, arguments)
+                place, arguments = await self._places.find(request, tool, arguments)
             except InvalidSessionArgument as error:
                 return adapt_result(tool_error(str(error)), modern=request.modern)
         try:
@@ -309,53 +286,10 @@ class Methods:
             raise
         return adapt_result(payload, modern=request.modern)
 
-    async def _place(
-        self, request: Request, tool: Tool | None, arguments: bytes
-    ) -> tuple[_Place, bytes]:
-        """Find the session of a call of a leased tool, or begin one; return it and the arguments.
-
-        Raises:
-            InvalidSessionArgument: The argument is no session of this client.
-            JsonRpcError: The session has ended, or there are too many.
-        """
-        carried, scope = request.carried, request.scope
-        offer = self._offer if request.offers_sessions else None
-        argument = None
-        if offer is not None and tool is not None:
-            listing = await self.catalog.listing("tools", scope)
-            argument = offer.of_tool(listing, scope, tool)
-        waiting = request.waiting
-        if waiting and not waits_for_request(waiting):
-            request.waiting = ""
-            live = await carried.sessions.open(waiting, scope)
-            if live is None:
-                raise wrong_state()
-            if argument is not None:
-                arguments, _ = take_argument(arguments, argument.argument)
-            return _Place(live, is_carried=False, is_new=True, argument=argument), arguments
-        if argument is not None:
-            arguments, handle = take_argument(arguments, argument.argument)
-            if handle:
-                live = await carried.sessions.open(handle, scope)
-                if live is None:
-                    raise InvalidSessionArgument(UNKNOWN_SESSION)
-                return _Place(live, is_carried=False, argument=argument), arguments
-        rules = (tool.sessions_from if tool is not None else ()) or self._rules
-        live = self._conversations.find(carried, request.meta, scope, rules)
-        if live is not None or offer is None or tool is None:
-            return _Place(live, argument=argument), arguments
-        set_cookie = carried.set_cookie if COOKIE in rules else None
-        if argument is None and set_cookie is None:
-            return _Place(None), arguments
-        live = carried.sessions.create_handle(scope, client_name(request.meta, carried))
-        if set_cookie is not None:
-            set_cookie(live.id)
-        return _Place(live, is_carried=False, is_new=True, argument=argument), arguments
-
     async def _call_in(
         self,
         request: Request,
-        place: _Place,
+        place: Place,
         tool: Tool | None,
         params: CallParams,
         arguments: bytes,
@@ -410,7 +344,7 @@ class Methods:
             request.listener.inline_media = False
 
     async def _relay(
-        self, request: Request, place: _Place, tool: Tool | None, name: str, arguments: bytes
+        self, request: Request, place: Place, tool: Tool | None, name: str, arguments: bytes
     ) -> ToolResult:
         live, listener = place.session, request.listener
         if live is not None:
@@ -433,7 +367,7 @@ class Methods:
 
     def _as_listed(self, request: Request, listing: PagedListing[Tool], tool: Tool) -> Tool:
         """Return a tool as it is listed to the client."""
-        if self._offer is None or not request.offers_sessions:
+        if self._offer is None or not self._offer.shows(tool, request.has_session):
             return tool
         offered = self._offer.of_tool(listing, request.scope, tool)
         return tool if offered is None else offered.tool

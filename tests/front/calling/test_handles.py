@@ -7,15 +7,15 @@ import json
 import pytest
 from tests.front.test_definitions import make_tool
 
+from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.handles import SessionOffer
 from leaseway.front.lists.definitions import PagedListing, tool_listing
 from leaseway.front.tool_search import search_listing
 from leaseway.sdk import Tool
-from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
 LEASED = tool_listing([make_tool("zoom", shared=False), make_tool("add")])
 SHARED = tool_listing([make_tool("add")])
-OFFER = SessionOffer("session", DEFAULT_SESSION_RULES)
+OFFER = SessionOffer(SessionOptions())
 THREE = ["call_tool", "describe_tool", "search_tools"]
 
 
@@ -32,12 +32,12 @@ def test_handle_tools_are_listed_if_any_server_is_leased(
     tools: PagedListing[Tool], search: bool, listed: list[str]
 ) -> None:
     shown = search_listing() if search else tools
-    page = json.loads(OFFER.add_tools(tools, "", shown).page(None, modern=True))
+    page = json.loads(OFFER.add_tools(tools, "", shown, False).page(None, modern=True))
     assert sorted(tool["name"] for tool in page["tools"]) == listed
 
 
 def test_a_servers_own_tool_of_the_same_name_takes_precedence() -> None:
     own = tool_listing([make_tool("lease_acquire", shared=False, description="Rents a flat.")])
-    page = json.loads(OFFER.add_tools(own, "", own).page(None, modern=True))
+    page = json.loads(OFFER.add_tools(own, "", own, False).page(None, modern=True))
     described = {tool["name"]: tool["description"] for tool in page["tools"]}
     assert described["lease_acquire"] == "Rents a flat."

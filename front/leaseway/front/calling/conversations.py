@@ -17,9 +17,11 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.sessions import EndedConversation, SessionTable
 from leaseway.front.messages import JsonRpcError
+from leaseway.sdk import Tool
 from leaseway.wire.messages.mcp import CONVERSATION_KEYS, DEFAULT_SESSION_RULES, SESSION_ARGUMENT
 
 ARGUMENT: Final = "argument"
+MCP_SESSION: Final = "mcp-session"
 COOKIE: Final = "cookie"
 
 
@@ -36,6 +38,10 @@ class SessionOptions:
     rules: tuple[str, ...] = DEFAULT_SESSION_RULES
     argument: str = SESSION_ARGUMENT
     conversation_keys: tuple[str, ...] = CONVERSATION_KEYS
+
+    def rules_of(self, tool: Tool | None) -> tuple[str, ...]:
+        """Return the rules by which the session of a tool's calls is found."""
+        return (tool.sessions_from if tool is not None else ()) or self.rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,11 @@ class Carried:
     cookie: LiveSession | None = None
     lost_cookie: bool = False
     set_cookie: Callable[[str], None] | None = None
+
+    def let_out(self, live: LiveSession) -> None:
+        """Let what servers of a session say reach the client on its session of the protocol."""
+        if self.protocol is not None and live is not self.protocol:
+            live.outlet = self.protocol
 
 
 def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
@@ -97,8 +108,7 @@ class Conversations:
         for rule in rules:
             live = self._by_rule(rule, carried, meta, scope, tells_end)
             if live is not None:
-                if carried.protocol is not None and live is not carried.protocol:
-                    live.outlet = carried.protocol
+                carried.let_out(live)
                 return live
         return None
 
@@ -107,7 +117,7 @@ class Conversations:
     ) -> LiveSession | None:
         if rule == "handle":
             return carried.handle
-        if rule == "mcp-session":
+        if rule == MCP_SESSION:
             return carried.protocol
         if rule == "conversation":
             return self._by_host(carried, meta, scope, tells_end) if meta else None

@@ -1,4 +1,4 @@
-"""Lease handles: two tools of the front for clients whose protocol has no sessions.
+"""Lease handles: two tools of the front, shown to clients whose session nothing else says.
 
 `lease_acquire` creates a session, leases a server in it and returns its id as a handle. Calls that
 carry the handle use those leases. `lease_release` releases them. To these clients, leased tools are
@@ -7,16 +7,21 @@ listed with an argument that takes the handle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.conversations import ARGUMENT
+from leaseway.front.calling.conversations import ARGUMENT, MCP_SESSION, SessionOptions
 from leaseway.front.calling.live_session import LiveSession
-from leaseway.front.calling.session_argument import META_KEY, with_argument, with_output
+from leaseway.front.calling.session_argument import (
+    ESCAPE,
+    META_KEY,
+    with_argument,
+    with_output,
+)
 from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
@@ -101,24 +106,36 @@ def handle_tool(name: str) -> str | None:
 
 
 class SessionOffer:
-    """What tool lists offer to clients whose protocol has no sessions, cached for each scope.
+    """What tool lists offer to clients whose session nothing else says, cached for each scope.
 
-    The handle tools are listed, and leased tools have an argument for the session.
+    The handle tools are listed, and leased tools have an argument for the session. A client whose
+    protocol has sessions needs neither, unless the rules of a tool leave these sessions out.
 
     Args:
-        argument: The preferred name of the argument.
-        rules: The front's rules, for tools whose server has none.
+        options: The name of the argument, and the rules.
     """
 
-    def __init__(self, argument: str, rules: Sequence[str]) -> None:
-        self._argument = argument
-        self._rules = rules
-        self._cache: dict[str, _Offered] = {}
+    def __init__(self, options: SessionOptions) -> None:
+        self._options = options
+        self._argument = options.argument
+        self._cache: dict[tuple[str, bool], _Offered] = {}
+
+    def shows(self, tool: Tool, has_session: bool) -> bool:
+        """Return whether a tool is offered to a client whose protocol has sessions, or has none."""
+        return not tool.shared and not (has_session and MCP_SESSION in self._options.rules_of(tool))
+
+    def may_carry(self, arguments: bytes) -> bool:
+        """Return whether the arguments of a call may contain the one for the session."""
+        return self._argument.encode() in arguments or ESCAPE in arguments
 
     def add_tools(
-        self, listing: PagedListing[Tool], scope: str, shown: PagedListing[Any]
+        self,
+        listing: PagedListing[Tool],
+        scope: str,
+        shown: PagedListing[Any],
+        has_session: bool,
     ) -> PagedListing[Any]:
-        """Return the shown tools plus the handle tools, if any server of the scope is leased.
+        """Return the shown tools plus the handle tools, if any tool is offered to the client.
 
         A server's own tool of the same name takes precedence.
 
@@ -126,9 +143,10 @@ class SessionOffer:
             listing: All tools of the scope.
             scope: The server, or empty for all servers.
             shown: The tools to list: all of them, or the search tools.
+            has_session: Whether the client's protocol says its session with every request.
         """
-        offered = self._offered(listing, scope)
-        if not offered.has_leased:
+        offered = self._offered(listing, scope, has_session)
+        if not offered.has_any:
             return shown
         if offered.shown is None or offered.shown[0] is not shown:
             own = shown if shown is not listing else offered.with_arguments()
@@ -137,14 +155,30 @@ class SessionOffer:
 
     def of_tool(self, listing: PagedListing[Tool], scope: str, tool: Tool) -> OfferedTool | None:
         """Return how a tool is listed if it has the argument, else None."""
-        return self._offered(listing, scope).of_tool(tool)
+        return self._offered(listing, scope, has_session=False).of_tool(tool)
 
-    def _offered(self, listing: PagedListing[Tool], scope: str) -> _Offered:
-        cached = self._cache.get(scope)
+    def extended(self, tool: Tool) -> OfferedTool | None:
+        """Return a leased tool with the argument, or None if it cannot or may not have it."""
+        if tool.shared or ARGUMENT not in self._options.rules_of(tool):
+            return None
+        extended = with_argument(tool.input_schema, self._argument)
+        if extended is None:
+            return None
+        schema, name = extended
+        output = tool.output_schema
+        is_structured = True
+        if output is not None:
+            changed = with_output(output, name)
+            output, is_structured = changed or output, changed is not None
+        offered = replace(tool, input_schema=schema, output_schema=output)
+        return OfferedTool(offered, name, is_structured)
+
+    def _offered(self, listing: PagedListing[Tool], scope: str, has_session: bool) -> _Offered:
+        cached = self._cache.get((scope, has_session))
         if cached is None or cached.listing is not listing:
             if len(self._cache) > _MAX_CACHED:
                 self._cache.clear()
-            cached = self._cache[scope] = _Offered(listing, self._argument, self._rules)
+            cached = self._cache[scope, has_session] = _Offered(self, listing, has_session)
         return cached
 
 
@@ -164,43 +198,36 @@ class OfferedTool:
 
 
 class _Offered:
-    """The tools of one list with their arguments, each made when it is first needed."""
+    """The tools of one list with their arguments, each made when it is first needed.
 
-    def __init__(self, listing: PagedListing[Tool], argument: str, rules: Sequence[str]) -> None:
+    Args:
+        offer: Makes them.
+        listing: The list.
+        has_session: Whether the clients that see it have sessions of their protocol.
+    """
+
+    def __init__(self, offer: SessionOffer, listing: PagedListing[Tool], has_session: bool) -> None:
         self.listing = listing
         self.shown: tuple[PagedListing[Any], PagedListing[Any]] | None = None
-        self.has_leased = any(not tool.shared for tool in listing.items.values())
-        self._argument = argument
-        self._rules = rules
+        self._offer = offer
+        self._has_session = has_session
+        self.has_any = any(offer.shows(tool, has_session) for tool in listing.items.values())
         self._tools: dict[str, OfferedTool | None] = {}
 
     def of_tool(self, tool: Tool) -> OfferedTool | None:
         if tool.name not in self._tools:
-            self._tools[tool.name] = self._extended(tool)
+            self._tools[tool.name] = self._offer.extended(tool)
         return self._tools[tool.name]
 
     def with_arguments(self) -> PagedListing[Tool]:
-        extended = [self.of_tool(tool) for tool in self.listing.items.values()]
-        changed = {
-            extension.tool.name: extension.tool for extension in extended if extension is not None
-        }
-        tools = [changed.get(item.name, item) for item in self.listing.items.values()]
+        tools = [self._as_shown(tool) for tool in self.listing.items.values()]
         return replace(tool_listing(tools), ttl=self.listing.ttl)
 
-    def _extended(self, tool: Tool) -> OfferedTool | None:
-        if tool.shared or ARGUMENT not in (tool.sessions_from or self._rules):
-            return None
-        extended = with_argument(tool.input_schema, self._argument)
-        if extended is None:
-            return None
-        schema, name = extended
-        output = tool.output_schema
-        is_structured = True
-        if output is not None:
-            changed = with_output(output, name)
-            output, is_structured = changed or output, changed is not None
-        offered = replace(tool, input_schema=schema, output_schema=output)
-        return OfferedTool(offered, name, is_structured)
+    def _as_shown(self, tool: Tool) -> Tool:
+        if not self._offer.shows(tool, self._has_session):
+            return tool
+        offered = self.of_tool(tool)
+        return tool if offered is None else offered.tool
 
 
 def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:

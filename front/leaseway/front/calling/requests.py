@@ -38,7 +38,7 @@ class Request:
         modern: Whether the client speaks 2026-07-28 or newer.
         scope: The server that the client sees; empty means all.
         carried: What tells its session, beside its `_meta` and its arguments.
-        offers_sessions: Whether handles and arguments stand in for a session of the protocol.
+        has_session: Whether the client's protocol says its session with every request.
         meta: The request's `_meta`.
         media: How the client wants images and audio; None means the default.
         waiting: The session that waits for the client's next try, or has waited for this one.
@@ -49,7 +49,7 @@ class Request:
     modern: bool
     scope: str
     carried: Carried
-    offers_sessions: bool = False
+    has_session: bool = False
     meta: dict[str, Any] = field(default_factory=dict)
     media: MediaMode | None = None
     waiting: str = ""

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 from typing import Any, Final, NamedTuple
 
@@ -21,8 +22,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 _NONCE: Final = 12
 _MAX_LENGTH: Final = 4096
 """Characters of a sealed id."""
-_HANDLE: Final = 32
-"""Characters of a handle. A sealed id is longer."""
+_HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{32}", re.ASCII)
+"""The form of a handle. A sealed id is longer."""
 _RANDOM: Final = 8
 _EXPIRY: Final = 4
 _CODE: Final = 12
@@ -169,5 +170,5 @@ class Sealer:
 
 
 def is_handle(text: str) -> bool:
-    """Return whether a session id has the length of a handle."""
-    return len(text) == _HANDLE
+    """Return whether a text has the form of a handle, whoever made it."""
+    return _HANDLE.fullmatch(text) is not None

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.front.calling.sealing import is_handle
 from leaseway.front.messages import encode
 from leaseway.wire.messages.json_schema import CHOICES
 
 META_KEY: Final = "leaseway/session"
 """The key of `_meta` with the handle, in requests and in the result of a first call."""
-_ESCAPE: Final = b"\\"
+ESCAPE: Final = b"\\"
+"""What stands in JSON whose strings may be written in other ways."""
 _PROPERTY: Final = {
     "type": "string",
     "description": (
@@ -96,7 +98,7 @@ def take_argument(arguments: bytes, name: str) -> tuple[bytes, str]:
     Raises:
         InvalidSessionArgument: It is not a string.
     """
-    if name.encode() not in arguments and _ESCAPE not in arguments:
+    if name.encode() not in arguments and ESCAPE not in arguments:
         return arguments, ""
     try:
         members = _members(arguments)
@@ -111,6 +113,26 @@ def take_argument(arguments: bytes, name: str) -> tuple[bytes, str]:
         text = f"{name} must be a session: a string that an earlier result gave."
         raise InvalidSessionArgument(text) from None
     return encode(members), session
+
+
+def take_handle(arguments: bytes, name: str) -> tuple[bytes, str]:
+    """Take a handle off the arguments of a call whose client was not shown the argument.
+
+    The argument may then be one of the tool that its schema does not name. So only what has the
+    form of a handle is taken, also if nobody made it; anything else is left to the server.
+
+    Args:
+        arguments: A JSON object.
+        name: The name of the argument.
+
+    Returns:
+        The other arguments, and the handle; empty if there is none.
+    """
+    try:
+        others, session = take_argument(arguments, name)
+    except InvalidSessionArgument:
+        return arguments, ""
+    return (others, session) if is_handle(session) else (arguments, "")
 
 
 def announce(payload: bytes, handle: str, name: str, *, is_structured: bool) -> bytes:

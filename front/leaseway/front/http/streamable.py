@@ -241,7 +241,7 @@ class HttpFront:
         if message.method == "initialize" and message.request_id:
             return await self._initialize(scope, message, cookie, media)
         live = await self._protocol_session(http, scope, cookie)
-        offers = _SESSION not in http.headers
+        has_session = _SESSION in http.headers
         handle = await self._handle_in_header(http, scope)
         lives = (live, handle, cookie.live)
         http[HEAD_HANDLER] = self._head_handler(
@@ -256,7 +256,7 @@ class HttpFront:
                 lives=lives,
                 cookie=cookie,
                 media=media,
-                offers=offers,
+                has_session=has_session,
                 version=version,
             ),
             cancel_on_disconnect=False,
@@ -270,7 +270,7 @@ class HttpFront:
         sender, reply = reply_to(http, streams)
         # Shielded, because a client that disconnects has not cancelled its request.
         task = asyncio.create_task(
-            self._handle_legacy(reply, message, scope, lives, cookie, media, offers, version)
+            self._handle_legacy(reply, message, scope, lives, cookie, media, has_session, version)
         )
         await asyncio.shield(task)
         return await sender.response()
@@ -288,7 +288,7 @@ class HttpFront:
             raise _draining()
         lives = (live, await self._handle_in_header(http, scope), cookie.live)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
-        offers = _SESSION not in http.headers
+        has_session = _SESSION in http.headers
         sender, reply = reply_to(http, streams)
         batch = BatchReply(reply)
         tasks = []
@@ -298,7 +298,7 @@ class HttpFront:
             elif message.request_id and message.method is not None:
                 part = batch.part()
                 handling = self._handle_legacy(
-                    part, message, scope, lives, cookie, media, offers, version
+                    part, message, scope, lives, cookie, media, has_session, version
                 )
                 tasks.append(asyncio.create_task(handling))
             elif live is not None:
@@ -382,7 +382,7 @@ class HttpFront:
         lives: tuple[LiveSession | None, LiveSession | None, LiveSession | None],
         cookie: SessionCookie,
         media: MediaMode | None,
-        offers: bool,
+        has_session: bool,
         version: str | None,
     ) -> None:
         """Handle a request of a client with `initialize`, which may carry no session."""
@@ -391,7 +391,7 @@ class HttpFront:
         if live is None:
             listener = Listener(reply.send)
             listener.mcp_client = unknown_client(version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
-            request = Request(message, listener, False, scope, carried, offers, media=media)
+            request = Request(message, listener, False, scope, carried, has_session, media=media)
             reply.finish((await self._handle(request, reply))[0])
             return
         listener = Listener(reply.send)
@@ -402,7 +402,7 @@ class HttpFront:
         if live.answers and reply.accepts_stream:
             listener.answers = live.answers
             listener.ask_through(ClientRequests(live, reply.ask))
-        request = Request(message, listener, False, scope, carried, offers, media=media)
+        request = Request(message, listener, False, scope, carried, has_session, media=media)
         with live.running(message.request_id, listener):
             try:
                 response, _ = await self._handle(request, reply)
@@ -480,7 +480,7 @@ class HttpFront:
         listener.passes_input = True
         media = parse_media_mode(headers.get(MEDIA_HEADER))
         carried = cookie.carried(self._sessions, reply, None, handle)
-        request = Request(message, listener, True, scope, carried, True, media=media)
+        request = Request(message, listener, True, scope, carried, media=media)
         try:
             if message.method == "tools/call":
                 name, _ = read_name_and_meta(message)

@@ -1,0 +1,100 @@
+"""Where a call of a leased tool runs: in the session that the client says, or in a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leaseway.front.calling.conversations import COOKIE, Conversations, client_name
+from leaseway.front.calling.handles import UNKNOWN_SESSION, OfferedTool, SessionOffer
+from leaseway.front.calling.live_session import LiveSession
+from leaseway.front.calling.requests import Request
+from leaseway.front.calling.session_argument import (
+    InvalidSessionArgument,
+    take_argument,
+    take_handle,
+)
+from leaseway.front.calling.suspended_calls import waits_for_request, wrong_state
+from leaseway.front.catalog import CatalogCache
+from leaseway.sdk import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call runs.
+
+    Attributes:
+        session: The session that has its leases; None means that it leases for itself alone.
+        is_carried: Whether the client's other requests find the session without an argument.
+        is_new: Whether the call began the session.
+        argument: How the tool takes the session as an argument, or None.
+    """
+
+    session: LiveSession | None
+    is_carried: bool = True
+    is_new: bool = False
+    argument: OfferedTool | None = None
+
+
+class Places:
+    """Finds where calls of leased tools run.
+
+    Args:
+        catalog: The lists of tools.
+        conversations: Finds the session of a call by everything but its arguments.
+        offer: How tools take their session as an argument; None if they do not.
+    """
+
+    def __init__(
+        self, catalog: CatalogCache, conversations: Conversations, offer: SessionOffer | None
+    ) -> None:
+        self._catalog = catalog
+        self._conversations = conversations
+        self._offer = offer
+
+    async def find(
+        self, request: Request, tool: Tool | None, arguments: bytes
+    ) -> tuple[Place, bytes]:
+        """Find the session of a call, or begin one; return it and the server's arguments.
+
+        Args:
+            request: The client's request.
+            tool: The tool; None if it is not known, so that the worker reports it.
+            arguments: The client's arguments.
+
+        Raises:
+            InvalidSessionArgument: The argument is no session of this client.
+            JsonRpcError: The session has ended, or there are too many.
+        """
+        carried, scope, offer = request.carried, request.scope, self._offer
+        is_shown = offer is not None and tool is not None and offer.shows(tool, request.has_session)
+        argument = None
+        if offer is not None and tool is not None and (is_shown or offer.may_carry(arguments)):
+            listing = await self._catalog.listing("tools", scope)
+            argument = offer.of_tool(listing, scope, tool)
+        waiting, handle = request.waiting, ""
+        if argument is not None:
+            take = take_argument if is_shown else take_handle
+            arguments, handle = take(arguments, argument.argument)
+        if waiting and not waits_for_request(waiting):
+            request.waiting = ""
+            live = await carried.sessions.open(waiting, scope)
+            if live is None:
+                raise wrong_state()
+            return Place(live, is_carried=False, is_new=True, argument=argument), arguments
+        if handle:
+            live = await carried.sessions.open(handle, scope)
+            if live is None:
+                raise InvalidSessionArgument(UNKNOWN_SESSION)
+            carried.let_out(live)
+            return Place(live, is_carried=False, argument=argument), arguments
+        rules = self._conversations.options.rules_of(tool)
+        live = self._conversations.find(carried, request.meta, scope, rules)
+        if live is not None or not is_shown:
+            return Place(live, argument=argument), arguments
+        set_cookie = carried.set_cookie if COOKIE in rules else None
+        if argument is None and set_cookie is None:
+            return Place(None), arguments
+        live = carried.sessions.create_handle(scope, client_name(request.meta, carried))
+        if set_cookie is not None:
+            set_cookie(live.id)
+        return Place(live, is_carried=False, is_new=True, argument=argument), arguments
