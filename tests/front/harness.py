@@ -11,15 +11,15 @@ import aiohttp
 
 from leaseway.front.app import McpListener
 from leaseway.front.calling.conversations import SessionOptions
-from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.session_limits import SessionLimits
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
+from leaseway.front.sessions.ended import EndedSessions, SharedEnds
+from leaseway.front.sessions.limits import SessionLimits
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk.testing import FakeLeaseway
 from leaseway.wire.channels.endpoint import Endpoint

@@ -12,8 +12,6 @@ import pytest
 from aiohttp import web
 
 from leaseway.front.app import McpListener
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.sessions import MAX_SESSIONS, SessionTable, TooManySessions
 from leaseway.front.handshake import Declared
 from leaseway.front.http import notification_streams, request_checks, streams
 from leaseway.front.http.callers import Callers
@@ -21,6 +19,8 @@ from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.http.streams import EventStream
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import MAX_SESSIONS, SessionTable, TooManySessions
 from leaseway.wire.channels.endpoint import Endpoint
 
 BOUND = 60

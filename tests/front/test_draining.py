@@ -15,8 +15,6 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.front.app import McpListener
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.handshake import SERVER_META
 from leaseway.front.http.callers import Callers
@@ -24,6 +22,8 @@ from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.front.stdio import StdioFront
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.testing import CallContext, FakeLeaseway

@@ -13,9 +13,9 @@ from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, host
 from tests.front.harness import front as serve
 
-from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.sessions import SessionTable
+from leaseway.front.sessions.ended import EndedSessions, SharedEnds
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 

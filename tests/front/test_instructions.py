@@ -11,14 +11,14 @@ from mcp import Client
 from tests.conftest import BOUND
 
 from leaseway.front.app import McpListener
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.catalog import CatalogCache, Instructions, joined_instructions
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk.relay import ServerIntroduction
 from leaseway.sdk.testing import FakeLeaseway
 from leaseway.wire.channels.endpoint import Endpoint

@@ -10,8 +10,8 @@ from tests.conftest import BOUND
 from tests.front.harness import MODERN, front, host, session_of
 
 from leaseway.front.calling import session_limits
-from leaseway.front.calling import sessions as sessions_module
-from leaseway.front.calling.session_limits import SessionLimits
+from leaseway.front.sessions import table as sessions_module
+from leaseway.front.sessions.limits import SessionLimits
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 

@@ -15,15 +15,15 @@ from tests.front.http.test_callers import BOUND, Keys, bearer
 from tests.front.test_bounds import INITIALIZE, JSON, PING, FakeMethods, Sdk
 
 from leaseway.front.app import McpListener
-from leaseway.front.calling import sessions as sessions_module
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.http import server as server_module
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnections
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
+from leaseway.front.sessions import table as sessions_module
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.tokens import MAX_TOKEN
 from leaseway.wire.channels.endpoint import Endpoint

@@ -7,11 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from leaseway.front.calling.conversations import SessionOptions
-from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.media import MediaMode
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.session_limits import SessionLimits
-from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
@@ -19,6 +15,10 @@ from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
+from leaseway.front.sessions.ended import EndedSessions, SharedEnds
+from leaseway.front.sessions.limits import SessionLimits
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.starts import report_starts
 from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator

@@ -32,7 +32,6 @@ from leaseway.front.calling.handles import (
     release,
 )
 from leaseway.front.calling.listening import listen
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.media import (
     MediaMode,
     artifact_ref,
@@ -86,6 +85,7 @@ from leaseway.front.results import (
     rpc_error,
     tool_error,
 )
+from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.starts import check_problems
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import (

@@ -21,12 +21,8 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
-from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.listening import changed_notification
-from leaseway.front.calling.live_session import ClientRequests, LiveSession
 from leaseway.front.calling.requests import Request
-from leaseway.front.calling.sealing import Owner, SealedSession, Sealer
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.handshake import (
     MAX_LINE,
@@ -51,6 +47,10 @@ from leaseway.front.messages import (
     result_message,
 )
 from leaseway.front.methods import Methods
+from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.live_session import ClientRequests, LiveSession
+from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.wire.bounds import MIB
 from leaseway.wire.mcp_client import McpClient
 

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.sealing import Owner, Sealer
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.calling.suspended_calls import (
     Binding,
     SuspendedCalls,
@@ -20,6 +17,9 @@ from leaseway.front.calling.suspended_calls import (
     seal_state,
 )
 from leaseway.front.messages import JsonRpcError
+from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.sealing import Owner, Sealer
+from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import execution_pb2
 

@@ -1,4 +1,4 @@
-"""The context of client requests: sessions, the relay to the SDK, lease handles, approvals.
+"""The context of client requests: which session they belong to, lease handles, approvals, media.
 
-Imports messages, results and definitions; never a transport.
+Imports sessions, messages, results and definitions; never a transport.
 """

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.calling.listener import Listener
 from leaseway.front.messages import encode
+from leaseway.front.sessions.listener import Listener
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
 from leaseway.sdk.relay import own_request
 from leaseway.wire.messages.mcp import ELICIT

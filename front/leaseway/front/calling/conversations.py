@@ -14,9 +14,9 @@ from typing import Any, Final
 from mcp_types import CLIENT_INFO_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.live_session import LiveSession
-from leaseway.front.calling.sessions import EndedConversation, SessionTable
 from leaseway.front.messages import JsonRpcError
+from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.table import EndedConversation, SessionTable
 from leaseway.sdk import Tool
 from leaseway.wire.messages.mcp import CONVERSATION_KEYS, DEFAULT_SESSION_RULES, SESSION_ARGUMENT
 

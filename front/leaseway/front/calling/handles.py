@@ -15,16 +15,16 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.conversations import ARGUMENT, MCP_SESSION, SessionOptions
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.session_argument import (
     ESCAPE,
     META_KEY,
     with_argument,
     with_output,
 )
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
+from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import speak_for
 from leaseway.wire.messages.admin import ADMIN_TOOLSET

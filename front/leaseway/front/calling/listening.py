@@ -9,7 +9,6 @@ from typing import Any, Final
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.live_session import ResourceSubscription
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.handshake import SERVER_META
@@ -20,6 +19,7 @@ from leaseway.front.messages import (
     encode,
     notification,
 )
+from leaseway.front.sessions.live_session import ResourceSubscription
 from leaseway.sdk import AsyncClient, AsyncSession
 
 _EMPTY: Final = b"{}"

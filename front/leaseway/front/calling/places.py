@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from leaseway.front.calling.conversations import COOKIE, Conversations, client_name
 from leaseway.front.calling.handles import UNKNOWN_SESSION, OfferedTool, SessionOffer
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.session_argument import (
     InvalidSessionArgument,
@@ -15,6 +14,7 @@ from leaseway.front.calling.session_argument import (
 )
 from leaseway.front.calling.suspended_calls import waits_for_request, wrong_state
 from leaseway.front.catalog import CatalogCache
+from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import Tool
 
 

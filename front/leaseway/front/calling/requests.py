@@ -12,8 +12,6 @@ from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
 from opentelemetry import context as otel_context
 
 from leaseway.front.calling.conversations import Carried
-from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
 from leaseway.front.messages import (
     JsonRpcError,
@@ -22,6 +20,8 @@ from leaseway.front.messages import (
     encode,
     parse_params,
 )
+from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import ToolResult
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE, context_from

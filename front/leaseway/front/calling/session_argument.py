@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.calling.sealing import is_handle
 from leaseway.front.messages import encode
+from leaseway.front.sessions.sealing import is_handle
 from leaseway.wire.messages.json_schema import CHOICES
 
 META_KEY: Final = "leaseway/session"

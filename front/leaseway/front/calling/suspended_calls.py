@@ -26,12 +26,12 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.approvals import is_answer
-from leaseway.front.calling.listener import Listener
 from leaseway.front.calling.requests import Request, pass_input_responses
-from leaseway.front.calling.sealing import InvalidSessionId
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.handshake import SERVER_META
 from leaseway.front.messages import JsonRpcError, ResumableParams, encode
+from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.sealing import InvalidSessionId
+from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import AsyncClient, AsyncSession
 from leaseway.sdk.relay import ServerRequest
 

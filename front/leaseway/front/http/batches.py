@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.handshake import BATCH_VERSION
 from leaseway.front.http.streams import HttpReply, OpenStream
 from leaseway.front.messages import batch_message, check_has_batches
+from leaseway.front.sessions.live_session import LiveSession
 
 
 def check_may_batch(version: str | None, live: LiveSession | None) -> None:

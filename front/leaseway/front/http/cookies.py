@@ -8,10 +8,10 @@ from typing import Final
 from aiohttp import web
 
 from leaseway.front.calling.conversations import Carried
-from leaseway.front.calling.ended_sessions import EndedSessions
-from leaseway.front.calling.live_session import LiveSession
-from leaseway.front.calling.sessions import SessionTable
 from leaseway.front.http.streams import Reply
+from leaseway.front.sessions.ended import EndedSessions
+from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.table import SessionTable
 
 _NAME: Final = "leaseway-session"
 

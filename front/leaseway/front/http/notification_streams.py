@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from leaseway.front.calling.listening import changed_notification
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.http.streams import EventStream
+from leaseway.front.sessions.live_session import LiveSession
 
 _MAX_STREAMS: Final = 16
 """Streams of one session."""

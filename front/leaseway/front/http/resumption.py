@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from leaseway.front.calling.live_session import LiveSession
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.http.streams import EventStream, event
+from leaseway.front.sessions.live_session import LiveSession
 from leaseway.wire.bounds import MIB
 
 _KEPT: Final = 60.0

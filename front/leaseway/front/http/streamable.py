@@ -28,13 +28,9 @@ from mcp_types.jsonrpc import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.conversations import COOKIE
-from leaseway.front.calling.ended_sessions import EndedSessions
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
-from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.live_session import ClientRequests, LiveSession
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
-from leaseway.front.calling.sessions import SessionTable, TooManySessions
 from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
 from leaseway.front.handshake import (
     MODERN_MARK,
@@ -79,6 +75,10 @@ from leaseway.front.messages import (
     unknown_client,
 )
 from leaseway.front.methods import Methods
+from leaseway.front.sessions.ended import EndedSessions
+from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.live_session import ClientRequests, LiveSession
+from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from leaseway.front.calling.live_session import LiveSession
-from leaseway.front.calling.sealing import Owner
 from leaseway.front.messages import JsonRpcError
+from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.sealing import Owner
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT
 from leaseway.wire.errors import Reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.front.calling.sealing import (
+from leaseway.front.sessions.sealing import (
     InvalidSessionId,
     SealedSession,
     Sealer,

@@ -21,17 +21,17 @@ from typing import Any, Final
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
-from leaseway.front.calling.live_session import LiveSession
-from leaseway.front.calling.sealing import (
+from leaseway.front.messages import JsonRpcError, encode
+from leaseway.front.sessions.ended import EndedSessions, SharedEnds
+from leaseway.front.sessions.limits import SessionLimits
+from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.sealing import (
     InvalidSessionId,
     Owner,
     SealedSession,
     Sealer,
     is_handle,
 )
-from leaseway.front.calling.session_limits import SessionLimits
-from leaseway.front.messages import JsonRpcError, encode
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL

@@ -14,8 +14,6 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.listener import Listener
-from leaseway.front.calling.sealing import SealedSession, is_handle
 from leaseway.front.handshake import Declared
 from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.messages import (
@@ -26,6 +24,8 @@ from leaseway.front.messages import (
     read_cancellation,
     request_message,
 )
+from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
