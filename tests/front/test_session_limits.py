@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import BOUND
 from tests.front.harness import MODERN, front, host, session_of
 
-from leaseway.front.calling import session_limits
+from leaseway.front.sessions import limits as session_limits
 from leaseway.front.sessions import table as sessions_module
 from leaseway.front.sessions.limits import SessionLimits
 from leaseway.sdk.testing import CallContext, FakeLeaseway

@@ -16,7 +16,7 @@ from leaseway.wire.errors import Fault, Reason
 
 PUBLIC = """
 IntroductionList McpRequest PlacedCall RegistryVersion RelayEvents ServerIntroduction
-ServerRequest SessionEnds ToolIndex call_placed call_tool hear_servers leave_leases
+ServerRequest SessionEnds ToolIndex announce_roots call_placed call_tool hear_servers leave_leases
 list_introductions own_request prompt_completion prompt_request read_request send_request
 share_session_ends
 speak_for template_completion watch_registry

@@ -67,6 +67,8 @@ class Asking:
             self.call(key, params, send, answer)
         elif method == "notifications/cancelled":
             self.seen["cancelled"].append(params["requestId"])
+        elif method == "notifications/roots/list_changed":
+            self.question(send, ROOTS, lambda _: None)
         elif key is not None:
             self.answer_rest(key, method, params, send, answer)
 

@@ -23,7 +23,7 @@ def event(message):
 async def post(request):
     message = json.loads(await request.read())
     if "method" not in message or "id" not in message:
-        server.take(message, None)
+        server.take(message, streams[-1].put_nowait if streams else None)
         return web.Response(status=202)
     headers = {"Content-Type": "text/event-stream"}
     if LEGACY:

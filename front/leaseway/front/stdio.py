@@ -163,10 +163,9 @@ class StdioFront:
             info=client.info,
         )
         sdk = self._methods.client.session(self._key, idle=math.inf)
-        return LiveSession(sealed, "", sdk, self._push)
-
-    def _push(self, _live: LiveSession, message: bytes) -> bool:
-        return self._writer.offer(message)
+        live = LiveSession(sealed, "", sdk)
+        live.streams.append(self._writer.offer)
+        return live
 
     async def _handle_line(self, line: bytes) -> None:
         is_modern = MODERN_MARK in line

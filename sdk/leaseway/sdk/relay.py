@@ -36,6 +36,7 @@ from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.status import fault_from_status
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "ServerRequest",
     "SessionEnds",
     "ToolIndex",
+    "announce_roots",
     "call_placed",
     "call_tool",
     "hear_servers",
@@ -356,6 +358,36 @@ def hear_servers(
 
     hearers[key] = hear
     return stop
+
+
+async def announce_roots(
+    session: AsyncSession, server: str, events: RelayEvents, timeout: float
+) -> None:
+    """Tell the server that a session has leased that the roots of its client have changed.
+
+    A server that asks for them because of that asks `events`. It is told only if the MCP client
+    for which it was leased declared that it tells of such changes.
+
+    Args:
+        session: The session; without a lease of the server, nothing happens.
+        server: The id of the server.
+        events: Speaks for the client, and answers `roots/list`.
+        timeout: Seconds that the server may take to ask, and the client to answer.
+
+    Raises:
+        LeasewayError: The lease has ended, or its worker was not reached.
+    """
+    runtime, key = session._scope()
+    now = runtime.loop.time()
+    lease = runtime.leases.book.find_held(key, server, now)
+    if lease is None:
+        return
+    try:
+        await runtime.caller.run_on_lease(lease, ROOTS_CHANGED, events, now + timeout)
+    except Fault as fault:  # the end of a lease is still told to the next call
+        raise error_from_fault(fault) from None
+    finally:
+        events.reset()
 
 
 async def leave_leases(session: AsyncSession, keep: float) -> None:

@@ -273,7 +273,9 @@ class Call(_message.Message):
     server_id: _builtins.str
     """The server's id."""
     tool: _builtins.str
-    """The tool's original name. For other methods, the prompt's original name or the resource's URI."""
+    """The tool's original name. For other methods, the prompt's original name or the resource's URI,
+    or empty for a notification.
+    """
     arguments: _builtins.bytes
     """The arguments as one UTF-8 JSON object, or the rest of it after its chunks. For other methods,
     the params. Empty means `{}`. At most 4 MiB with its chunks.
@@ -308,8 +310,9 @@ class Call(_message.Message):
     """Whether the caller wants images and audio in the result and not as artifacts."""
     method: _builtins.str
     """The MCP method. Empty means `tools/call`; otherwise `prompts/get`, `resources/read`,
-    `completion/complete` or `resources/subscribe`, which sends ResourceUpdates until it is
-    cancelled.
+    `completion/complete`, `resources/subscribe`, which sends ResourceUpdates until it is cancelled,
+    or `notifications/roots/list_changed`, which names a lease and ends when its server has asked
+    nothing for some seconds.
     """
     acquirer: _builtins.str
     """The acquirer's name of a lease that this call acquires, as in AcquireLeaseRequest."""

@@ -83,6 +83,9 @@ async def test_a_complete_elicitation_waits_for_the_clients_stream(fake: FakeLea
             assert await next_of(events) == (COMPLETE, {"elicitationId": "early"})
             await send(client, session, done="late")
             assert await next_of(events) == (COMPLETE, {"elicitationId": "late"})
+        async with stream(client, session) as events:
+            await send(client, session, done="last")
+            assert await next_of(events) == (COMPLETE, {"elicitationId": "last"}), "each once"
 
 
 async def test_what_a_shared_server_says_outside_a_call_is_nobodys(fake: FakeLeaseway) -> None:

@@ -29,6 +29,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.identity.interceptor import caller
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import (
     DEFAULT_TENANT,
     MAX_KEY_LENGTH,
@@ -105,11 +106,17 @@ class CallAdmission:
     def _admit_request(
         self, active: ActiveCall, generation: Generation, tenant: str
     ) -> AdmittedRequest:
-        """Return a request that calls no tool: for a prompt, a resource or a completion."""
+        """Return a request that calls no tool: for a prompt, a resource or a completion.
+
+        That the roots of a client have changed is told on a lease, and holds nothing to judge.
+        """
         call, variant = active.call, generation.variant
         policies = variant.policies
+        is_notice = call.method == ROOTS_CHANGED
+        if is_notice and not call.lease_id:
+            raise Fault(Reason.INVALID_REQUEST, f"{call.method} is told on a lease: name one.")
         if policies.is_needed:
-            if not policies.allows_all(tenant, call.agent):
+            if not is_notice and not policies.allows_all(tenant, call.agent):
                 raise has_only_tools(call.server_id)
             active.policy = policies.limits_of_request(tenant, call.method)
             if active.policy.has_limits:
@@ -120,7 +127,7 @@ class CallAdmission:
         call.tool = request.name  # the params decide, not the caller's `tool`
         if policies.is_needed:
             active.policy = policies.find_request(tenant, call.method, request.name)
-            if active.policy.judges_calls:
+            if active.policy.judges_calls and not is_notice:
                 arguments, uri = judged_arguments(request)
                 active.judged = JudgedCall(
                     _facts(active, tenant, call.method, arguments),

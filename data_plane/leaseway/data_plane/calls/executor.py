@@ -43,6 +43,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.deadlines import Deadlines
 
@@ -182,7 +183,7 @@ class Executor:
                 self._expire_after(active, bounds.MAX_CALL_TIMEOUT)
             else:
                 self._expire_after(active, spec.call_timeout)
-        limited = bool(spec.max_calls) and call.method != SUBSCRIBE
+        limited = bool(spec.max_calls) and call.method not in (SUBSCRIBE, ROOTS_CHANGED)
         policy = active.policy
         if policy is None:
             active.line = iter(self._lines[False, False, limited, False])

@@ -135,6 +135,8 @@ def _target(call: execution_pb2.Call) -> dict[str, str]:
             Attr.GEN_AI_TOOL_NAME: call.tool,
             Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
         }
+    if not call.tool:
+        return {Attr.MCP_METHOD_NAME: call.method}
     name = Attr.MCP_RESOURCE_URI
     if call.method == _PROMPT or (call.method == _COMPLETE and ":" not in call.tool):
         name = Attr.GEN_AI_PROMPT_NAME

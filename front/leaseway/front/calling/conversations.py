@@ -67,8 +67,9 @@ class Carried:
 
     def let_out(self, live: LiveSession) -> None:
         """Let what servers of a session say reach the client on its session of the protocol."""
-        if self.protocol is not None and live is not self.protocol:
-            live.outlet = self.protocol
+        protocol = self.protocol
+        if protocol is not None and live is not protocol and live.outlet is not protocol:
+            protocol.let_out(live)
 
 
 def client_name(meta: Mapping[str, Any], carried: Carried) -> str:

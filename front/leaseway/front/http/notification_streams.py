@@ -36,24 +36,20 @@ class NotificationStreams:
             message = f"This session has {_MAX_STREAMS} streams open, the limit; close some."
             raise HttpError(429, message, {"Retry-After": "1"})
         streams.append(stream)
-        live.streams = len(streams)
+        live.streams.append(stream.put)
         try:
             yield stream
         finally:
             streams.remove(stream)
-            live.streams = len(streams)
+            live.streams.remove(stream.put)
             if not streams:
                 self._streams.pop(live, None)
-
-    def push(self, live: LiveSession, message: bytes) -> bool:
-        """Send a notification on the first stream of a session that takes it."""
-        return any(stream.put(message) for stream in self._streams.get(live, ()))
 
     def on_list_changed(self, kind: str, servers: frozenset[str]) -> None:
         """Tell the sessions that see one of the servers about a changed list."""
         for live in tuple(self._streams):
             if not live.scope or live.scope in servers:
-                self.push(live, changed_notification(kind))
+                live.push(changed_notification(kind))
 
     def end(self) -> None:
         for streams in self._streams.values():

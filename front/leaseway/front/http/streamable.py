@@ -125,7 +125,6 @@ class HttpFront:
         self._resumable = ResumableStreams()
         self._requests: set[asyncio.Task[Any]] = set()
         self._closed = False
-        sessions.notified.connect(self._streams.push)
 
     @property
     def sessions(self) -> int:

@@ -23,7 +23,7 @@ class Asker(Protocol):
         """Cancel a server request at the client."""
 
 
-def _drop(_message: bytes) -> None:
+def drop(_message: bytes) -> None:
     """Send nothing: the client waits for nothing."""
 
 
@@ -57,7 +57,7 @@ class Listener(RelayEvents):
 
     def detach(self) -> None:
         """Drop notifications while the client has no request that they belong to."""
-        self.send = _drop
+        self.send = drop
 
     def attach(self, other: Listener) -> None:
         """Send further notifications to another request of the client."""

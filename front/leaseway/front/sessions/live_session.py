@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakSet
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
@@ -25,12 +26,13 @@ from leaseway.front.messages import (
     request_message,
 )
 from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.mcp_client import McpClient
-from leaseway.wire.messages.mcp import LOG_LEVELS
+from leaseway.wire.messages.mcp import LOG_LEVELS, ROOTS_CHANGED
 
 _MAX_SUBSCRIPTIONS: Final = 256
 _MAX_COMPLETIONS: Final = 256
@@ -174,14 +176,14 @@ class _Calling:
 
 
 class ClientRequests:
-    """Asks the client of a session in the stream of one of its requests.
+    """Asks the client of a session, by default in the stream of one of its requests.
 
     Args:
         live: The session.
-        send: Sends the client a message.
+        send: Sends the client a message; returns False if there is no way.
     """
 
-    def __init__(self, live: LiveSession, send: Callable[[bytes], None]) -> None:
+    def __init__(self, live: LiveSession, send: Callable[[bytes], object]) -> None:
         self._live = live
         self._send = send
 
@@ -201,7 +203,6 @@ class LiveSession:
         sealed: The contents of its id.
         session_id: The id that the client sends; empty on stdio.
         sdk: Its SDK session.
-        push: Sends a notification of this session outside of its requests.
         lease_ttl: The time to live of its leases in seconds.
         is_derived: Whether its key is derived from what the client sends, so that it can start
             anew after it has ended.
@@ -209,7 +210,8 @@ class LiveSession:
     Attributes:
         calls: Calls that may have used its leases.
         calls_in_flight: Those that have not ended.
-        streams: Open streams for notifications outside of requests.
+        streams: Queue messages outside of requests, each on one open stream; return False if it
+            takes none.
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
         outlet: The session of the protocol whose client made the newest call, if that is another
             one: it has the streams for notifications.
@@ -225,7 +227,6 @@ class LiveSession:
         sealed: SealedSession,
         session_id: str,
         sdk: AsyncSession,
-        push: Callable[[LiveSession, bytes], object],
         lease_ttl: float = LEASE_TTL,
         *,
         is_derived: bool = False,
@@ -235,7 +236,7 @@ class LiveSession:
         self.is_derived = is_derived
         self.calls = 0
         self.calls_in_flight = 0
-        self.streams = 0
+        self.streams: list[Callable[[bytes], bool]] = []
         self.on_idle: Callable[[], None] | None = None
         self.outlet: LiveSession | None = None
         self.id = session_id
@@ -247,7 +248,6 @@ class LiveSession:
         self.log_level = ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()
-        self._push = push
         self._running: dict[bytes, _Running] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
@@ -255,6 +255,8 @@ class LiveSession:
         self._missed: dict[str, None] = {}
         self._missed_completions: deque[bytes] = deque(maxlen=_MAX_COMPLETIONS)
         self._stop_hearing: Callable[[], None] | None = None
+        self._conversations: WeakSet[LiveSession] = WeakSet()
+        self._roots = ChangedRoots(self.client, self._leasing, ClientRequests(self, self.push))
 
     @property
     def is_handle(self) -> bool:
@@ -264,6 +266,19 @@ class LiveSession:
     @property
     def is_busy(self) -> bool:
         return bool(self._running or self.calls_in_flight)
+
+    def let_out(self, conversation: LiveSession) -> None:
+        """Let another session, of which its client has made a call, reach the client here."""
+        conversation.outlet = self
+        self._conversations.add(conversation)
+
+    def _leasing(self) -> list[AsyncSession]:
+        others = [live.sdk for live in self._conversations if live.outlet is self]
+        return [self.sdk, *others]
+
+    def push(self, message: bytes) -> bool:
+        """Send a message outside of requests on the first stream that takes it."""
+        return any(put(message) for put in self.streams)
 
     def calling(self) -> _Calling:
         """Count a call that may use its leases, while the block runs."""
@@ -291,6 +306,8 @@ class LiveSession:
                 _log.debug("A client answered an unknown or closed server request.")
         elif message.method == "notifications/cancelled":
             self.cancel(*read_cancellation(message))
+        elif message.method == ROOTS_CHANGED:
+            self._roots.announce()
 
     def was_cancelled(self) -> bool:
         """Return, once, whether the client cancelled the current task (and not the shutdown)."""
@@ -309,13 +326,16 @@ class LiveSession:
         """Let it have no leases until it is admitted again."""
         self.on_idle = None
 
-    def ask(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
+    def ask(self, server_request: ServerRequest, send: Callable[[bytes], object]) -> None:
         """Send a server request to the client; its response must be passed to `answer`."""
         request_id = b'"leaseway-%b"' % secrets.token_hex(8).encode()
         self._server_requests[request_id] = server_request
-        send(request_message(request_id, server_request.method, server_request.params_json))
+        message = request_message(request_id, server_request.method, server_request.params_json)
+        if send(message) is False:
+            del self._server_requests[request_id]
+            server_request.reject("The client has no stream on which it can be asked now.")
 
-    def withdraw(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
+    def withdraw(self, server_request: ServerRequest, send: Callable[[bytes], object]) -> None:
         """Cancel a server request at the client."""
         for request_id, asked in tuple(self._server_requests.items()):
             if asked is server_request:
@@ -364,7 +384,7 @@ class LiveSession:
 
     def _on_updated(self, uri: str) -> None:
         message = notification("notifications/resources/updated", encode({"uri": uri}))
-        if not self._push(self, message) and len(self._missed) < _MAX_SUBSCRIPTIONS:
+        if not self.push(message) and len(self._missed) < _MAX_SUBSCRIPTIONS:
             self._missed[uri] = None
 
     def _hear(self, method: str, params: bytes) -> None:
@@ -379,8 +399,8 @@ class LiveSession:
         message = notification(method, params)
         if method == "notifications/message":
             if self.log_level and _rank(_decode_log(params).level) >= _rank(self.log_level):
-                self._push(self, message)
-        elif not self._push(self, message):
+                self.push(message)
+        elif not self.push(message):
             self._missed_completions.append(message)
 
     def state(self) -> bytes:
@@ -408,7 +428,7 @@ class LiveSession:
         for uri in missed:
             self._on_updated(uri)
         for message in tuple(self._missed_completions):
-            if self._push(self, message):
+            if self.push(message):
                 self._missed_completions.remove(message)
 
     async def unsubscribe(self, uri: str) -> None:
@@ -421,6 +441,7 @@ class LiveSession:
         if self._stop_hearing is not None:
             self._stop_hearing()
             self._stop_hearing = None
+        await self._roots.stop()
         tasks = {running.task for running in self._running.values()} - {asyncio.current_task()}
         for task in tasks:
             self._cancelled.add(task)

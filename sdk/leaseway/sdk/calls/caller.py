@@ -19,9 +19,10 @@ from leaseway.sdk.calls.requests import CallState, Release, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.lease import Lease
+from leaseway.sdk.leases.lease import ClientLease, Lease
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
+from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
@@ -107,6 +108,38 @@ class CallRunner:
         finally:
             if state.span is not None:
                 state.span.end()
+
+    async def run_on_lease(
+        self, lease: ClientLease, method: str, events: CallEvents, deadline: float
+    ) -> ToolResult:
+        """Send the server of a held lease a message without params, once.
+
+        Args:
+            lease: The lease.
+            method: The MCP method.
+            events: Handles what the server asks.
+            deadline: When it fails, in the event loop's time.
+
+        Raises:
+            Fault: The lease has ended, or its worker was not reached.
+        """
+        session, server_id = lease.key.session, lease.key.server_id
+        state = CallState(session, method, None, events)
+        if self._users.have_tokens:
+            state.subject_token = self._users.token_of(session)
+        user = self._users.known.get(session, self._users.default)
+        call = execution_pb2.Call(server_id=server_id, method=method)
+        head = (
+            call.SerializeToString()
+            + self._heads(session, user)
+            + _optional_fields(state, lease.lease_id)
+        )
+        what = f"{method} of server '{server_id}'"
+        link = self._pool.link(lease.worker)
+        result, payload = await link.exchange.call(head, b"", deadline, what, events)
+        if not payload and result.HasField("status"):
+            raise fault_from_status(result.status)
+        return ToolResult(payload, result.is_error)
 
     async def _try(self, state: CallState) -> ToolResult:
         at = self._now()

@@ -25,6 +25,9 @@ SAMPLE: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
 """Lists the directories and files that the server may access."""
 
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+"""Says that the result of `roots/list` has changed."""
+
 LOG_LEVELS: Final = (
     "debug",
     "info",

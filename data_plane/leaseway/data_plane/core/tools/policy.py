@@ -35,6 +35,7 @@ from leaseway.spec.rules import (
 )
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import limit_metadata
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 
 CallQuota = Literal["calls", "concurrent", "external"]
 """From `limits` of a tenant and `rate_limit` of a server."""
@@ -168,10 +169,11 @@ class ToolPolicies:
     def limits_of_request(self, tenant: str, method: str) -> ToolPolicy:
         """Return the limits of a caller's request that calls no tool.
 
-        A subscription lasts for long and counts as a call only.
+        A subscription lasts for long and counts as a call only; so does a notification, which waits
+        for what its server may ask.
         """
         limits = self._policy.limits_of(tenant)
-        if limits is not None and method == SUBSCRIBE:
+        if limits is not None and method in (SUBSCRIBE, ROOTS_CHANGED):
             limits = replace(limits, concurrent=None)
         return ToolPolicy("read_only", limits=limits)
 

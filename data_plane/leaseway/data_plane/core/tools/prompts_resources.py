@@ -18,6 +18,7 @@ from leaseway.spec.contracts import same_items
 from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.messages.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
@@ -203,6 +204,14 @@ def _read_completion(
     raise _invalid("ref", "is an object whose type is ref/prompt or ref/resource")
 
 
+def _read_nothing(
+    _prompts_resources: CompiledPromptsResources, _server_id: str, params: Mapping[str, Any]
+) -> str:
+    if params:
+        raise _invalid(min(params), "is none of its params")
+    return ""
+
+
 def _prompt(
     prompts_resources: CompiledPromptsResources, server_id: str, name: object, where: str
 ) -> str:
@@ -246,6 +255,7 @@ _READERS: Final[Mapping[str, Callable[[CompiledPromptsResources, str, Mapping[st
     "resources/read": _read_resource,
     "completion/complete": _read_completion,
     SUBSCRIBE: _read_resource,
+    ROOTS_CHANGED: _read_nothing,
 }
 METHODS: Final = frozenset(_READERS)
 """The methods of calls other than `tools/call`."""

@@ -34,7 +34,8 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     request_key,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
-from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox, find_asked_call
+from leaseway.data_plane.mcp.protocol.messages.incoming import Asked, Inbox, find_asked_call
+from leaseway.data_plane.mcp.protocol.messages.notices import Notices
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     LEVELS,
     ConnectionLost,
@@ -52,6 +53,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
 )
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.signals import Signal
 
@@ -175,6 +177,7 @@ class Peer(Dispatcher[TransportContext]):
             self._find_asked_call,
             on_tools_changed,
         )
+        self._notices = Notices(self._inbox.is_asking)
 
     def offer_roots(self, roots: bytes) -> None:
         """Answer the server's roots requests with this result. Call it before the handshake."""
@@ -382,6 +385,8 @@ class Peer(Dispatcher[TransportContext]):
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
         """Start a tool call; never blocks. `done` runs on the loop, unless it is cancelled."""
+        if request.method == ROOTS_CHANGED:
+            return self._notify_of_roots(request, done)
         if request.on_log is not None and self.sets_log_level:
             self._lower_log_level(request.log_level)
         self._next_id = call_id = self._next_id + 1
@@ -396,6 +401,19 @@ class Peer(Dispatcher[TransportContext]):
         call = self._calls[call_id] = ToolCall(self, self.server, call_id, request, done)
         self._send(call_id, line, headers, call)
         return call
+
+    def _notify_of_roots(
+        self, request: ToolRequest, done: Callable[[Outcome], None]
+    ) -> PendingCall:
+        """Tell a legacy server that roots have changed, if its own client declared to tell."""
+        notice = self._notices.open(request, done)
+        client = self.client if self.leased and self.roots is None else None
+        declared = client.capabilities.get("roots", {}) if client is not None else {}
+        if self.era.modern or not declared.get("listChanged"):
+            asyncio.get_running_loop().call_soon(notice.end)
+        else:
+            self._respond(encode_notification(ROOTS_CHANGED, None))
+        return notice
 
     def _lower_log_level(self, level: str) -> None:
         """Let a legacy server send what a call wants to know; `ToolCall.log` drops the rest.
@@ -463,7 +481,11 @@ class Peer(Dispatcher[TransportContext]):
         self._calls.pop(call.id, None)
         call.fail(fault)
 
-    def _find_asked_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
+    def _find_asked_call(self, related_call: ToolCall | None, method: str) -> Asked | str:
+        call = self._find_call(related_call, method)
+        return self._notices.answering(method) or call if isinstance(call, str) else call
+
+    def _find_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
         if self.correlates and related_call is not None:
             return find_asked_call([related_call], method)
         if self.asks_alone and related_call is not None and not self._abandoned:
@@ -551,6 +573,7 @@ class Peer(Dispatcher[TransportContext]):
         self._requests.clear()
         for entry in waiting:
             entry.fail(self.ended_fault("yes" if entry.written else "no"))
+        self._notices.end(self.ended_fault("unknown"))
 
     def ended_fault(self, started: Started) -> Fault:
         """Return the fault for a request on an ended connection."""

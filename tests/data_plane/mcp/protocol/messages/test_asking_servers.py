@@ -15,11 +15,13 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import fault_of
 
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, answerable
+from leaseway.data_plane.core.instances.greeting import Greeting
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, ROOTS_CHANGED, SAMPLE
 
 Bench = Any
 NAME = {"method": ELICIT, "params": {"message": "Name?", "x-unknown": {"kept": 1.0}}}
@@ -49,17 +51,20 @@ class Asked:
 
 
 @contextlib.asynccontextmanager
-async def asking(bench: Bench, how: str, **spec: Any) -> AsyncIterator[Instance]:
+async def asking(
+    bench: Bench, how: str, client: McpClient | None = None, **spec: Any
+) -> AsyncIterator[Instance]:
     """Start a server that sends requests; `how` is its transport and era."""
+    greeting = Greeting.of(client)
     transport, _, era = how.partition(" ")
     options = ["--legacy"] if era.startswith("legacy") else []
     if transport == "stdio":
-        yield await bench.start(bench.stdio("asking_stdio", *options, **spec))
+        yield await bench.start(bench.stdio("asking_stdio", *options, **spec), greeting=greeting)
         return
     if era.endswith("by GET"):
         options.append("--get")
     async with bench.serving("asking_http", *options) as address:
-        instance = await bench.start(bench.http_spec(f"{address}/mcp", **spec))
+        instance = await bench.start(bench.http_spec(f"{address}/mcp", **spec), greeting=greeting)
         yield instance
         await instance.close()
 
@@ -69,6 +74,15 @@ async def call_tool(
 ) -> Any:
     """Call a tool; return its text, parsed."""
     return json.loads(await bench.text(instance, tool, arguments, **request))
+
+
+async def eventually_replies(bench: Bench, instance: Instance, count: int) -> list[Any]:
+    """Wait until the server has got so many replies; return them."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            replies = (await call_tool(bench, instance, "seen", {}))["replies"]
+            if len(replies) >= count:
+                return list(replies)
 
 
 LEGACY_SERVERS = ["stdio legacy", "http legacy", "http legacy by GET"]
@@ -306,3 +320,35 @@ async def test_a_slow_answer_of_a_person_does_not_fail_health_checks(
         assert bench.disconnected == []
 
     await asyncio.gather(wait_for_answer("--legacy"), wait_for_answer())
+
+
+@pytest.mark.parametrize("how", ["stdio legacy", "http legacy by GET"])
+async def test_a_server_that_is_told_of_changed_roots_may_ask_for_them(
+    bench: Bench, how: str
+) -> None:
+    client = McpClient("2025-11-25", {"roots": {"listChanged": True}})
+    async with asking(bench, how, client) as instance:
+        caller = Asked(ROOTS)
+        outcome = await bench.call(instance, "", method=ROOTS_CHANGED, **caller.request)
+        assert outcome == Outcome(b"{}")
+        assert caller.asks.qsize() == 1
+        assert (await call_tool(bench, instance, "seen", {}))["replies"] == [
+            {"said": ROOTS, "unknown": 1.0}
+        ]
+        await call_tool(bench, instance, "later", {})
+        replies = await eventually_replies(bench, instance, 2)
+        assert "in flight" in replies[1]["message"], "the notice has ended"
+
+
+@pytest.mark.parametrize("how", ["stdio legacy", "stdio modern"])
+async def test_a_server_is_told_only_of_changes_that_its_client_declared(
+    bench: Bench, how: str
+) -> None:
+    legacy = McpClient("2025-11-25", {"roots": {}})
+    modern = McpClient("2026-07-28", {"roots": {"listChanged": True}})
+    async with asking(bench, how, legacy if how.endswith("legacy") else modern) as instance:
+        caller = Asked(ROOTS)
+        outcome = await bench.call(instance, "", method=ROOTS_CHANGED, **caller.request)
+        assert outcome == Outcome(b"{}")
+        await call_tool(bench, instance, "echo", {})
+        assert caller.asks.empty()

@@ -55,10 +55,10 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_notification,
     request_key,
 )
+from leaseway.data_plane.mcp.protocol.messages.incoming import Asked
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     InvalidResponse,
     Pending,
-    ToolCall,
 )
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds
@@ -164,13 +164,14 @@ class HttpConnection(Peer):
     def _respond(self, line: bytes) -> None:
         self._poster.post_later(line, self.era.headers)
 
-    def _send_answer(self, line: bytes, call: ToolCall | None) -> None:
+    def _send_answer(self, line: bytes, call: Asked | None) -> None:
         """Send a caller's answer; fail its call if the answer can't be delivered."""
         on_undelivered = partial(self._fail_undelivered, call) if call is not None else None
         self._poster.post_later(line, self.era.headers, on_undelivered)
 
-    def _fail_undelivered(self, call: ToolCall, cause: str, is_certain: bool) -> None:
-        if call.id not in self._calls:
+    def _fail_undelivered(self, asked: Asked, cause: str, is_certain: bool) -> None:
+        call = self._calls.get(asked.id)
+        if call is None:
             return
         fault = undelivered_answer(self.server, cause)
         if not is_certain:  # the server may have the answer

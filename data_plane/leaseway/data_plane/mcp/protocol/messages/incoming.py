@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     encode_answer,
@@ -53,7 +53,19 @@ _LIST_CHANGED: Final = frozenset(
 )
 
 
-SendAnswer = Callable[[bytes, ToolCall | None], None]
+class Asked(Protocol):
+    """A call, or a notification of a client, whose sender a server asks."""
+
+    @property
+    def id(self) -> int:
+        """The id of its request."""
+
+    @property
+    def request(self) -> ToolRequest:
+        """What it says, and what its sender answers."""
+
+
+SendAnswer = Callable[[bytes, Asked | None], None]
 """Sends a response to the server's request; with the call that the request belongs to, if known."""
 
 _AMBIGUOUS: Final = (
@@ -120,7 +132,7 @@ class LegacyServerRequests:
         return len(self._open)
 
     def handle(
-        self, message: JsonRpcMessage, call: ToolCall | str, related_call: ToolCall | None = None
+        self, message: JsonRpcMessage, call: Asked | str, related_call: ToolCall | None = None
     ) -> None:
         """Pass a request on to its call, or reject it with the reason why there is none.
 
@@ -146,9 +158,7 @@ class LegacyServerRequests:
             ask = self._open[key] = self._build_ask(message, key, params, call)
             call.request.on_ask(ask)
 
-    def _build_ask(
-        self, message: JsonRpcMessage, key: object, params: bytes, call: ToolCall
-    ) -> Ask:
+    def _build_ask(self, message: JsonRpcMessage, key: object, params: bytes, call: Asked) -> Ask:
         def answer(result: bytes) -> None:
             del self._open[key]
             self._send(encode_answer(message.id, result), call)
@@ -191,7 +201,7 @@ class Inbox:
         kind: str,
         answer: Callable[[bytes], None],
         find_call: Callable[[object], ToolCall | None],
-        find_asked_call: Callable[[ToolCall | None, str], ToolCall | str],
+        find_asked_call: Callable[[ToolCall | None, str], Asked | str],
         on_tools_changed: Callable[[], None],
     ) -> None:
         self._server = server
@@ -245,6 +255,10 @@ class Inbox:
             _logger.debug("The server %s sent a malformed %s.", self._server, method)
         except Exception:  # a caller's callback failed; the receive loop must continue
             _logger.exception("A callback for %s of the server %s failed.", method, self._server)
+
+    def is_asking(self) -> bool:
+        """Return whether the server waits for an answer of a client."""
+        return bool(self._server_requests)
 
     def send_answers_by(self, send: SendAnswer) -> None:
         """Send answers of callers by another function. Call it before the first request."""
