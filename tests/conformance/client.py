@@ -41,6 +41,8 @@ def auth() -> dict[str, Any]:
         client["algorithm"] = CONTEXT.get("signing_algorithm", "ES256")
     if "client-credentials" in SCENARIO:
         return {"client_credentials": client}
+    if "valid_jwt" in CONTEXT:
+        return {"workload_identity": {**client, "assertion": CONTEXT["valid_jwt"]}}
     if "enterprise-managed" in SCENARIO:
         provider = {
             "identity_provider": CONTEXT["idp_issuer"],

@@ -47,7 +47,14 @@ ASKS_IN_SESSIONS = frozenset(
     }
 )
 """Scenarios of older versions that a stateless server cannot pass."""
-EXTENSION = "2025-11-25 --force"
+EXTENSIONS = (
+    "auth/client-credentials-jwt",
+    "auth/client-credentials-basic",
+    "auth/enterprise-managed-authorization",
+    "auth/dpop",
+    "auth/dpop-nonce",
+    "auth/wif-jwt-bearer",
+)
 CLIENT_SCENARIOS = [
     ("2025-11-25", "initialize"),
     ("2025-11-25", "tools_call"),
@@ -99,9 +106,11 @@ CLIENT_SCENARIOS = [
     ),
     ("2025-03-26", "auth/2025-03-26-oauth-metadata-backcompat"),
     ("2025-03-26", "auth/2025-03-26-oauth-endpoint-fallback"),
-    (EXTENSION, "auth/client-credentials-jwt"),
-    (EXTENSION, "auth/client-credentials-basic"),
-    (EXTENSION, "auth/enterprise-managed-authorization"),
+    *(
+        (f"{version} --force", scenario)
+        for version in ("2025-11-25", "2026-07-28")
+        for scenario in EXTENSIONS
+    ),
 ]
 
 
@@ -266,3 +275,10 @@ async def test_the_workers_own_client_conforms(
     failed = {check["id"] for check in checks if check["status"] == "FAILURE"}
     assert failed == set(EXPECTED["client"].get(scenario, ())), output
     assert any(check["status"] == "SUCCESS" for check in checks), output
+
+
+async def test_every_client_scenario_about_authorization_is_run(suite: Suite) -> None:
+    _, output = await suite.run("list")
+    listed = set(re.findall(r"^ *- (auth/\S+)", output, re.MULTILINE))
+    assert len(listed) > 30
+    assert listed == {name for _, name in CLIENT_SCENARIOS if name.startswith("auth/")}

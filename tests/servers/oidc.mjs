@@ -9,7 +9,7 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 const [, , folder, secret, lifetime, more = '{}'] = process.argv;
-const { address, ahead = 0, key, subjects } = JSON.parse(more);
+const { address, ahead = 0, key, subjects, nonces = false } = JSON.parse(more);
 const now = Date.now;
 Date.now = () => now() + ahead * 1000; // a clock that is wrong
 const { privateKey } = crypto.generateKeyPairSync('rsa', { modulusLength: 2048 });
@@ -86,6 +86,7 @@ server.listen(0, '127.0.0.1', () => {
     scopes: ['openid', 'offline_access', 'tools'],
     features: {
       clientCredentials: { enabled: true },
+      dPoP: { nonceSecret: crypto.randomBytes(32), requireNonce: () => nonces },
       deviceFlow: { enabled: true },
       registration: { enabled: true },
       revocation: { enabled: true },

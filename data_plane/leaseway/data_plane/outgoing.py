@@ -17,9 +17,9 @@ _MAX_COOKIE: Final = 4096
 
 REFUSED: Final = frozenset((401, 403))
 """Statuses of a request that its server has not started, for want of a token."""
-MAX_SENDS: Final = 3
-"""How often one request is sent: without a token or with an old one, with another worker's, and
-with a new one."""
+MAX_SENDS: Final = 4
+"""How often one request is sent: without a token or with an old one, with another worker's, with
+a new one, and with the nonce that its proof needs."""
 
 
 class Route(NamedTuple):
@@ -29,26 +29,45 @@ class Route(NamedTuple):
     proxy_headers: Mapping[str, str] | None = None
 
 
+class Credential(Protocol):
+    """A token that requests present."""
+
+    @property
+    def header(self) -> str:
+        """The value of `Authorization`."""
+
+    def headers(self, method: str, url: URL) -> Mapping[str, str]:
+        """Return the headers of one request that is sent once, also of a redirected one.
+
+        A token that is bound to a key needs a new proof for each.
+        """
+
+    def learn(self, headers: Mapping[str, str]) -> None:
+        """Note what the headers of a response say about the next request."""
+
+
 class Authorization(Protocol):
     """The tokens of one instance's requests (design.md#tokens-for-remote-servers)."""
 
-    async def header(self) -> str | None:
-        """Return the value of `Authorization`, or None for none.
+    async def credential(self) -> Credential | None:
+        """Return what a request presents, or None for nothing.
 
         Raises:
             Fault: AUTHORIZATION_FAILED or LOGIN_REQUIRED: no request can be sent.
         """
 
-    async def refused(self, sent: str | None, status: int, headers: Mapping[str, str]) -> bool:
+    async def refused(
+        self, sent: Credential | None, status: int, headers: Mapping[str, str]
+    ) -> bool:
         """Return whether a request that got 401 or 403 should be sent once more.
 
         Args:
-            sent: The value of its `Authorization`, or None.
+            sent: What it presented, or None.
             status: The response's status.
             headers: The response's headers; names match without regard to case.
 
         Raises:
-            Fault: As for `header`.
+            Fault: As for `credential`.
         """
 
     def without_token(self, text: str) -> str:

@@ -9,7 +9,9 @@ from typing import Any, Final, Literal
 from leaseway.spec.keys import Choice, Key, OwnReader, Text, Whole, setting
 from leaseway.spec.references import Value
 
-AuthGrant = Literal["client_credentials", "authorization_code", "token_exchange", "id_jag"]
+AuthGrant = Literal[
+    "client_credentials", "authorization_code", "token_exchange", "id_jag", "workload_identity"
+]
 
 Subject = Literal["service", "tenant", "user", "caller"]
 
@@ -18,6 +20,7 @@ SUBJECTS: Final[Mapping[AuthGrant, Subject]] = {
     "authorization_code": "tenant",
     "token_exchange": "caller",
     "id_jag": "caller",
+    "workload_identity": "service",
 }
 """Whose tokens each grant obtains; `for` may say it of a login."""
 
@@ -27,12 +30,17 @@ SUBJECT_TOKEN_TYPES: Final = ("access_token", "id_token", "jwt")
 ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519")
 """Signatures of a client's assertion; the first is the default of RSA keys."""
 
+ALWAYS: Final = "always"
+NEVER: Final = "never"
+"""The values of `dpop`."""
+
 NO_RESOURCE: Final = "none"
 """The value of `resource` for authorization servers that know no resource indicators."""
 
 CLIENT_ID: Final = "client_id"
 CLIENT_SECRET: Final = "client_secret"  # noqa: S105 - the name of a key
 PRIVATE_KEY: Final = "private_key"
+ASSERTION: Final = "assertion"
 ACTOR_TOKEN: Final = "actor_token"  # noqa: S105 - the name of a key
 LISTING_TOKEN: Final = "listing_token"  # noqa: S105 - the name of a key
 PROVIDER_ID: Final = "identity_provider_client_id"
@@ -43,6 +51,7 @@ PROVIDER_KEY: Final = "identity_provider_private_key"
 LOGIN: Final = "authorization_code"
 EXCHANGE: Final = "token_exchange"
 ID_JAG: Final = "id_jag"
+WORKLOAD_IDENTITY: Final = "workload_identity"
 """Grants with keys of their own, beside `client_credentials`."""
 
 
@@ -85,6 +94,12 @@ class Auth:
         _resolved(CLIENT_SECRET, "The client's secret."),
         _resolved(PRIVATE_KEY, "Instead of a secret, a key that signs assertions: PEM or JWK."),
         _resolved(
+            ASSERTION,
+            "The platform's statement of who the workload is: a JWT, read for each request.",
+            required_by=(WORKLOAD_IDENTITY,),
+            only=(WORKLOAD_IDENTITY,),
+        ),
+        _resolved(
             LISTING_TOKEN,
             "The token for listing tools, when nobody calls; by default the client's own.",
             only=(EXCHANGE, ID_JAG),
@@ -111,6 +126,13 @@ class Auth:
     )
     resource: str = setting(
         "", Key(OwnReader(), "The resource indicator; by default the server's; none sends none.")
+    )
+    dpop: str = setting(
+        "",
+        Key(
+            Choice((ALWAYS, NEVER)),
+            "Whether tokens are bound to a key (DPoP); by default if the server asks for it.",
+        ),
     )
     algorithm: str = setting(
         "", Key(Choice(ALGORITHMS), "The signature of assertions; by default the key's usual one.")

@@ -177,6 +177,8 @@ MAX_OAUTH_DOCUMENT: Final = 256 * KIB
 """Bytes of one response of an authorization server, or of a server's OAuth metadata."""
 MAX_OAUTH_TOKEN: Final = 16 * KIB
 """Characters of a token that is sent to a server."""
+MAX_OAUTH_NONCE: Final = 4 * KIB
+"""Characters of a nonce for proofs of possession (DPoP)."""
 MAX_OAUTH_GRANTS: Final = 4_096
 """Clients and subjects whose tokens a worker remembers."""
 

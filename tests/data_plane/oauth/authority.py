@@ -124,7 +124,8 @@ async def provider(
     Args:
         lifetime: Of its access tokens, in seconds.
         gate: Stands before it, as its issuer.
-        more: By how many seconds its clock is `ahead`; the `key` (JWK) of its client `signer`.
+        more: By how many seconds its clock is `ahead`; the `key` (JWK) of its client `signer`;
+            whether proofs of possession need `nonces`.
     """
     folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
     if shutil.which("node") is None or not (folder / "node_modules" / "oidc-provider").exists():

@@ -63,10 +63,14 @@ class Guarded:
         app.router.add_get("/sse", self._sse)
         app.router.add_post("/messages", self._message)
         app.router.add_get("/api/whoami", self._api)
+        app.on_response_prepare.append(self.prepare)
         server = TestServer(app)
         await server.start_server()
         self.base = f"http://127.0.0.1:{server.port}"
         return server
+
+    async def prepare(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Change the headers of a response."""
 
     # The authorization server.
 

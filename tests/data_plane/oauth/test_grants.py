@@ -32,6 +32,7 @@ ENVIRONMENT = {"WORD": SECRET}
 BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 GRANTS: Mapping[tuple[AuthGrant, Subject], VariantKey] = {
     ("client_credentials", "service"): VariantKey("remote"),
+    ("workload_identity", "service"): VariantKey("remote"),
     ("authorization_code", "tenant"): VariantKey("remote", "acme"),
     ("authorization_code", "user"): VariantKey("remote", "acme", "anna"),
     ("token_exchange", "caller"): VariantKey("remote", "acme", "anna"),
@@ -54,6 +55,8 @@ async def issuer() -> AsyncIterator[Issuer]:
 def auth_of(issuer: Issuer, grant: AuthGrant, subject: Subject) -> Auth:
     values = {"client_id": Value("literal", "me"), "client_secret": Value("env", "WORD")}
     more: dict[str, Any] = {}
+    if grant == "workload_identity":
+        values = {"assertion": Value("literal", "planted-workload")}
     if grant == "id_jag":
         more = {"identity_provider": issuer.base}
         values["identity_provider_client_id"] = Value("literal", "at-provider")

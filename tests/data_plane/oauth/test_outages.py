@@ -23,6 +23,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
+from leaseway.data_plane.outgoing import Authorization
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -338,13 +339,18 @@ async def test_a_slow_authorization_server_delays_no_tokens_of_others(
     tokens = Tokens(obtain)
     problems = Ignored()
 
+    async def header_of(authorization: Authorization) -> str:
+        credential = await authorization.credential()
+        assert credential is not None
+        return credential.header
+
     def header(server: str, client: str, tenant: str = "") -> Any:
         auth = Auth("authorization_code", "tenant", issuer="http://127.0.0.1:9")
         spec = server_spec(VariantKey(server, tenant), "streamable_http", auth=auth)
         resolved = ResolvedValues(url="http://127.0.0.1:9/mcp", auth={"client_id": client})
         authorization = tokens.authorization(spec, resolved, problems)
         assert authorization is not None
-        return asyncio.ensure_future(authorization.header())
+        return asyncio.ensure_future(header_of(authorization))
 
     try:
         waiting = [header("slow", f"client{number}") for number in range(50)]

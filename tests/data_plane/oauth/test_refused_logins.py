@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.oauth.metadata import Challenge
+from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
@@ -105,7 +105,7 @@ async def test_a_server_that_has_moved_needs_a_new_login(
         assert grant is not None
         assert await grant.refused(None, 401, REFUSED)
         with pytest.raises(Fault, match="another authorization server") as caught:
-            await grant.refused(await grant.header(), 401, REFUSED)
+            await grant.refused(await grant.credential(), 401, REFUSED)
     assert caught.value.reason is Reason.LOGIN_REQUIRED
 
 
@@ -125,7 +125,7 @@ async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
     assert await grant.refused(None, 401, REFUSED)
     for _ in range(5):
         with pytest.raises(Fault, match="has just issued"):
-            await grant.refused(await grant.header(), 401, REFUSED)
+            await grant.refused(await grant.credential(), 401, REFUSED)
     assert [attempt.is_new for attempt in attempts] == [False, True]
     await tokens.aclose()
 
@@ -147,10 +147,12 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     store.write(Login(wanted.login, issuer="http://i", access_token="new", granted_at=1.0))
     assert await tokens.follow_logins() == ()
     assert await grant.refused(None, 401, REFUSED)
-    assert await grant.header() == "Bearer new"
+    credential = await grant.credential()
+    assert credential is not None
+    assert credential.header == "Bearer new"
     assert await tokens.follow_logins() == set()
     store.remove(wanted.login)
     assert await tokens.follow_logins() == {key}
     with pytest.raises(Fault, match="nobody is logged in"):
-        await grant.header()
+        await grant.credential()
     await tokens.aclose()

@@ -7,7 +7,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,10 @@ _MIN_SECRET: Final = 4
 
 _SALT: Final = secrets.token_bytes(32)
 """Makes digests meaningless outside of this process."""
+
+
+class UnresolvedValue(Exception):
+    """A value cannot be resolved; the text says what is missing and what to do."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,9 @@ class ResolvedValues:
     """The files of these modules."""
     auth: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The client's id and credentials at its authorization server."""
+    assertion: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+    """Reads who the workload is, for its authorization server; blocks, may raise `UnresolvedValue`.
+    No part of the digest: the server does not get it, so that connections stay when it changes."""
     proxies: Proxies = field(default=NO_PROXIES, repr=False)
     """How its HTTP requests leave the worker."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from leaseway.data_plane.core.proxies import (
     DIRECT,
@@ -17,7 +18,7 @@ from leaseway.data_plane.core.proxies import (
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.resolver import Resolver
-from leaseway.spec.auth import CLIENT_ID
+from leaseway.spec.auth import ASSERTION, CLIENT_ID
 from leaseway.spec.kinds.shared import RequestPart
 from leaseway.spec.references import Value
 from leaseway.wire.secrets.secret_names import looks_secret
@@ -31,9 +32,19 @@ def of_requests(part: RequestPart, resolver: Resolver) -> ResolvedValues:
         auth={
             name: resolver.value(f"auth.{name}", value, name != CLIENT_ID)
             for name, value in part.auth.values.items()
+            if name != ASSERTION
         },
+        assertion=_assertion(part.auth.values.get(ASSERTION), resolver),
         proxies=proxies_of(part.proxy, resolver),
     )
+
+
+def _assertion(value: Value | None, resolver: Resolver) -> Callable[[], str] | None:
+    """Return what reads an assertion, which is there now and is replaced often."""
+    if value is None:
+        return None
+    resolver.value(f"auth.{ASSERTION}", value, True)
+    return partial(resolver.read, value)
 
 
 def headers_of(headers: Mapping[str, Value], resolver: Resolver) -> dict[str, str]:

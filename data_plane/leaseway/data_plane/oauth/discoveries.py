@@ -46,7 +46,8 @@ class Discoveries:
             AuthorizationError: It cannot be found.
         """
         auth, challenge = wanted.auth, attempt.challenge
-        key = (wanted.web_url, auth.issuer, auth.resource, challenge.resource_metadata)
+        said = (challenge.resource_metadata, challenge.asks_proof, challenge.algorithms)
+        key = (wanted.web_url, auth.issuer, auth.resource, auth.dpop, said)
         find = partial(discover, web, wanted.web_url, auth, challenge)
         return self._kept(key, find, is_fresh=bool(attempt.refused))
 

@@ -13,7 +13,7 @@ from typing import Final
 from leaseway.data_plane.oauth.discoveries import Discoveries
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
-from leaseway.data_plane.oauth.obtaining import Attempt, Wanted, scopes_of
+from leaseway.data_plane.oauth.obtaining import JWT_BEARER, Attempt, Wanted, new_key, scopes_of
 from leaseway.data_plane.oauth.requests import (
     Client,
     TokenAnswer,
@@ -31,7 +31,6 @@ from leaseway.spec.auth import (
 )
 
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _TYPE: Final = "urn:ietf:params:oauth:token-type:"
 _OF_SUBJECT: Final = frozenset(
     {"invalid_grant", "invalid_token", "invalid_request", "access_denied"}
@@ -62,10 +61,11 @@ def exchange(wanted: Wanted, attempt: Attempt, discoveries: Discoveries) -> Toke
     try:
         if wanted.auth.grant == "id_jag":
             assertion = _assertion(web, wanted, found.server, form, discoveries)
-            form |= {"grant_type": _JWT_BEARER, "assertion": assertion}
+            form |= {"grant_type": JWT_BEARER, "assertion": assertion}
         else:
             form |= _exchanged(wanted, "access_token") | {"audience": wanted.auth.audience}
-        return request_token(web, found.server, wanted.client, form)
+        key, is_bound = new_key(found), wanted.needs_bound
+        return request_token(web, found.server, wanted.client, form, key, is_bound=is_bound)
     except AuthorizationError as error:
         error.is_of_caller = bool(wanted.subject_token) and error.code in _OF_SUBJECT
         raise

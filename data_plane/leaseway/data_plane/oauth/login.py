@@ -20,15 +20,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import msgspec
 
+from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
-from leaseway.data_plane.oauth.metadata import (
-    AuthorizationServer,
-    Challenge,
-    Discovered,
-    discover,
-    read_challenge,
-)
-from leaseway.data_plane.oauth.obtaining import Attempt, Wanted, scopes_of
+from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered, discover
+from leaseway.data_plane.oauth.obtaining import Attempt, Wanted, new_key, scopes_of
+from leaseway.data_plane.oauth.proofs import ProofKey
 from leaseway.data_plane.oauth.requests import (
     Client,
     TokenAnswer,
@@ -37,7 +33,13 @@ from leaseway.data_plane.oauth.requests import (
     refusal,
     request_token,
 )
-from leaseway.data_plane.oauth.sealed import SCOPES, client_of, described_login, server_of
+from leaseway.data_plane.oauth.sealed import (
+    SCOPES,
+    client_of,
+    described_login,
+    server_of,
+    with_key,
+)
 from leaseway.data_plane.oauth.web import Web, is_web_address, place_of
 from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.channels.endpoint import Endpoint
@@ -148,7 +150,7 @@ def _seal(
         expires_at=None if answer.lifetime is None else now + answer.lifetime,
         refresh_token=answer.refresh_token,
         granted_at=now,
-        metadata={SCOPES: list(scopes)},
+        metadata=with_key({SCOPES: list(scopes)}, answer.key),
     )
     login = described_login(login, found.server, found.resource, registered)
     return login, store.write(login)
@@ -188,7 +190,7 @@ def _challenge(web: Web, wanted: Wanted) -> Challenge:
         except AuthorizationError:
             continue
         if response.status == HTTPStatus.UNAUTHORIZED:
-            return read_challenge(response.status, response.headers.get("www-authenticate", ""))
+            return challenge_of(response.status, response.headers)
     return Challenge(HTTPStatus.UNAUTHORIZED)  # the well-known addresses are tried
 
 
@@ -281,6 +283,7 @@ class BegunLogin:
         state: What the redirect must contain.
         verifier: The secret of PKCE, which only the one that began the login has.
         url: The address to open.
+        key: The key that the tokens are to be bound to, or None.
     """
 
     wanted: Wanted
@@ -291,6 +294,7 @@ class BegunLogin:
     state: str
     verifier: str = field(repr=False)
     url: str
+    key: ProofKey | None = field(default=None, repr=False)
 
 
 def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
@@ -334,7 +338,7 @@ def _begun(
             f"the authorization server {server.issuer} names no authorization endpoint",
             is_lasting=True,
         )
-    registered = _client(web, wanted, server, redirect)
+    registered, key = _client(web, wanted, server, redirect), new_key(found)
     pkce = PKCEParameters.generate()
     query = {
         "response_type": "code",
@@ -345,6 +349,7 @@ def _begun(
         "code_challenge_method": "S256",
         "scope": " ".join(scopes),
         "resource": found.resource,
+        "dpop_jkt": "" if key is None else key.thumbprint,  # the code is of no use without it
         # Some servers give a refresh token only after an explicit consent.
         "prompt": "consent" if "offline_access" in scopes else "",
     }
@@ -358,6 +363,7 @@ def _begun(
         state=state,
         verifier=pkce.code_verifier,
         url=url,
+        key=key,
     )
 
 
@@ -374,7 +380,8 @@ def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:
     }
     keep = hidden_tokens(code, begun.verifier)
     client = begun.registered or begun.wanted.client
-    tokens = request_token(Web(begun.wanted.configured), server, client, form)
+    web, is_bound = Web(begun.wanted.configured), begun.wanted.needs_bound
+    tokens = request_token(web, server, client, form, begun.key, is_bound=is_bound)
     del keep
     return tokens
 
@@ -518,11 +525,14 @@ def _by_device(
         "resource": found.resource,
     }
     keep = hidden_tokens(device.device_code)
-    interval = max(1.0, min(device.interval, 60.0))
+    interval, key = max(1.0, min(device.interval, 60.0)), new_key(found)
     while time.monotonic() < deadline:
         time.sleep(interval)
         try:
-            answer = request_token(Web(request.wanted.configured), server, client, form)
+            web = Web(request.wanted.configured)
+            answer = request_token(
+                web, server, client, form, key, is_bound=request.wanted.needs_bound
+            )
         except AuthorizationError as error:
             if error.code == "slow_down":
                 interval += 5

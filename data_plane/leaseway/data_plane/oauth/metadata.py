@@ -5,7 +5,6 @@ The order of the addresses, and how issuers and resources are compared, is the M
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,48 +12,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.proofs import choose_algorithm
 from leaseway.data_plane.oauth.web import Web, is_web_address, place_of, retry_delay_of
-from leaseway.spec.auth import NO_RESOURCE, Auth
+from leaseway.spec.auth import ALWAYS, NEVER, NO_RESOURCE, Auth
 
 _MAX_ITEMS: Final = 200
 _MAX_TEXT: Final = 4_096
-_MAX_CHALLENGE: Final = 16 << 10
-_CHALLENGE_SCHEME: Final = re.compile(r"(?:^|,)\s*bearer(?:\s+|$)", re.IGNORECASE)
-_PARAMETER: Final = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
-
-
-@dataclass(frozen=True)
-class Challenge:
-    """What a server said when it refused a request (`WWW-Authenticate: Bearer`).
-
-    Attributes:
-        status: 401 or 403.
-        resource_metadata: The address of its metadata, or empty.
-        scope: The scopes that the request needs, or empty.
-        error: Such as `insufficient_scope`, or empty.
-    """
-
-    status: int
-    resource_metadata: str = ""
-    scope: str = ""
-    error: str = ""
-
-
-def read_challenge(status: int, header: str) -> Challenge:
-    """Return the bearer challenge of a header's value."""
-    found = _CHALLENGE_SCHEME.search(header[:_MAX_CHALLENGE])
-    if found is None:
-        return Challenge(status)
-    parameters: dict[str, str] = {}
-    for name, quoted, plain in _PARAMETER.findall(header[found.end() : _MAX_CHALLENGE]):
-        parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
-    return Challenge(
-        status,
-        parameters.get("resource_metadata", ""),
-        parameters.get("scope", ""),
-        parameters.get("error", ""),
-    )
 
 
 @dataclass(frozen=True)
@@ -71,6 +36,7 @@ class AuthorizationServer:
     scopes: tuple[str, ...] = ()
     accepts_metadata_documents: bool = False
     returns_issuer: bool = False
+    proof_algorithms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,11 +46,13 @@ class Discovered:
     Attributes:
         resource: The resource indicator; empty if none is sent.
         scopes: Those that the server's metadata names.
+        proof: How proofs of possession are signed; empty for tokens that are bound to no key.
     """
 
     server: AuthorizationServer
     resource: str
     scopes: tuple[str, ...] = ()
+    proof: str = ""
 
 
 def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered:
@@ -103,11 +71,11 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
 
     own = "" if auth.resource == NO_RESOURCE else auth.resource
     default = "" if auth.resource == NO_RESOURCE else resource_url_from_server_url(url)
-    if auth.issuer:
-        return Discovered(authorization_server(web, auth.issuer, url), own or default)
-    protected = _protected_resource(web, url, challenge)
+    protected = None if auth.issuer else _protected_resource(web, url, challenge)
     if protected is None:
-        return Discovered(authorization_server(web, "", url), own or default)
+        server = authorization_server(web, auth.issuer, url)
+        proof = _proof_algorithm(auth, challenge, {}, server)
+        return Discovered(server, own or default, proof=proof)
     issuers = _texts(protected.get("authorization_servers"))
     if not issuers:
         raise AuthorizationError(
@@ -115,11 +83,44 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
         )
     resource = _text(protected.get("resource"))
     _check_resource(url, resource)
+    server = authorization_server(web, issuers[0], url)
     return Discovered(
-        authorization_server(web, issuers[0], url),
+        server,
         own or (default and resource),
         _texts(protected.get("scopes_supported")),
+        _proof_algorithm(auth, challenge, protected, server),
     )
+
+
+def _proof_algorithm(
+    auth: Auth, challenge: Challenge, protected: Mapping[str, Any], server: AuthorizationServer
+) -> str:
+    """Return how a token's proofs of possession are signed; empty if it needs none.
+
+    What the authorization server can do decides nothing alone: many can bind tokens to keys that
+    their servers would then refuse.
+
+    Raises:
+        AuthorizationError: It needs them, and nothing that all support is known here.
+    """
+    if auth.dpop == NEVER:
+        return ""
+    accepted = _texts(protected.get("dpop_signing_alg_values_supported"))
+    is_needed = (
+        auth.dpop == ALWAYS
+        or challenge.asks_only_proof
+        or protected.get("dpop_bound_access_tokens_required") is True
+    )
+    is_offered = (challenge.asks_proof or accepted) and server.proof_algorithms
+    if not is_needed and not is_offered:
+        return ""
+    found = choose_algorithm(server.proof_algorithms, accepted, challenge.algorithms)
+    if not found and is_needed:
+        raise AuthorizationError(
+            "its tokens must be bound to a key (DPoP), by a signature that is not supported",
+            is_lasting=True,
+        )
+    return found
 
 
 def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
@@ -191,6 +192,7 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
         client_auth_methods=_texts(document.get("token_endpoint_auth_methods_supported")),
         scopes=_texts(document.get("scopes_supported")),
         accepts_metadata_documents=document.get("client_id_metadata_document_supported") is True,
+        proof_algorithms=_texts(document.get("dpop_signing_alg_values_supported")),
         returns_issuer=document.get("authorization_response_iss_parameter_supported") is True,
     )
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from leaseway.data_plane.oauth.metadata import Challenge, Discovered, discover
-from leaseway.data_plane.oauth.requests import Client, TokenAnswer, request_token
+from leaseway.data_plane.core.resolved_values import UnresolvedValue
+from leaseway.data_plane.oauth.challenges import Challenge
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.metadata import Discovered, discover
+from leaseway.data_plane.oauth.proofs import ProofKey
+from leaseway.data_plane.oauth.requests import (
+    Client,
+    TokenAnswer,
+    hidden_tokens,
+    is_token,
+    request_token,
+)
 from leaseway.data_plane.oauth.web import Web
-from leaseway.spec.auth import NO_RESOURCE, Auth
+from leaseway.spec.auth import ALWAYS, NO_RESOURCE, WORKLOAD_IDENTITY, Auth
 from leaseway.vault.logins import LoginKey
 
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 RENEWED_EARLY: Final = 60.0
 """Seconds before its end that a token is renewed, unless it lives for a short time."""
 
@@ -29,6 +40,8 @@ class Wanted:
         user: The tenant's user whose token it is; empty for the tenant's own.
         values: All resolved values of `auth`.
         subject_token: The caller's own token, for grants that exchange it; may be empty.
+        assertion: Reads who the workload is, for the grant that needs it; raises
+            `UnresolvedValue`.
     """
 
     server: str
@@ -39,6 +52,12 @@ class Wanted:
     user: str = ""
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     subject_token: str = field(default="", repr=False)
+    assertion: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def needs_bound(self) -> bool:
+        """Whether only tokens that are bound to a key are accepted."""
+        return self.auth.dpop == ALWAYS
 
     @property
     def login(self) -> LoginKey:
@@ -113,11 +132,40 @@ def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
     web = Web(wanted.configured)
     found = discover(web, wanted.web_url, wanted.auth, attempt.challenge)
     form = {
-        "grant_type": "client_credentials",
         "scope": " ".join(scopes_of(wanted.auth, attempt, found)),
         "resource": found.resource,
     }
-    return request_token(web, found.server, wanted.client, form)
+    if wanted.auth.grant == WORKLOAD_IDENTITY:
+        form |= {"grant_type": JWT_BEARER, "assertion": _assertion(wanted)}
+    else:
+        form["grant_type"] = "client_credentials"
+    keep = hidden_tokens(form.get("assertion", ""))
+    answer = request_token(
+        web, found.server, wanted.client, form, new_key(found), is_bound=wanted.needs_bound
+    )
+    del keep
+    return answer
+
+
+def _assertion(wanted: Wanted) -> str:
+    """Return who the workload is, as its platform says at this moment.
+
+    Raises:
+        AuthorizationError: It cannot be read, or can be none.
+    """
+    assert wanted.assertion is not None
+    try:
+        text = wanted.assertion().strip()
+    except UnresolvedValue as missing:
+        raise AuthorizationError(f"auth.assertion {missing}") from None
+    if not is_token(text):
+        raise AuthorizationError("auth.assertion is no token", is_lasting=True)
+    return text
+
+
+def new_key(found: Discovered) -> ProofKey | None:
+    """Return a new key for a token, if it is to be bound to one."""
+    return ProofKey.create(found.proof) if found.proof else None
 
 
 def scopes_of(auth: Auth, attempt: Attempt, found: Discovered) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ import msgspec
 
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.proofs import PROOF_HEADER, USE_NONCE, ProofKey, nonce_of
 from leaseway.data_plane.oauth.web import Web, place_of, retry_delay_of
-from leaseway.spec.auth import CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
+from leaseway.spec.auth import ALWAYS, CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
 from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import Response
@@ -72,6 +73,7 @@ class TokenAnswer:
         scope: The granted scopes if the server names them, or empty.
         refresh_token: Or empty.
         login: The person's login that it is from, or None.
+        key: The key that it is bound to, or None.
     """
 
     access_token: str = field(repr=False)
@@ -80,6 +82,7 @@ class TokenAnswer:
     refresh_token: str = field(default="", repr=False)
     age: float = 0.0
     login: LoginKey | None = None
+    key: ProofKey | None = field(default=None, repr=False)
     hidden: Hidden | None = field(default=None, repr=False, compare=False)
 
 
@@ -89,14 +92,37 @@ def hidden_tokens(*tokens: str) -> Hidden:
 
 
 def request_token(
-    web: Web, server: AuthorizationServer, client: Client, form: Mapping[str, str]
+    web: Web,
+    server: AuthorizationServer,
+    client: Client,
+    form: Mapping[str, str],
+    key: ProofKey | None = None,
+    *,
+    is_bound: bool = False,
 ) -> TokenAnswer:
     """Request a token with a form of any grant.
+
+    Args:
+        web: Sends the request.
+        server: Issues it.
+        client: The client there.
+        form: Of the grant.
+        key: The key that it shall be bound to, or None.
+        is_bound: Whether it must be.
 
     Raises:
         AuthorizationError: There is none.
     """
-    return _answer(server, post(web, server, server.token_endpoint, client, form))
+    keep = hidden_tokens(key.secret if key is not None else "")
+    answer = _answer(server, post(web, server, server.token_endpoint, client, form, key), key)
+    del keep
+    if is_bound and answer.key is None:
+        raise AuthorizationError(
+            f"{place_of(server.token_endpoint)} issued a token that is bound to no key; it was not"
+            " used, because of dpop in auth",
+            is_lasting=True,
+        )
+    return answer
 
 
 def request_assertion(
@@ -129,19 +155,36 @@ def post(
     endpoint: str,
     client: Client,
     form: Mapping[str, str],
+    key: ProofKey | None = None,
 ) -> Response:
     """Send a form to an endpoint as the client; return the response of success.
+
+    Args:
+        web: Sends the request.
+        server: Has the endpoint.
+        endpoint: Its address.
+        client: The client there.
+        form: The fields of the request.
+        key: The key whose possession it proves, or None.
 
     Raises:
         AuthorizationError: There is none.
     """
-    fields, headers = _authenticated(server, client, form)
-    keep = hidden_tokens(fields.get("client_assertion", ""))
-    response = web.post_form(endpoint, fields, headers)
-    if response.status != HTTPStatus.OK:
-        raise refusal(server, response)
-    del keep
-    return response
+    nonce = ""
+    while True:
+        fields, headers = _authenticated(server, client, form)
+        if key is not None:
+            headers[PROOF_HEADER] = key.proof("POST", endpoint, nonce=nonce)
+        keep = hidden_tokens(fields.get("client_assertion", ""))
+        response = web.post_form(endpoint, fields, headers)
+        if response.status == HTTPStatus.OK:
+            del keep
+            return response
+        error = refusal(server, response)
+        given = nonce_of(response.headers)
+        if key is None or nonce or not given or error.code != USE_NONCE:
+            raise error
+        nonce = given  # once: it has just been issued
 
 
 def _authenticated(
@@ -157,7 +200,7 @@ def _authenticated(
         }
         return fields, {}
     if not client.secret:
-        return fields | {"client_id": client.id}, {}
+        return fields | ({"client_id": client.id} if client.id else {}), {}
     methods = server.client_auth_methods
     if not methods or "client_secret_basic" in methods or "client_secret_post" not in methods:
         pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
@@ -246,24 +289,34 @@ def _decoded(server: AuthorizationServer, response: Response) -> _Answer:
         answer = msgspec.json.decode(response.body, type=_Answer)
     except (ValueError, RecursionError):  # its text could quote a token
         raise AuthorizationError(f"{place} answered without a token") from None
-    token = answer.access_token
-    if (
-        not token
-        or len(token) > bounds.MAX_OAUTH_TOKEN
-        or not all("!" <= character <= "~" for character in token)
-    ):
+    if not is_token(answer.access_token):
         raise AuthorizationError(f"{place} answered with a token that no header may contain")
     return answer
 
 
-def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
+def is_token(text: str) -> bool:
+    """Return whether a text can be a token: a header may contain it."""
+    return 0 < len(text) <= bounds.MAX_OAUTH_TOKEN and all(
+        "!" <= character <= "~" for character in text
+    )
+
+
+def _answer(server: AuthorizationServer, response: Response, key: ProofKey | None) -> TokenAnswer:
     place, answer = place_of(server.token_endpoint), _decoded(server, response)
-    if answer.token_type.lower() != "bearer":
+    kind = answer.token_type.lower()
+    if kind not in ("bearer", "dpop"):
         raise AuthorizationError(
             f"{place} issues tokens of the type {described(answer.token_type)}, which is not"
-            " supported; only bearer tokens are",
+            " supported; only bearer and DPoP tokens are",
             is_lasting=True,
         )
+    if kind == "dpop" and key is None:
+        raise AuthorizationError(
+            f"{place} issues tokens that are bound to a key, which were not requested; write"
+            f" dpop: {ALWAYS} in auth",
+            is_lasting=True,
+        )
+    bound = key if kind == "dpop" else None
     token, refresh = answer.access_token, answer.refresh_token or ""
     if len(refresh) > bounds.MAX_OAUTH_TOKEN:
         raise AuthorizationError(f"{place} answered with a refresh token that is too long")
@@ -272,7 +325,8 @@ def _answer(server: AuthorizationServer, response: Response) -> TokenAnswer:
         _lifetime(answer.expires_in),
         (answer.scope or "")[:_MAX_SCOPES],
         refresh,
-        hidden=hidden_tokens(token, refresh),
+        key=bound,
+        hidden=hidden_tokens(token, refresh, bound.secret if bound is not None else ""),
     )
 
 

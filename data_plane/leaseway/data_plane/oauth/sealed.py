@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from leaseway.data_plane.oauth.discoveries import Discoveries
@@ -26,9 +26,10 @@ from leaseway.data_plane.oauth.obtaining import (
     obtain,
     renewal_lead,
 )
+from leaseway.data_plane.oauth.proofs import PROOF_ALGORITHMS, ProofKey
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
-from leaseway.spec.auth import LISTING_TOKEN
+from leaseway.spec.auth import LISTING_TOKEN, NEVER
 from leaseway.vault.key import VaultError
 from leaseway.vault.logins import Login, LoginKey, LoginStore
 
@@ -41,7 +42,11 @@ SERVER: Final = "server"
 CLIENT: Final = "client"
 RESOURCE: Final = "resource"
 SCOPES: Final = "scopes"
-"""Members of `Login.metadata`: the endpoints, the client, the resource and the requested scopes."""
+_PROOF_KEY: Final = "proof_key"
+"""Members of `Login.metadata`: the endpoints, the client, the resource, the requested scopes, and
+the key that the tokens are bound to."""
+_AT_DISCOVERY: Final = "proof_algorithms"
+"""What a login does not keep: it has a key, or none."""
 
 
 class SealedTokens:
@@ -104,14 +109,15 @@ class SealedTokens:
             except VaultError as error:
                 _logger.warning("Tokens are not shared between workers: %s", error)
                 return self._obtain_new(wanted, attempt)
-            if known is not None and self._is_usable(known, attempt):
+            if known is not None and self._is_usable(known, wanted, attempt):
                 asked = set(known.metadata.get(SCOPES, ()))
                 if asked >= {*wanted.auth.scopes, *attempt.scopes}:
                     return self._answer(known)
             answer = self._obtain_new(wanted, attempt)
             login = self._login_of(Login(wanted.login), replace(answer, refresh_token=""))
             scopes = [*wanted.auth.scopes, *attempt.scopes]
-            self._write(store, replace(login, metadata={SCOPES: scopes}))
+            metadata = {**login.metadata, SCOPES: scopes}
+            self._write(store, replace(login, metadata=metadata))
             return answer
 
     def _sealing(self) -> LoginStore | None:
@@ -156,7 +162,7 @@ class SealedTokens:
             raise AuthorizationError(f"the login {login.ended}", needs_login=True, has_ended=True)
         if attempt.challenge.status == 403:
             raise self._needs_more(store, login, attempt)
-        if self._is_usable(login, attempt):
+        if self._is_usable(login, wanted, attempt):
             return self._answer(login)
         web = Web((*wanted.configured, login.issuer) if login.issuer else wanted.configured)
         # A server that refuses a token may have moved to another authorization server.
@@ -179,8 +185,11 @@ class SealedTokens:
             "resource": login.metadata.get(RESOURCE, ""),
         }
         keep = hidden_tokens(login.refresh_token, login.access_token)
+        client, key = client_of(login, wanted.client), _key_for(login, wanted, attempt)
         try:
-            answer = request_token(web, server_of(login), client_of(login, wanted.client), form)
+            answer = request_token(
+                web, server_of(login), client, form, key, is_bound=wanted.needs_bound
+            )
         except AuthorizationError as error:
             if error.code != _INVALID_GRANT:
                 raise
@@ -231,9 +240,11 @@ class SealedTokens:
 
     # Both.
 
-    def _is_usable(self, login: Login, attempt: Attempt) -> bool:
+    def _is_usable(self, login: Login, wanted: Wanted, attempt: Attempt) -> bool:
         """Return whether another worker has obtained a token that is still good."""
         if not login.access_token or login.access_token == attempt.refused:
+            return False
+        if wanted.needs_bound and key_of(login) is None:
             return False
         if login.expires_at is None:
             return True
@@ -248,6 +259,7 @@ class SealedTokens:
             lifetime,
             login.scope,
             age=max(0.0, self._now() - login.obtained_at),
+            key=key_of(login),
             hidden=hidden_tokens(login.access_token, login.refresh_token),
         )
 
@@ -260,6 +272,7 @@ class SealedTokens:
             expires_at=None if answer.lifetime is None else now + answer.lifetime,
             refresh_token=answer.refresh_token,
             scope=answer.scope or login.scope,
+            metadata=with_key(login.metadata, answer.key),
         )
 
     def _write(self, store: LoginStore, login: Login) -> None:
@@ -271,10 +284,32 @@ class SealedTokens:
 
 def server_of(login: Login) -> AuthorizationServer:
     """Return the authorization server of a login, as it was discovered then."""
-    known: dict[str, Any] = dict(login.metadata.get(SERVER, {}))
+    stored = login.metadata.get(SERVER, {})
+    names = {each.name for each in fields(AuthorizationServer)}  # a newer version may store more
+    known: dict[str, Any] = {name: value for name, value in stored.items() if name in names}
     for name in ("client_auth_methods", "scopes"):
         known[name] = tuple(known.get(name, ()))
     return AuthorizationServer(**known)
+
+
+def key_of(login: Login) -> ProofKey | None:
+    """Return the key that the tokens of a login are bound to, or None."""
+    stored = login.metadata.get(_PROOF_KEY)
+    return ProofKey(**stored) if stored else None
+
+
+def with_key(metadata: Mapping[str, Any], key: ProofKey | None) -> Mapping[str, Any]:
+    """Return the metadata of a login whose tokens are bound to a key, or to none."""
+    others = {name: value for name, value in metadata.items() if name != _PROOF_KEY}
+    return others if key is None else {**others, _PROOF_KEY: asdict(key)}
+
+
+def _key_for(login: Login, wanted: Wanted, attempt: Attempt) -> ProofKey | None:
+    """Return the key for the next token of a login: its own, or the first if one is needed now."""
+    if wanted.auth.dpop == NEVER:
+        return None
+    is_needed = wanted.needs_bound or attempt.challenge.asks_only_proof
+    return key_of(login) or (ProofKey.create(PROOF_ALGORITHMS[0]) if is_needed else None)
 
 
 def client_of(login: Login, configured: Client) -> Client:
@@ -287,9 +322,11 @@ def described_login(
     login: Login, server: AuthorizationServer, resource: str, client: Client | None
 ) -> Login:
     """Return a login with what a refresh needs to know."""
+    known = asdict(server)
+    del known[_AT_DISCOVERY]
     metadata = {
         **login.metadata,
-        SERVER: asdict(server),
+        SERVER: known,
         RESOURCE: resource,
         CLIENT: None if client is None else {"id": client.id, "secret": client.secret},
     }

@@ -16,11 +16,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leaseway.data_plane.core.ports import InstanceListener
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
+from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
 from leaseway.data_plane.oauth.errors import (
     AuthorizationError,
     fault_of,
@@ -28,10 +29,10 @@ from leaseway.data_plane.oauth.errors import (
     no_caller_token,
 )
 from leaseway.data_plane.oauth.links import LoginLinks
-from leaseway.data_plane.oauth.metadata import Challenge, read_challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
+from leaseway.data_plane.oauth.proofs import PROOF_HEADER, USE_NONCE, nonce_of
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
-from leaseway.data_plane.outgoing import Authorization
+from leaseway.data_plane.outgoing import Authorization, Credential
 from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.vault.logins import LoginKey
@@ -39,6 +40,9 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 _logger = logging.getLogger(__name__)
 _RETRY: Final = Backoff(initial=1.0, maximum=60.0)
@@ -59,6 +63,13 @@ _TRIED: Final = 60.0
 """Seconds before scopes that were not granted are requested again."""
 
 
+@dataclass
+class Nonce:
+    """The newest nonce of a server; every response may bring another one (RFC 9449, section 9)."""
+
+    newest: str = ""
+
+
 @dataclass(frozen=True)
 class Token:
     """A token in use.
@@ -69,6 +80,7 @@ class Token:
             clock, like the other times.
         renew_at: When it is renewed; infinity for never.
         expires_at: When it must not be sent any more.
+        nonce: Of the server, for the proofs of a token that is bound to a key.
     """
 
     header: str = field(repr=False)
@@ -76,15 +88,36 @@ class Token:
     renew_at: float
     expires_at: float
     answer: TokenAnswer = field(repr=False)
+    nonce: Nonce = field(repr=False)
 
     @classmethod
-    def of(cls, answer: TokenAnswer, now: float) -> Token:
+    def of(cls, answer: TokenAnswer, now: float, nonce: Nonce) -> Token:
         lifetime = float("inf") if answer.lifetime is None else answer.lifetime
         early = renewal_lead(lifetime)
         issued = now - answer.age
         trusted = issued + min(_TRUSTED, lifetime / 2)
-        header = f"Bearer {answer.access_token}"
-        return cls(header, trusted, issued + lifetime - early, issued + lifetime, answer)
+        scheme = "Bearer" if answer.key is None else "DPoP"
+        return cls(
+            header=f"{scheme} {answer.access_token}",
+            trusted_until=trusted,
+            renew_at=issued + lifetime - early,
+            expires_at=issued + lifetime,
+            answer=answer,
+            nonce=nonce,
+        )
+
+    def headers(self, method: str, url: URL) -> Mapping[str, str]:
+        """Return the headers of one request; an `outgoing.Credential`."""
+        key, token = self.answer.key, self.answer.access_token
+        if key is None:
+            return {"Authorization": self.header}
+        proof = key.proof(method, str(url), token=token, nonce=self.nonce.newest)
+        return {"Authorization": self.header, PROOF_HEADER: proof}
+
+    def learn(self, headers: Mapping[str, str]) -> None:
+        """Note the nonce that a response gives for the next proof."""
+        if self.answer.key is not None:
+            self.nonce.newest = nonce_of(headers) or self.nonce.newest
 
 
 class InstanceProblems:
@@ -110,27 +143,28 @@ class TokenAuthorization:
         self._problems = problems  # the grant holds it weakly
         grant.listeners.add(problems)
 
-    async def header(self) -> str | None:
-        """Return the value of `Authorization`; None if it is not known which token is needed.
+    async def credential(self) -> Credential | None:
+        """Return the token that a request presents; None if it is not known which one is needed.
 
         Raises:
             Fault: AUTHORIZATION_FAILED or LOGIN_REQUIRED.
         """
-        return await self._grant.header()
+        return await self._grant.current()
 
-    async def refused(self, sent: str | None, status: int, headers: Mapping[str, str]) -> bool:
-        """Return whether a request that the server refused should be sent again, with a new token.
+    async def refused(
+        self, sent: Credential | None, status: int, headers: Mapping[str, str]
+    ) -> bool:
+        """Return whether a request that the server refused should be sent again.
 
         Args:
-            sent: The value of its `Authorization`, or None.
+            sent: What it presented, or None.
             status: The status of the response.
             headers: Its headers; names match without regard to case.
 
         Raises:
             Fault: AUTHORIZATION_FAILED or LOGIN_REQUIRED.
         """
-        challenge = read_challenge(status, headers.get("www-authenticate") or "")
-        return await self._grant.refused(sent, challenge)
+        return await self._grant.refused(sent, challenge_of(status, headers))
 
     def without_token(self, text: str) -> str:
         """Return a text without the token in use."""
@@ -170,22 +204,24 @@ class CallerAuthorization:
             self._grant.listeners.add(self._problems)
         return self._grant
 
-    async def header(self) -> str | None:
-        """Return the value of `Authorization`, as `TokenAuthorization.header`.
+    async def credential(self) -> Credential | None:
+        """Return the token that a request presents, as `TokenAuthorization.credential`.
 
         Raises:
             Fault: AUTHORIZATION_FAILED, or USER_REQUIRED: no call has brought a token.
         """
-        return await self._current().header()
+        return await self._current().current()
 
-    async def refused(self, sent: str | None, status: int, headers: Mapping[str, str]) -> bool:
+    async def refused(
+        self, sent: Credential | None, status: int, headers: Mapping[str, str]
+    ) -> bool:
         """Return whether to send a refused request again, as `TokenAuthorization.refused`.
 
         Raises:
             Fault: AUTHORIZATION_FAILED, also if the caller's token does not suffice for the scopes
                 that the server asks for.
         """
-        challenge = read_challenge(status, headers.get("www-authenticate") or "")
+        challenge = challenge_of(status, headers)
         grant = self._current()
         if challenge.error != "insufficient_scope":
             return await grant.refused(sent, challenge)
@@ -257,6 +293,7 @@ class Tokens:
             tenant=tenant,
             user=user,
             values=resolved.auth,
+            assertion=resolved.assertion,
         )
         if auth.subject == "caller" and user:
             return CallerAuthorization(partial(self._grant, wanted), self._callers, spec, problems)
@@ -325,6 +362,8 @@ class _Grant:
         self._attempt = attempt
         self._now = now
         self._token: Token | None = None
+        self._nonce = Nonce()
+        self._asked_proof = False
         self._challenge: Challenge | None = None
         self._scopes: tuple[str, ...] = ()
         self._tried: dict[str, float] = {}  # until when a scope is not requested again
@@ -352,7 +391,12 @@ class _Grant:
             self._challenge = Challenge(401)  # never a request without a token again
         return VariantKey(self._wanted.server, self._wanted.tenant, self._wanted.user)
 
-    async def header(self) -> str | None:
+    async def current(self) -> Token | None:
+        """Return the token in use, after it was obtained; None if nothing says which is needed.
+
+        Raises:
+            Fault: There is none.
+        """
         token = self._token
         if token is None:
             if self._challenge is None and not self._wanted.auth.issuer:
@@ -360,24 +404,35 @@ class _Grant:
         else:
             now = self._now()
             if now < token.renew_at:
-                return token.header
+                return token
             if now < token.expires_at:
                 if now >= self._not_before:
                     self._start(self._usual_attempt())
-                return token.header
-        return (await self._renewed(self._usual_attempt())).header
+                return token
+        return await self._renewed(self._usual_attempt())
 
     def _usual_attempt(self) -> Attempt:
         return Attempt(self._challenge or Challenge(401), self._scopes)
 
-    async def refused(self, sent: str | None, challenge: Challenge) -> bool:
+    async def refused(self, sent: Credential | None, challenge: Challenge) -> bool:
+        """Return whether to send a refused request again, as `TokenAuthorization.refused`.
+
+        Raises:
+            Fault: There is no token for it.
+        """
         token = self._token
-        if token is not None and token.header != sent:
+        if token is not None and (sent is None or token.header != sent.header):
             return True  # it was renewed meanwhile
+        if challenge.error == USE_NONCE:  # the token is good, the proof was not
+            return bool(self._nonce.newest)
         if challenge.status == 403:  # the token stays good for other requests
             return await self._stepped_up(challenge)
         added = self._added_scopes(challenge)
-        if token is not None and not added and self._now() < token.trusted_until:
+        is_bound = token is not None and token.answer.key is not None
+        must_bind = challenge.asks_only_proof and not is_bound and not self._asked_proof
+        self._asked_proof = self._asked_proof or must_bind
+        is_trusted = token is not None and self._now() < token.trusted_until
+        if token is not None and is_trusted and not added and not must_bind:
             return await self._on_new_refused(token, challenge)
         self._scopes = (*self._scopes, *added)
         self._challenge = challenge
@@ -496,7 +551,7 @@ class _Grant:
             _logger.exception("Obtaining a token for the server %s failed.", server)
             self._fail(AuthorizationError("the worker failed; see its log"), refused)
         else:
-            self._token = Token.of(answer, self._now())
+            self._token = Token.of(answer, self._now(), self._nonce)
             self._failures, self._not_before, self._fault = 0, 0.0, None
             _logger.debug("Obtained a token for the server %s.", server)
             for listener in tuple(self.listeners):

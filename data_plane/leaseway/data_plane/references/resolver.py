@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.core.resolved_values import ResolvedValues, UnresolvedValue
 from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import ServerSpec
@@ -53,8 +53,8 @@ class _EmptyVault:
 NO_VAULT: Final[Vault] = _EmptyVault()
 
 
-class MissingReference(Exception):
-    """A reference does not resolve; the text says what is missing and what to do."""
+class MissingReference(UnresolvedValue):
+    """A reference does not resolve."""
 
 
 class BadEnvFile(ValueError):
@@ -133,8 +133,7 @@ class Resolver:
     def value(self, key: str, value: Value, secret: bool) -> str:
         """Return a resolved value; record a missing reference under its key."""
         try:
-            literal = value.kind == "literal"
-            text = self._literal(value.text) if literal else self._reference(value)
+            text = self.read(value)
         except MissingReference as missing:
             self.missing.append((key, str(missing)))
             return ""
@@ -151,6 +150,14 @@ class Resolver:
                 return is_secret_variable(value.text, text)
             case _:
                 return True
+
+    def read(self, value: Value) -> str:
+        """Return what a value is at this moment; blocks.
+
+        Raises:
+            MissingReference: It does not resolve.
+        """
+        return self._literal(value.text) if value.kind == "literal" else self._reference(value)
 
     def values(self, key: str, values: Mapping[str, Value]) -> dict[str, str]:
         """Return the resolved values of a mapping; names tell which of them are secrets."""

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_CHALLENGES: Final = "www-authenticate"
 _PART: Final = 64 * bounds.KIB
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -75,7 +76,8 @@ class Response:
     """The response of any status to a request.
 
     Attributes:
-        headers: The last value of each, by its name in lower case.
+        headers: The last value of each, by its name in lower case; of `www-authenticate` all,
+            with commas between them.
         body: The content, within the limit; it may be a secret.
     """
 
@@ -279,6 +281,8 @@ class _Fetch:
             if len(content) > self._limit:
                 raise FetchError(f"it has more than {self._limit} bytes")
         headers = {name.lower(): value for name, value in response.headers.items()}
+        if _CHALLENGES in headers:  # a server may send one for each scheme
+            headers[_CHALLENGES] = ", ".join(response.headers.getall(_CHALLENGES))
         return Response(response.status, headers, bytes(content))
 
     async def _checked_reach(self, target: URL) -> Zone:

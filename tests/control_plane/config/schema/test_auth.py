@@ -88,6 +88,14 @@ def test_callers_tokens_are_exchanged_for_every_transport(
     assert decode_spec(spec.key, encode_spec(spec)).part.auth == spec.part.auth
 
 
+def test_a_workload_needs_no_client_and_its_statement_reaches_the_worker_as_a_reference() -> None:
+    spec = remote("auth: {workload_identity: {assertion: {file: /token}, dpop: always}}")
+    values = {"assertion": Value("file", "/token")}
+    assert part(spec).auth == Auth("workload_identity", values=values, dpop="always")
+    assert part(decode_spec(spec.key, encode_spec(spec))).auth == part(spec).auth
+    assert "auth.assertion" in spec.values
+
+
 def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None:
     plain, one, other = remote("enabled: true"), remote(MINIMAL), remote(MINIMAL.replace("me", "i"))
     assert part(plain).auth == NO_AUTH
@@ -109,6 +117,9 @@ def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None
             "auth: {authorization_code: {for: tenant, client_metadata_url: 'http://a/b'}}",
             "must be an https URL",
         ),
+        (MINIMAL.replace("client_id: me", "client_id: me, dpop: yes"), "can't be"),
+        ("auth: {workload_identity: {client_id: me}}", "needs 'assertion'"),
+        (MINIMAL.replace("client_id: me", "client_id: me, assertion: {file: /a}"), "assertion"),
         ("auth: {password: {}}", "'password' is not a grant"),
         ("auth: {client_credentials: {client_secret: {secret: W}}}", "needs 'client_id'"),
         ("auth: {client_credentials: {client_id: me}}", "needs 'client_secret' or 'private_key'"),

@@ -33,6 +33,7 @@ from leaseway.control_plane.config.schema.values import (
 from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
 from leaseway.spec.auth import (
     ACTOR_TOKEN,
+    ASSERTION,
     CLIENT_ID,
     CLIENT_SECRET,
     LISTING_TOKEN,
@@ -113,6 +114,7 @@ _KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
     CLIENT_ID: _CLIENT,
     CLIENT_SECRET: _SECRET,
     PRIVATE_KEY: _PRIVATE_KEY,
+    ASSERTION: _TOKEN,
     LISTING_TOKEN: _TOKEN,
     ACTOR_TOKEN: _TOKEN,
     PROVIDER_ID: _CLIENT,

@@ -18,7 +18,7 @@ from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse
-from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
+from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
@@ -152,19 +152,21 @@ class HttpToolClient:
         if authorization is None:
             return await self._send_once(request, trace, sending, configured, anonymous, None)
         for _ in range(MAX_SENDS):
-            token = await authorization.header()
-            response = await self._send_once(request, trace, sending, configured, anonymous, token)
+            credential = await authorization.credential()
+            response = await self._send_once(
+                request, trace, sending, configured, anonymous, credential
+            )
             if response.status not in REFUSED:
                 return response
             sending.written = False  # the server did nothing with it
-            if not await authorization.refused(token, response.status, response.headers):
+            if not await authorization.refused(credential, response.status, response.headers):
                 break
         sending.written = True
         return response
 
     async def _send_once(
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
-        configured: Mapping[str, str], anonymous: bool, token: str | None,
+        configured: Mapping[str, str], anonymous: bool, credential: Credential | None,
     ) -> HttpResponse:  # fmt: skip
         url = URL(request.url, encoded=True)
         start = url
@@ -184,12 +186,14 @@ class HttpToolClient:
             told = CIMultiDict(headers)
             if cookies is not None and is_own:
                 cookies.add_to(told, url)
-            if token is not None and is_own:
-                told["Authorization"] = token
+            if credential is not None and is_own:
+                told.update(credential.headers(request.method, sent))
             async with self._http.request(
                 request.method, sent, data=body, headers=told, allow_redirects=False,
                 timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,
             ) as response:  # fmt: skip
+                if credential is not None and is_own:
+                    credential.learn(response.headers)
                 if cookies is not None and is_own:
                     cookies.store(response)
                 location = response.headers.get("location")

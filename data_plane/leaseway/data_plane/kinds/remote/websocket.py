@@ -24,7 +24,7 @@ from leaseway.data_plane.kinds.remote.http.errors import (
     unreachable,
 )
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
-from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, handshake_url
+from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, handshake_url
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -74,22 +74,25 @@ class WebSocketTransport(PullTransport):
         self._session = self._create_session()
         authorization = self._outgoing.authorization
         for left in reversed(range(MAX_SENDS)):
-            token = await authorization.header() if authorization is not None else None
+            credential = await authorization.credential() if authorization is not None else None
             try:
-                await self._open(self._session, token)
+                await self._open(self._session, credential)
             except aiohttp.WSServerHandshakeError as error:
                 if authorization is None or error.status not in REFUSED:
                     raise self._refusal(error) from None
-                is_renewed = await authorization.refused(token, error.status, error.headers or {})
+                headers = error.headers or CIMultiDict()
+                if credential is not None:
+                    credential.learn(headers)
+                is_renewed = await authorization.refused(credential, error.status, headers)
                 if not is_renewed or not left:
                     raise self._refusal(error) from None
             else:
                 return
 
-    async def _open(self, session: aiohttp.ClientSession, token: str | None) -> None:
+    async def _open(self, session: aiohttp.ClientSession, credential: Credential | None) -> None:
         headers, cookies = CIMultiDict(self._headers), self._outgoing.cookies
-        if token is not None:
-            headers["authorization"] = token
+        if credential is not None:
+            headers.update(credential.headers("GET", handshake_url(self._url)))
         if cookies is not None:
             cookies.add_to(headers, self._url)
         try:

@@ -16,12 +16,11 @@ from yarl import URL
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.kinds.remote.http.errors import redirect_target, unreadable
 from leaseway.data_plane.mcp.protocol.transport import Receipt
-from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Outgoing, Route
+from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
 SESSION_ID: Final = "mcp-session-id"
-_AUTHORIZATION: Final = "authorization"
 _ACCEPT: Final = "application/json, text/event-stream"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 _MAX_REDIRECTS: Final = 4
@@ -83,18 +82,18 @@ class HttpEndpoint:
         sent.update(headers)
         authorization = self.outgoing.authorization
         if authorization is None:
-            return await self._follow(method, sent, body)
+            return await self._follow(method, sent, body, None)
         for left in reversed(range(MAX_SENDS)):
-            token = await authorization.header()
-            if token is not None:
-                sent[_AUTHORIZATION] = token
-            response = await self._follow(method, sent, body)
+            credential = await authorization.credential()
+            response = await self._follow(method, sent, body, credential)
             if response.status not in REFUSED:
                 return response
             if body is not None:
                 body.mark_written(False)  # the server did nothing with it
             try:
-                is_renewed = await authorization.refused(token, response.status, response.headers)
+                is_renewed = await authorization.refused(
+                    credential, response.status, response.headers
+                )
             except BaseException:
                 response.release()
                 raise
@@ -107,13 +106,19 @@ class HttpEndpoint:
         return response
 
     async def _follow(
-        self, method: str, sent: CIMultiDict[str], body: RequestBody | None
+        self,
+        method: str,
+        sent: CIMultiDict[str],
+        body: RequestBody | None,
+        credential: Credential | None,
     ) -> aiohttp.ClientResponse:
         """Send a request and follow its redirects."""
         url, cookies, configured = self.url, self.outgoing.cookies, sent.get("cookie")
         for _ in range(_MAX_REDIRECTS):
             if cookies is not None:
                 cookies.add_to(sent, url)
+            if credential is not None:
+                sent.update(credential.headers(method, url))
             route = self.route if url is self.url else self.outgoing.route(url)
             response = await self._http.request(
                 method,
@@ -125,6 +130,8 @@ class HttpEndpoint:
                 proxy=route.proxy,
                 proxy_headers=route.proxy_headers,
             )
+            if credential is not None:
+                credential.learn(response.headers)
             if cookies is not None:
                 cookies.store(response)
                 sent.pop("cookie", None)
