@@ -230,6 +230,7 @@ async def _connections(
             try:
                 yield Opener(worker_id, host), tokens, links
             finally:
+                sealed.stop()
                 await tokens.aclose()
                 if pods is not None:
                     await pods.close(_PODS_GRACE)

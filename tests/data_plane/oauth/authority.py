@@ -21,6 +21,7 @@ from aiohttp.test_utils import TestServer
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
+from multidict import CIMultiDict
 from tests.conftest import BOUND, ROOT, absent
 from tests.data_plane.oauth.guarded import Guarded
 from yarl import URL
@@ -101,12 +102,10 @@ class Gate:
             headers=request.headers,
             allow_redirects=False,
         ) as response:
-            headers = {"Date": formatdate(time.time() + self.ahead, usegmt=True)}
-            headers |= {
-                name: value
-                for name, value in response.headers.items()
-                if name in ("Content-Type", "Location", "Set-Cookie")
-            }
+            headers = CIMultiDict(Date=formatdate(time.time() + self.ahead, usegmt=True))
+            for name, value in response.headers.items():
+                if name in ("Content-Type", "Location", "Set-Cookie"):
+                    headers.add(name, value)
             body = await response.read()
             return web.Response(status=response.status, body=body, headers=headers)
 

@@ -50,6 +50,6 @@ async def test_a_login_ends_what_others_have_begun_at_its_link(
     if user == "bob":
         assert (await links.finish(other, {"code": "y"})).user == "anna"
         return
-    with pytest.raises(Fault, match="finished before"):
+    with pytest.raises(Fault, match="in another tab"):
         await links.finish(other, {"code": "y"})
     assert finished == [annas]

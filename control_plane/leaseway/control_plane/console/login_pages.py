@@ -7,6 +7,7 @@ and the redirect only from the browser that clicked.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import secrets
 import time
@@ -22,7 +23,8 @@ from leaseway.control_plane.sync.login_steps import LoginFailed, LoginSteps
 from leaseway.telemetry.http_listener import check_request
 from leaseway.v1 import sync_pb2
 
-_COOKIE: Final = "leaseway_login"
+_COOKIE: Final = "leaseway_login_"
+"""How the name of a cookie begins. Each login has one, so that tabs do not disturb one another."""
 _CALLBACK: Final = "login/callback"
 _LIFETIME: Final = 600.0
 _MAX_BEGUN: Final = 1_000
@@ -112,9 +114,7 @@ class LoginPages:
             found = await self._steps.take(worker_id, step)
         except LoginFailed as failure:
             return _page("Log in", html.escape(str(failure)), 409)
-        browser = request.cookies.get(_COOKIE, "")
-        if len(browser) != len(secrets.token_urlsafe(32)):
-            browser = secrets.token_urlsafe(32)
+        browser = secrets.token_urlsafe(16)
         self._begun[found.state] = _Begun(worker_id, browser, self._clock() + _LIFETIME)
         while len(self._begun) > _MAX_BEGUN:
             self._begun.popitem(last=False)
@@ -126,7 +126,7 @@ class LoginPages:
             f'<p><a href="{url}">Continue to {html.escape(_host(found.authorization_url))}</a></p>',
         )
         response.set_cookie(
-            _COOKIE,
+            _cookie_of(found.state),
             browser,
             httponly=True,
             secure=self._console_url.startswith("https:"),
@@ -142,7 +142,7 @@ class LoginPages:
         state = query.get("state", "")
         begun = self._begun.get(state)
         is_same = begun is not None and secrets.compare_digest(
-            request.cookies.get(_COOKIE, "").encode(), begun.browser.encode()
+            request.cookies.get(_cookie_of(state), "").encode(), begun.browser.encode()
         )
         if begun is None or not is_same or begun.ends < self._clock():
             return _page("Log in", "<p>No login of this browser waits for this page.</p>", 403)
@@ -156,11 +156,13 @@ class LoginPages:
         except LoginFailed as failure:
             return _page("Log in", f"<p>{html.escape(str(failure))}</p>", 409)
         server = html.escape(found.server_id)
-        return _page(
+        response = _page(
             "You are logged in",
             f"<p>You are logged in to the server <b>{server}</b> for {_whom(found)}. You can close "
             f'this page.</p><p><a href="/#/server/{quote(found.server_id)}/">Console</a></p>',
         )
+        response.del_cookie(_cookie_of(state), path=f"/{_CALLBACK}")
+        return response
 
     async def _check_host(self, request: web.Request) -> None:
         if not self._console_url:
@@ -180,6 +182,11 @@ def _check_click(request: web.Request) -> None:
     origin = request.headers.get("Origin")
     if site != "same-origin" or (origin is not None and _host(origin) != request.host):
         raise web.HTTPForbidden(text="Only the login page itself may send this.")
+
+
+def _cookie_of(state: str) -> str:
+    """Return the name of the cookie that says which browser began a login."""
+    return f"{_COOKIE}{hashlib.sha256(state.encode(errors='replace')).hexdigest()[:16]}"
 
 
 def _host(url: str) -> str:

@@ -36,6 +36,10 @@ _LOGIN_TIME: Final = 600.0
 """Seconds that a person has at the authorization server."""
 _MAX_BEGUN: Final = 256
 _MAX_AT_ONCE: Final = 8
+_DONE: Final = (
+    "somebody has logged in at its link meanwhile, such as in another tab, and that login is used;"
+    " to replace it, log out and open a new link"
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class LoginLinks:
         self._links: OrderedDict[LoginKey, _Link] = OrderedDict()
         self._tickets: dict[str, LoginKey] = {}
         self._begun: OrderedDict[str, tuple[BegunLogin, float]] = OrderedDict()
+        self._done: OrderedDict[str, None] = OrderedDict()
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
 
     def use_console(self, url: str) -> None:
@@ -136,12 +141,15 @@ class LoginLinks:
         Raises:
             Fault: INVALID_REQUEST: it has ended, or failed.
         """
+        if state in self._done:
+            raise _refused(_DONE)
         begun, ends = self._begun.pop(state, (None, 0.0))
         store = self._store
         if begun is None or store is None or ends < self._now():
             raise _refused("it took too long, or was finished before; open its link again")
         await self._run(begun.wanted, partial(finish_login, begun, answer, store))
         self._end(begun.wanted.login)
+        self._note_done(state)
         return _subject(begun.wanted)
 
     def _end(self, key: LoginKey) -> None:
@@ -149,9 +157,17 @@ class LoginLinks:
         used = self._links.pop(key, None)
         if used is not None:
             del self._tickets[used.ticket]
+            self._note_done(used.ticket)
         for state, (begun, _) in tuple(self._begun.items()):
             if begun.wanted.login == key:
                 del self._begun[state]
+                self._note_done(state)
+
+    def _note_done(self, name: str) -> None:
+        """Remember a link, or a login begun at it, whose subject is logged in."""
+        self._done[name] = None
+        if len(self._done) > _MAX_BEGUN:
+            self._done.popitem(last=False)
 
     async def _run(self, wanted: Wanted, work: Callable[[], T]) -> T:
         async with self._slots:
@@ -165,6 +181,8 @@ class LoginLinks:
         key = self._tickets.get(ticket)
         link = self._links.get(key) if key is not None else None
         if link is None or link.ends < self._now():
+            if ticket in self._done:
+                raise _refused(_DONE)
             raise _refused(
                 "its link has ended; call the server again for a new one, or ask an operator"
             )

@@ -45,6 +45,11 @@ SCOPES: Final = "scopes"
 _PROOF_KEY: Final = "proof_key"
 """Members of `Login.metadata`: the endpoints, the client, the resource, the requested scopes, and
 the key that the tokens are bound to."""
+_SPENDING: Final = "spending"
+"""There while a refresh token is being spent. Whoever finds it under the lock knows that a process
+ended before it stored the next token."""
+_ROTATES: Final = "rotates"
+"""Whether a renewal gave another refresh token; there after the first renewal."""
 _AT_DISCOVERY: Final = "proof_algorithms"
 """What a login does not keep: it has a key, or none."""
 
@@ -68,6 +73,7 @@ class SealedTokens:
         self._obtain_new = obtain_new
         self._now = now
         self._discoveries = Discoveries()
+        self._is_stopping = False
         self._stamps: dict[LoginKey, object] = {}
 
     def __call__(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
@@ -84,6 +90,10 @@ class SealedTokens:
         if wanted.auth.subject == "caller":
             return self._of_listing(wanted, attempt)
         return self._of_service(wanted, attempt)
+
+    def stop(self) -> None:
+        """Spend no refresh token from now on: the process may end before it stores the next one."""
+        self._is_stopping = True
 
     # The service's own tokens.
 
@@ -179,6 +189,7 @@ class SealedTokens:
         if not login.refresh_token:
             store.write(login.ended_by("has expired"))
             raise AuthorizationError("the login has expired", needs_login=True, has_ended=True)
+        self._begin_spending(store, login)
         form = {
             "grant_type": "refresh_token",
             "refresh_token": login.refresh_token,
@@ -192,6 +203,7 @@ class SealedTokens:
             )
         except AuthorizationError as error:
             if error.code != _INVALID_GRANT:
+                store.write(login)  # as far as anybody knows, it was not spent
                 raise
             store.write(login.ended_by("has expired or was revoked"))
             raise AuthorizationError(
@@ -202,10 +214,32 @@ class SealedTokens:
             ) from None
         finally:
             del keep
-        if not answer.refresh_token:
+        rotates = answer.refresh_token not in ("", login.refresh_token)
+        if not rotates:
             answer = replace(answer, refresh_token=login.refresh_token)
-        self._write(store, self._login_of(login, answer))
+        renewed = self._login_of(login, answer)
+        self._write(store, replace(renewed, metadata={**renewed.metadata, _ROTATES: rotates}))
         return answer
+
+    def _begin_spending(self, store: LoginStore, login: Login) -> None:
+        """Note that a refresh token is being spent, before it is: it may be good for one use only.
+
+        Raises:
+            AuthorizationError: A process that has ended may have spent it, or this one is ending.
+            VaultError: That cannot be noted, so neither could the next token.
+        """
+        if self._is_stopping:
+            raise AuthorizationError("the worker is stopping")
+        if login.metadata.get(_SPENDING):
+            store.write(login.ended_by("was being renewed by a process that was killed"))
+            raise AuthorizationError(
+                "a process that was killed may have spent its refresh token, which is not spent"
+                " twice",
+                needs_login=True,
+                has_ended=True,
+            )
+        if login.metadata.get(_ROTATES, True):
+            store.write(replace(login, metadata={**login.metadata, _SPENDING: True}))
 
     def _needs_more(self, store: LoginStore, login: Login, attempt: Attempt) -> AuthorizationError:
         """Note the scopes that the next login requests, and return the error."""

@@ -59,6 +59,8 @@ that is slow, or a tenant with many tokens, delays the tokens of no other server
 _MAX_THREADS: Final = 256
 """Attempts of a worker at the same time."""
 _MAX_SCOPES: Final = 100
+_LAST: Final = 5.0
+"""Seconds for a renewal in progress: a refresh token that is being spent must be replaced."""
 _TRIED: Final = 60.0
 """Seconds before scopes that were not granted are requested again."""
 
@@ -334,7 +336,7 @@ class Tokens:
         return {grant.drop() for grant in dropped}
 
     async def aclose(self) -> None:
-        """Abandon the attempts in progress."""
+        """Abandon the attempts in progress, after those that may be renewing a login, for 5 s."""
         await asyncio.gather(*(grant.aclose() for grant in self._grants.values()))
 
     async def _attempt(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
@@ -507,6 +509,8 @@ class _Grant:
 
     async def aclose(self) -> None:
         tasks = [task for task in (self._step_up, self._running) if task is not None]
+        if tasks and self._wanted.auth.logs_in:
+            await asyncio.wait(tasks, timeout=_LAST)
         for task in tasks:
             task.cancel()
         if tasks:
