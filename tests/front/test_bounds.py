@@ -58,6 +58,8 @@ class FakeMethods:
     def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None
 
+    def learn_tools(self, _server: str, _listed: bytes) -> None: ...
+
     async def close(self) -> None: ...
 
     async def handle(self, _request: object) -> bytes:

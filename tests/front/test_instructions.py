@@ -72,7 +72,7 @@ async def test_new_instructions_are_told_to_clients_that_come_later(fake: FakeLe
         catalog = CatalogCache(client)
         instructions = Instructions(catalog)
         changes: list[str] = []
-        catalog.subscribe(lambda kind, _servers: changes.append(kind))
+        catalog.subscribe(lambda kind, _servers, _client: changes.append(kind))
         try:
             assert "Drive" not in await instructions.text()
             fake.server("roads", instructions="Drive on the left.").tool(now)

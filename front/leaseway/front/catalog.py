@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from leaseway.front.lists.definitions import (
     LIST_TTL,
     PagedListing,
@@ -23,6 +25,7 @@ from leaseway.front.lists.definitions import (
     template_listing,
     tool_listing,
 )
+from leaseway.front.lists.seen_tools import SeenTools
 from leaseway.front.lists.ui_resources import (
     ServerResource,
     is_ui,
@@ -32,10 +35,12 @@ from leaseway.front.lists.ui_resources import (
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.relay import ServerIntroduction, list_introductions, watch_registry
 from leaseway.wire.bounds import KIB
+from leaseway.wire.mcp_client import ListedTools
 from leaseway.wire.timing.backoff import RECONNECT
 
-ChangeListener = Callable[[str, frozenset[str]], None]
-"""Called with the kind of a changed list and the ids of the changed servers."""
+ChangeListener = Callable[[str, frozenset[str], bytes], None]
+"""Called with the kind of a changed list, the ids of the changed servers, and the MCP client whose
+list it is, as `McpClient.encoded`; empty for all."""
 
 _LISTINGS: Final[dict[str, Callable[[Any], PagedListing[Any]]]] = {
     "tools": tool_listing,
@@ -60,6 +65,7 @@ _INTRODUCTION_WAIT: Final = 2.0
 _MAX_INSTRUCTIONS: Final = 32 * KIB
 """Characters of the joined instructions of all servers, which models read in every conversation."""
 
+_decode_listed: Final = msgspec.json.Decoder(ListedTools).decode
 _log = logging.getLogger("leaseway.front")
 
 
@@ -80,6 +86,7 @@ class CatalogCache:
         self._listings: dict[tuple[str, str], PagedListing[Any]] = {}
         self._fetches: dict[str, asyncio.Task[Collection[Any]]] = {}
         self._listeners: set[ChangeListener] = set()
+        self._seen_tools = SeenTools()
         self._watch: asyncio.Task[None] | None = None
         self._created = asyncio.get_running_loop().time()
         self._asked_at = -math.inf
@@ -110,6 +117,28 @@ class CatalogCache:
                 self._listings.clear()
             self._listings[kind, scope] = listing
         return listing
+
+    def visible_tools(self, listing: PagedListing[Any], client: bytes) -> PagedListing[Any]:
+        """Return a list of tools without those that servers do not show to an MCP client.
+
+        What they show is known once one of them was leased for the same client.
+
+        Args:
+            listing: The list.
+            client: The client, as `McpClient.encoded`, or empty.
+        """
+        return self._seen_tools.visible(listing, client)
+
+    def learn_tools(self, server: str, listed: bytes) -> None:
+        """Learn from a `ListedTools` which tools a server shows to an MCP client."""
+        try:
+            told = _decode_listed(listed)
+        except ValueError as error:
+            _log.warning("A worker told wrongly which tools %s lists: %s", server, error)
+            return
+        client = told.client.encode()
+        if self._seen_tools.learn(server, client, told.absent):
+            self._tell("tools", frozenset({server}), client)
 
     async def fresh(self, kind: str, scope: str = "") -> PagedListing[Any]:
         """Read a list again and return it; used if the cached list lacks a name.
@@ -248,8 +277,13 @@ class CatalogCache:
     async def _refresh(self, kind: str) -> None:
         changed = self._replace(kind, await self._read(kind))
         if changed and kind in _LISTINGS:
-            for listener in tuple(self._listeners):
-                listener(kind, changed)
+            if kind == "tools":
+                self._seen_tools.forget(changed)
+            self._tell(kind, changed)
+
+    def _tell(self, kind: str, servers: frozenset[str], client: bytes = b"") -> None:
+        for listener in tuple(self._listeners):
+            listener(kind, servers, client)
 
 
 class Instructions:

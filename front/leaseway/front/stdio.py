@@ -106,6 +106,7 @@ class StdioFront:
             idle=math.inf,
             limit=_MAX_HANDLES,
         )
+        self._sessions.tools_told.connect(methods.catalog.learn_tools)
         self._version = ""  # of `initialize`
         self._is_modern = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,7 +164,7 @@ class StdioFront:
             info=client.info,
         )
         sdk = self._methods.client.session(self._key, idle=math.inf)
-        live = LiveSession(sealed, "", sdk)
+        live = LiveSession(sealed, "", sdk, self._methods.catalog.learn_tools)
         live.streams.append(self._writer.offer)
         return live
 
@@ -303,7 +304,9 @@ class StdioFront:
             raise JsonRpcError(INVALID_PARAMS, UNKNOWN_HANDLE)
         return live
 
-    def _on_list_changed(self, kind: str, servers: frozenset[str]) -> None:
+    def _on_list_changed(self, kind: str, servers: frozenset[str], client: bytes) -> None:
+        if client and client != self._live.client.encoded:
+            return
         # A modern client uses subscriptions/listen instead.
         if self._version and (not self._scope or self._scope in servers):
             self._writer.offer(changed_notification(kind))

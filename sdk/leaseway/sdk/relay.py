@@ -332,7 +332,7 @@ def speak_for(session: AsyncSession, mcp_client: bytes) -> None:
 
 
 def hear_servers(
-    session: AsyncSession, on_notification: Callable[[str, bytes], None]
+    session: AsyncSession, on_notification: Callable[[str, str, bytes], None]
 ) -> Callable[[], None]:
     """Hear what the leased servers of a session tell their client outside of its calls.
 
@@ -340,8 +340,9 @@ def hear_servers(
 
     Args:
         session: The session; it has one hearer, the newest.
-        on_notification: Called with the MCP method, `notifications/message` or
-            `notifications/elicitation/complete`, and its params as JSON; must not block or raise.
+        on_notification: Called with the server's id, the MCP method (`notifications/message`,
+            `notifications/elicitation/complete` or `notifications/tools/list_changed`) and its
+            params as JSON, of the last one a `ListedTools`; must not block or raise.
 
     Returns:
         A function that ends this.
@@ -350,7 +351,7 @@ def hear_servers(
     hearers = runtime.pool.hearers
 
     def hear(frame: execution_pb2.ServerNotification) -> None:
-        on_notification(frame.method, frame.params)
+        on_notification(frame.server_id, frame.method, frame.params)
 
     def stop() -> None:
         if hearers.get(key) is hear:

@@ -675,9 +675,14 @@ class ServerNotification(_message.Message):
     server_id: _builtins.str
     """The server's id."""
     method: _builtins.str
-    """The MCP method: `notifications/message` or `notifications/elicitation/complete`."""
+    """The MCP method: `notifications/message`, `notifications/elicitation/complete` or
+    `notifications/tools/list_changed`.
+    """
     params: _builtins.bytes
-    """The MCP params: a JSON object as UTF-8, at most 256 KiB."""
+    """The MCP params: a JSON object as UTF-8, at most 256 KiB. Of a changed list, what the gateway
+    should list instead of all tools: `client`, the `mcp_client` for which the server was leased, and
+    `absent`, the server's names of at most 1,000 exposed tools that it does not list to this client.
+    """
     def __init__(
         self,
         *,

@@ -123,6 +123,9 @@ MAX_ASKS: Final = 16
 MAX_ASK: Final = BATCH_SIZE
 """The params of a server request, and its answer: each is one frame."""
 
+MAX_ABSENT_TOOLS: Final = 1000
+"""Exposed tools that a leased server does not list to its MCP client; others stay listed."""
+
 MAX_META: Final = 16 * 1024
 """The caller's part of a call's `_meta`."""
 MAX_CLIENT: Final = 2 * 1024

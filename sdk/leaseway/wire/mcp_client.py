@@ -102,6 +102,19 @@ class McpClient:
         return ""
 
 
+class ListedTools(msgspec.Struct, frozen=True):
+    """What a leased server lists, as its worker tells the gateway of the client that leased it.
+
+    Attributes:
+        client: The client for which it was leased, as `McpClient.encoded`.
+        absent: The server's own names of at most `MAX_ABSENT_TOOLS` exposed tools that it does not
+            list to this client.
+    """
+
+    client: str
+    absent: list[str]
+
+
 class _Declared(msgspec.Struct):
     version: str = ""
     capabilities: dict[str, Any] = {}

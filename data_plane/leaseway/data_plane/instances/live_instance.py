@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import msgspec
+
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_modern
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
@@ -20,7 +22,10 @@ from leaseway.data_plane.core.tools.toolset import (
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp_client import ListedTools
+from leaseway.wire.messages.mcp import TOOLS_CHANGED
 
 
 class InstanceOwner:
@@ -174,9 +179,24 @@ class LiveInstance:
         self.lease_id = lease_id
         self.idle_since = self._loop.time()
 
-    def notify_through(self, sink: NotificationSink, session: str) -> None:
-        """Send notifications that belong to no call to the session that has its lease."""
+    def notify_through(
+        self, sink: NotificationSink, session: str, toolset: CompiledToolset
+    ) -> None:
+        """Send notifications that belong to no call to the session that has its lease.
+
+        The first one says which of the exposed tools it lists to the client that leases it.
+        """
         self.sink, self._session = sink, session
+        self.tell_tools(toolset)
+
+    def tell_tools(self, toolset: CompiledToolset) -> None:
+        """Tell the session that has its lease which exposed tools its client does not see."""
+        client = self.greeting.client
+        if client is None:
+            return
+        absent = [name for name in toolset.tools if name not in self.instance.tools]
+        listed = ListedTools(client.encoded.decode(), absent[: bounds.MAX_ABSENT_TOOLS])
+        self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
 
     async def start(self) -> None:
         """Start the instance, which bounds its own start; close it if it fails.

@@ -68,7 +68,9 @@ async def listen(
         "templates": filters.resources_list_changed,
     }
 
-    def on_list_changed(kind: str, servers: frozenset[str]) -> None:
+    def on_list_changed(kind: str, servers: frozenset[str], client: bytes) -> None:
+        if client and client != request.listener.mcp_client:
+            return
         if kinds[kind] and (not request.scope or request.scope in servers):
             send(changed_notification(kind, meta))
 

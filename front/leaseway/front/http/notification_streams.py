@@ -45,9 +45,11 @@ class NotificationStreams:
             if not streams:
                 self._streams.pop(live, None)
 
-    def on_list_changed(self, kind: str, servers: frozenset[str]) -> None:
+    def on_list_changed(self, kind: str, servers: frozenset[str], client: bytes) -> None:
         """Tell the sessions that see one of the servers about a changed list."""
         for live in tuple(self._streams):
+            if client and client != live.client.encoded:
+                continue
             if not live.scope or live.scope in servers:
                 live.push(changed_notification(kind))
 

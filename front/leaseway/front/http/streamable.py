@@ -124,6 +124,7 @@ class HttpFront:
         self._streams = NotificationStreams()
         self._resumable = ResumableStreams()
         self._requests: set[asyncio.Task[Any]] = set()
+        sessions.tools_told.connect(methods.catalog.learn_tools)
         self._closed = False
 
     @property

@@ -32,7 +32,7 @@ from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.mcp_client import McpClient
-from leaseway.wire.messages.mcp import LOG_LEVELS, ROOTS_CHANGED
+from leaseway.wire.messages.mcp import LOG_LEVELS, ROOTS_CHANGED, TOOLS_CHANGED
 
 _MAX_SUBSCRIPTIONS: Final = 256
 _MAX_COMPLETIONS: Final = 256
@@ -203,6 +203,7 @@ class LiveSession:
         sealed: The contents of its id.
         session_id: The id that the client sends; empty on stdio.
         sdk: Its SDK session.
+        on_tools: Called with a leased server and a `ListedTools`, as JSON.
         lease_ttl: The time to live of its leases in seconds.
         is_derived: Whether its key is derived from what the client sends, so that it can start
             anew after it has ended.
@@ -227,6 +228,7 @@ class LiveSession:
         sealed: SealedSession,
         session_id: str,
         sdk: AsyncSession,
+        on_tools: Callable[[str, bytes], None],
         lease_ttl: float = LEASE_TTL,
         *,
         is_derived: bool = False,
@@ -248,6 +250,7 @@ class LiveSession:
         self.log_level = ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()
+        self._on_tools = on_tools
         self._running: dict[bytes, _Running] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
@@ -387,8 +390,11 @@ class LiveSession:
         if not self.push(message) and len(self._missed) < _MAX_SUBSCRIPTIONS:
             self._missed[uri] = None
 
-    def _hear(self, method: str, params: bytes) -> None:
-        (self.outlet or self).tell(method, params)
+    def _hear(self, server: str, method: str, params: bytes) -> None:
+        if method == TOOLS_CHANGED:
+            self._on_tools(server, params)
+        else:
+            (self.outlet or self).tell(method, params)
 
     def tell(self, method: str, params: bytes) -> None:
         """Push what a leased server says outside of the session's calls.

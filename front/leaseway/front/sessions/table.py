@@ -37,6 +37,7 @@ from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.errors import Reason
 from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.signals import Signal
 
 IDLE: Final = 30 * 60.0
 """Seconds after which an unused session is forgotten."""
@@ -76,6 +77,9 @@ class EndedConversation(JsonRpcError):
 
 class SessionTable:
     """The sessions of one caller.
+
+    Attributes:
+        tools_told: A leased server, and as JSON the `ListedTools` of its instance.
 
     Args:
         client: The SDK client of the sessions.
@@ -118,6 +122,7 @@ class SessionTable:
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._ended = ended if ended is not None else EndedSessions()
         self._forgotten = EndedSessions()
+        self.tools_told = Signal[str, bytes]()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -354,7 +359,8 @@ class SessionTable:
         # Leases must not outlive a session that expires sooner than the usual lease.
         ttl = min(LEASE_TTL, max(MIN_LEASE_TTL, self._idle))
         sdk = self._client.session(sealed.key, idle=math.inf)
-        live = LiveSession(sealed, session_id, sdk, ttl, is_derived=is_derived)
+        on_tools = self.tools_told.emit
+        live = LiveSession(sealed, session_id, sdk, on_tools, ttl, is_derived=is_derived)
         self._live[session_id] = live
         return live
 

@@ -25,6 +25,9 @@ SAMPLE: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
 """Lists the directories and files that the server may access."""
 
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+"""Says that the list of tools has changed."""
+
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 """Says that the result of `roots/list` has changed."""
 

@@ -75,7 +75,7 @@ class SendStage:
             client=active.client,
         )
         if active.client is not None and live.lease_id and live.sink is not active.sink:
-            live.notify_through(active.sink, call.session)
+            live.notify_through(active.sink, call.session, active.generation.variant.toolset)
         if self._meters is not None:
             active.timer = self._meters.timer(live.spec, label)
         active.sent_at = time.perf_counter()
