@@ -123,6 +123,7 @@ class Key:
         replaces: What a worker replaces in its texts.
         domain: Whether domain layers may set it.
         by_name: Whether layers merge its mapping name by name.
+        inside: The keys of the mapping that is its value, or one of its items.
     """
 
     shape: Shape
@@ -138,6 +139,7 @@ class Key:
     replaces: Replaces = "nothing"
     domain: DomainMay = "if_opened"
     by_name: bool = False
+    inside: tuple[Key, ...] = ()
 
     @property
     def description(self) -> str:

@@ -28,10 +28,11 @@ from leaseway.spec.keys import (
     Text,
     Whole,
     declared,
+    keys_of,
     setting,
 )
 from leaseway.spec.lease_names import SESSION, TENANT, names_in
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter
 from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
 from leaseway.spec.references import Value
 from leaseway.wire import bounds
@@ -107,6 +108,7 @@ class InstancePolicy:
             OwnReader(),
             "`initial`, `max` and `multiplier` of the backoff between failed starts.",
             default="0.2 s, 30 s, 2",
+            inside=RESTART_KEYS,
         ),
     )
 
@@ -123,8 +125,26 @@ class Transform:
     """
 
     kind: Literal["prefix", "suffix", "replace"]
-    add: str
-    remove: str = ""
+    add: str = field(
+        metadata=declared(
+            Key(OwnReader(), "What stands in its place; `{server}` is the server's id.", default="")
+        )
+    )
+    remove: str = setting("", Key(OwnReader(), "The text that is removed.", required=True))
+
+
+_REPLACEMENT: Final = tuple(keys_of(Transform))
+TRANSFORM_KEYS: Final = (
+    Key(OwnReader(), "A text at the end of each name; `{server}` is the server's id.", "suffix"),
+    Key(
+        OwnReader(),
+        "A text in front of each name, or what replaces a text that some have in front.",
+        "prefix",
+        inside=_REPLACEMENT,
+    ),
+    Key(OwnReader(), "What replaces each occurrence of a text.", "replace", inside=_REPLACEMENT),
+)
+"""The keys of a step in `transform`, each of which has exactly one."""
 
 
 @dataclass(frozen=True)
@@ -327,13 +347,21 @@ class Naming:
             " matches any characters; of a `builtin` server [a list](kit.md).",
             required_by=("builtin",),
             domain="set",
+            inside=FILTER_KEYS,
         ),
     )
     prompts: NameFilter = setting(
-        NO_FILTER, Key(OwnReader(), "The exposed prompts, like `tools`.", domain="set")
+        NO_FILTER,
+        Key(OwnReader(), "The exposed prompts, like `tools`.", domain="set", inside=FILTER_KEYS),
     )
     resources: NameFilter = setting(
-        NO_FILTER, Key(OwnReader(), "The exposed resources, by URI, like `tools`.", domain="set")
+        NO_FILTER,
+        Key(
+            OwnReader(),
+            "The exposed resources, by URI, like `tools`.",
+            domain="set",
+            inside=FILTER_KEYS,
+        ),
     )
     transforms: tuple[Transform, ...] = setting(
         (),
@@ -343,6 +371,7 @@ class Naming:
             " order to the names of tools and prompts.",
             name="transform",
             default="that of `defaults`",
+            inside=TRANSFORM_KEYS,
         ),
     )
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from leaseway.spec.keys import Key, OwnReader, keys_of, setting
+
 
 def matches(pattern: str, name: str) -> bool:
     """Return whether a name matches a pattern; `*` matches any run of characters."""
@@ -49,8 +51,12 @@ def passes(name: str, whitelist: Sequence[str], blacklist: Sequence[str]) -> boo
 class NameFilter:
     """A filter of original names or URIs; see `passes`."""
 
-    whitelist: tuple[str, ...] = ()
-    blacklist: tuple[str, ...] = ()
+    whitelist: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "Patterns of names that pass; without a blacklist, no others do.")
+    )
+    blacklist: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "Patterns of names that do not pass, unless the whitelist has them.")
+    )
     also: NameFilter | None = None
     """A filter of a higher layer, which names must pass too."""
 
@@ -67,6 +73,9 @@ class NameFilter:
             return self
         return replace(self, also=by if self.also is None else self.also.narrowed(by))
 
+
+FILTER_KEYS: Final = tuple(keys_of(NameFilter))
+"""The keys inside a filter."""
 
 NO_FILTER: Final = NameFilter()
 """Passes every name."""

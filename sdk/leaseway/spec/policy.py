@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from leaseway.spec.keys import Flag, Key, OwnReader, Size, Whole, setting
+from leaseway.spec.keys import Flag, Key, OwnReader, Size, Whole, declared, keys_of, setting
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
@@ -91,8 +91,14 @@ class ArgumentRule:
             request.
     """
 
-    expression: str
-    tools: tuple[str, ...] = ()
+    expression: str = field(
+        metadata=declared(
+            Key(OwnReader(), "The expression (CEL), true for denied calls.", "deny", required=True)
+        )
+    )
+    tools: tuple[str, ...] = setting(
+        (), Key(OwnReader(), "Patterns of the names that it holds for.", default="all")
+    )
 
     def applies_to(self, tool: str) -> bool:
         return not self.tools or passes(tool, self.tools, ())
@@ -170,6 +176,7 @@ class ServerPolicy:
             OwnReader(),
             "Rules that deny calls because of their arguments: see"
             " [identity](identity.md#rules-on-calls).",
+            inside=tuple(keys_of(ArgumentRule)),
         ),
     )
     permissions: Permissions = setting(
@@ -179,6 +186,7 @@ class ServerPolicy:
             "Whether tools may `read` or `write`, and `allowed_paths`, `denied_paths`: see"
             " [identity](identity.md#permissions-reading-writing-and-paths).",
             default="everything",
+            inside=tuple(keys_of(Permissions)),
         ),
     )
 

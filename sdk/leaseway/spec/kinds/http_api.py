@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
-from leaseway.spec.keys import Flag, Key, OwnReader, Whole, setting
+from leaseway.spec.keys import (
+    Choice,
+    Flag,
+    Key,
+    ListOf,
+    OwnReader,
+    Text,
+    Whole,
+    declared,
+    keys_of,
+    setting,
+)
 from leaseway.spec.kinds.http_tools import MAX_RETRIES, HttpTool
 from leaseway.spec.kinds.shared import HTTP_SCHEMES, RequestPart
 from leaseway.spec.references import Value
@@ -19,23 +30,73 @@ CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (
 
 @dataclass(frozen=True)
 class Credential:
-    """A credential sent with every request.
+    """A credential sent with every request; its keys say what each field means.
 
     Attributes:
-        name: The name of the header, query parameter or cookie; for `basic` the user, or empty if
-            the value contains it.
-        value: The token, password or key.
+        name: Empty for `basic` if the value contains the user.
     """
 
-    kind: CredentialKind
-    name: str
-    value: Value
+    kind: CredentialKind = field(
+        metadata=declared(
+            Key(Choice(CREDENTIAL_KINDS), "Where requests have it.", "type", required=True)
+        )
+    )
+    name: str = field(
+        metadata=declared(
+            Key(
+                Text(256, empty=False),
+                "The name of the header, query parameter or cookie; of `basic` the user.",
+            )
+        )
+    )
+    value: Value = field(
+        metadata=declared(
+            Key(
+                OwnReader(),
+                "The token, password or key: a literal or a [reference](#secrets).",
+                required=True,
+                replaces="names",
+            )
+        )
+    )
 
     @property
     def header(self) -> str:
         """The name of its header, or an empty text."""
         headers = {"header": self.name, "query": "", "cookie": "Cookie"}
         return headers.get(self.kind, "Authorization")
+
+
+_PATTERNS: Final = ListOf(Text(1_024, empty=False), 1_000)
+SELECTION_KEYS: Final = (
+    Key(_PATTERNS, "Patterns of operation ids.", "operations"),
+    Key(_PATTERNS, "Patterns of tags.", "tags"),
+    Key(_PATTERNS, "Patterns of paths.", "paths"),
+)
+"""The keys inside a choice of operations."""
+
+OPENAPI_KEYS: Final = (
+    Key(
+        Text(4_096, empty=False),
+        "The document: a file beside the configuration, or an address.",
+        "source",
+        required=True,
+    ),
+    Key(
+        OwnReader(),
+        "The operations that become tools.",
+        "include",
+        default="all",
+        inside=SELECTION_KEYS,
+    ),
+    Key(OwnReader(), "Operations that become no tools.", "exclude", inside=SELECTION_KEYS),
+    Key(
+        OwnReader(),
+        "Origins of operations' own servers that get `headers` and `security`.",
+        "send_credentials_to",
+    ),
+)
+"""The keys inside `openapi`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +117,7 @@ class HttpApiPart(RequestPart):
             OwnReader(),
             "The file or URL of an OpenAPI document; its operations become tools.",
             name="openapi",
+            inside=OPENAPI_KEYS,
         ),
     )
 
@@ -70,7 +132,12 @@ class HttpApiPart(RequestPart):
         ),
     )
     http_tools: tuple[HttpTool, ...] = setting(
-        (), Key(OwnReader(), "The tools, each of which is an HTTP request.")
+        (),
+        Key(
+            OwnReader(),
+            "The tools, each of which is an HTTP request.",
+            inside=tuple(keys_of(HttpTool)),
+        ),
     )
     security: Mapping[str, Credential] = setting(
         {},
@@ -78,6 +145,7 @@ class HttpApiPart(RequestPart):
             OwnReader(),
             "Credentials of requests; without `type`, for a security scheme of the document.",
             replaces="names",
+            inside=tuple(keys_of(Credential)),
         ),
     )
     follow_redirects: bool = setting(False, Key(Flag(), "Whether redirects are followed."))

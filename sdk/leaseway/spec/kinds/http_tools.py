@@ -10,10 +10,26 @@ import json
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
+
+from leaseway.spec.keys import (
+    DAY,
+    INSTANT,
+    Choice,
+    Duration,
+    Flag,
+    Key,
+    OwnReader,
+    Text,
+    Whole,
+    declared,
+    keys_of,
+    setting,
+)
+from leaseway.wire.messages.json_schema import TOOL_HINTS
 
 Position = Literal["path", "query", "header", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]
@@ -54,32 +70,69 @@ RESERVED_HEADERS: Final = frozenset(
 _MAX_NAME: Final = 128
 _MAX_URL: Final = 2_048
 
+HINT_KEYS: Final = tuple(
+    Key(Flag(), "Overrides what the method implies.", hint) for hint in TOOL_HINTS
+)
+"""The keys inside `annotations`."""
+
 
 @dataclass(frozen=True)
 class HttpParameter:
-    """One parameter of a tool.
+    """One parameter of a tool; its keys say what each field means.
 
     Attributes:
-        name: Its name in the tool's arguments.
-        position: Its place in the request.
-        schema: Its JSON Schema, as JSON text.
+        schema: Its whole JSON Schema, as JSON text.
         wire_name: Its name in the request; empty means `name`.
-        style: How a list or mapping is serialized in a path, query or header.
-        is_body: Whether it is the whole body instead of a member of it.
-        explode: Whether `comma`, `label` and `matrix` write members as `name=value`, and the latter
-            two each item on its own.
-        allow_reserved: Whether reserved characters that end no value stay as they are in a query.
     """
 
-    name: str
-    position: Position
-    schema: str = "{}"
-    required: bool = False
-    wire_name: str = ""
-    style: Style = "repeat"
-    is_body: bool = False
-    explode: bool = False
-    allow_reserved: bool = False
+    name: str = field(
+        metadata=declared(
+            Key(Text(_MAX_NAME, empty=False), "Its name, as callers see it.", required=True)
+        )
+    )
+    position: Position = field(
+        metadata=declared(
+            Key(
+                Choice(POSITIONS),
+                "Where the request has it.",
+                default="`path` if the endpoint has its name, else `body` or `query`",
+            )
+        )
+    )
+    schema: str = setting(
+        "{}", Key(OwnReader(), "More of its JSON Schema, over the keywords beside it.")
+    )
+    required: bool = setting(False, Key(Flag(), "Whether callers must give it."))
+    wire_name: str = setting(
+        "", Key(Text(256, empty=False), "Its name in the request.", "as", default="`name`")
+    )
+    style: Style = setting(
+        "repeat",
+        Key(
+            Choice(STYLES),
+            "How a list or object is written: `a=1&a=2`, `a=1,2`, with spaces or pipes between,"
+            " each member as a pair of its own, `a[b]=1`, JSON; in paths also `.a.b` or `;id=a,b`.",
+        ),
+    )
+    is_body: bool = setting(
+        False, Key(Flag(), "Whether it is the whole body, not a member of it.", "whole_body")
+    )
+    explode: bool = setting(
+        False,
+        Key(
+            Flag(),
+            "Whether `comma`, `label` and `matrix` write members as `name=value`, and the latter"
+            " two each item on its own.",
+        ),
+    )
+    allow_reserved: bool = setting(
+        False,
+        Key(
+            Flag(),
+            "Whether `/`, `:`, `?`, `@`, `,`, `=` and the like stay as they are in a query; what"
+            " would end the value is encoded all the same.",
+        ),
+    )
 
     @property
     def sent_as(self) -> str:
@@ -109,42 +162,108 @@ class HttpParameter:
 
 @dataclass(frozen=True)
 class HttpTool:
-    """One tool that is an HTTP request.
+    """One tool that is an HTTP request; its keys say what each field means, also when empty.
 
     Attributes:
         name: Its name, unique in its server.
-        method: The HTTP method, in capitals.
-        endpoint: The path below the server's address, with `{name}` for path parameters; it may
-            have a query.
-        title: A display name, or empty.
-        body: How body parameters are encoded.
-        content_type: The body's content type; empty means the one that `body` implies.
-        response_template: The template that formats the response; empty returns it as it is.
-        timeout: Seconds for the whole request with its retries, or None for the server's.
-        retries: How often to retry a request that did not arrive or met an overloaded server.
+        timeout: Seconds for the whole request with its retries, or None for the call's limit.
         annotations: Overrides for the annotations that follow from the method, by MCP name.
         is_anonymous: Whether its requests are sent without the server's `security`.
-        base_url: Its own server: an address, or a path at the origin of the server's address; empty
-            means the server's address.
-        send_credentials: Whether the server's `headers` and `security` are sent to `base_url` even
-            if it has another origin.
     """
 
-    name: str
-    method: str
-    endpoint: str
-    description: str = ""
-    title: str = ""
-    parameters: tuple[HttpParameter, ...] = ()
-    body: Body = "json"
-    content_type: str = ""
-    response_template: str = ""
-    timeout: float | None = None
-    retries: int = 0
-    annotations: tuple[tuple[str, bool], ...] = ()
-    is_anonymous: bool = False
-    base_url: str = ""
-    send_credentials: bool = False
+    name: str = field(
+        metadata=declared(
+            Key(OwnReader(), "Its name: letters, digits, `_` and `-`, at most 64.", required=True)
+        )
+    )
+    method: str = field(metadata=declared(Key(Choice(METHODS), "The HTTP method.", required=True)))
+    endpoint: str = field(
+        metadata=declared(
+            Key(
+                OwnReader(),
+                "A path below `base_url`, with `{name}` for path parameters; may have a fixed"
+                " query.",
+                required=True,
+            )
+        )
+    )
+    # Shown as they are: a `${` in these texts is not a reference.
+    description: str = setting("", Key(OwnReader(), "What it does, as callers see it."))
+    title: str = setting("", Key(OwnReader(), "Its name for people."))
+    parameters: tuple[HttpParameter, ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "What callers give it; a parameter also has keywords of JSON Schema: `type`,"
+            " `description`, `default`, `enum` and so on.",
+            inside=tuple(keys_of(HttpParameter)),
+        ),
+    )
+    body: Body = setting("json", Key(Choice(BODIES), "How body parameters are encoded."))
+    content_type: str = setting(
+        "",
+        Key(Text(256, empty=False), "The body's content type.", default="as `body` implies"),
+    )
+    response_template: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "A [template](rest-tools.md#response-templates) that makes text of the response.",
+            default="the response as it is",
+        ),
+    )
+    timeout: float | None = setting(
+        None,
+        Key(
+            Duration(INSTANT, DAY),
+            "The limit for the request with its retries.",
+            default="that of the call",
+        ),
+    )
+    retries: int = setting(
+        0,
+        Key(
+            Whole(0, MAX_RETRIES),
+            "How often the request is repeated; only GET, HEAD, OPTIONS, PUT and DELETE may be sent"
+            " twice.",
+            default="the server's",
+        ),
+    )
+    annotations: tuple[tuple[str, bool], ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "Overrides of what the method implies: `readOnlyHint` for GET, HEAD and OPTIONS,"
+            " `destructiveHint` for PUT, PATCH and DELETE, `idempotentHint` for PUT and DELETE.",
+            inside=HINT_KEYS,
+        ),
+    )
+    is_anonymous: bool = setting(
+        False,
+        Key(
+            OwnReader(),
+            "With `[]`, its requests are sent without the server's `security`.",
+            "security",
+            default="the server's",
+        ),
+    )
+    base_url: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The tool's own server: an address, or a path at the origin of the server's"
+            " `base_url`.",
+            default="the server's",
+        ),
+    )
+    send_credentials: bool = setting(
+        False,
+        Key(
+            Flag(),
+            "Whether `headers` and `security` are sent to its `base_url` even if that has another"
+            " origin.",
+        ),
+    )
 
     @property
     def path(self) -> str:
@@ -306,19 +425,19 @@ def _path_faults(tool: HttpTool) -> Iterator[ToolFault]:
                 f"has the placeholder {{{name[:64]}}} in its endpoint, and no parameter "
                 f"{name[:64]!r} with position: path",
             )
-    for number, declared in enumerate(tool.parameters):
-        if declared.position == "path" and declared.sent_as not in wanted:
+    for number, parameter in enumerate(tool.parameters):
+        if parameter.position == "path" and parameter.sent_as not in wanted:
             text = (
-                f"has the path parameter {declared.sent_as[:64]!r}, and its endpoint no "
-                f"placeholder {{{declared.sent_as[:64]}}}"
+                f"has the path parameter {parameter.sent_as[:64]!r}, and its endpoint no "
+                f"placeholder {{{parameter.sent_as[:64]}}}"
             )
             yield ToolFault("parameters", text, number)
 
 
 def _name_faults(tool: HttpTool) -> Iterator[ToolFault]:
     seen: set[str] = set()
-    for number, declared in enumerate(tool.parameters):
-        name = declared.name
+    for number, parameter in enumerate(tool.parameters):
+        name = parameter.name
         if name in seen:
             yield ToolFault("parameters", f"has two parameters called {name[:64]!r}", number)
         seen.add(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from leaseway.spec.auth import NO_AUTH, Auth
-from leaseway.spec.keys import Choice, Key, Need, OwnReader, setting
+from leaseway.spec.keys import Choice, Key, Need, OwnReader, keys_of, setting
 from leaseway.spec.kinds.confinement import NO_LIMITS, NO_SANDBOX, Limits, Sandbox
 from leaseway.spec.lease_names import shared_part
 from leaseway.spec.model import INHERIT_ENV, InheritEnv, Part
@@ -146,6 +146,7 @@ class ChildPart(McpPart):
             OwnReader(),
             "`memory`, `cpu`, `open_files` and `processes` of each instance.",
             default="unlimited",
+            inside=tuple(keys_of(Limits)),
         ),
     )
     sandbox: Sandbox = setting(
@@ -155,6 +156,7 @@ class ChildPart(McpPart):
             "`true`, `strict`, or `level` (`basic`, `strict`), `network` and `writable`: runs its"
             " process in bubblewrap; [what each level blocks](security.md#what-holds-a-server).",
             default="off",
+            inside=tuple(keys_of(Sandbox)),
         ),
     )
 
@@ -260,6 +262,7 @@ class RequestPart(Part):
             " password}`: see [proxies](#proxies).",
             default="the environment's",
             replaces="names",
+            inside=PROXY,
         ),
     )
     auth: Auth = setting(
@@ -270,6 +273,7 @@ class RequestPart(Part):
             " [remote servers](remote-servers.md).",
             default="none",
             replaces="names",
+            inside=tuple(keys_of(Auth)),
         ),
     )
 

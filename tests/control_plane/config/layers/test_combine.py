@@ -112,6 +112,8 @@ def test_a_domain_sets_values_that_the_system_states_or_opens_and_no_other() -> 
     (issue,) = parsed.issues
     assert (issue.key, issue.line) == ("servers.on.env.LD_PRELOAD", 3)
     assert "domain_may: [env.LD_PRELOAD]" in issue.message
+    (issue,) = layered('on: { env: { "\\ud7fc": c } }').issues
+    assert issue.message.isprintable()
     system = SYSTEM.replace("args: [x]", "domain_may: [env.NEW, call_timeout]")
     spec = layered("on: { env: { NEW: n }, call_timeout: 5 }", system=system)
     assert spec.issues == ()

@@ -435,14 +435,14 @@ def _closed_keys(
 
 
 def _not_opened(
-    domain: LayerDocument, server: TableEntry, each: TableEntry, path: str, key: str
+    domain: LayerDocument, server: TableEntry, member: TableEntry, path: str, key: str
 ) -> ConfigIssue:
     message = (
         f"A domain can't set {quoted(key)} of the server {quoted(server.name)}: the system layer"
         " decides what runs, where, and how. Remove it, or open it there with"
-        f" 'domain_may: [{key if key.isprintable() else each.name}]'."
+        f" 'domain_may: [{quoted(key)[1:-1]}]'."
     )
-    return domain.error(path, each.at, message, server=server.name)
+    return domain.error(path, member.at, message, server=server.name)
 
 
 def _not_granted(domain: LayerDocument, server: TableEntry, reference: Reference) -> ConfigIssue:

@@ -12,9 +12,9 @@ from typing import Final
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import (
-    Key,
     keyed,
-    record,
+    keys_from,
+    record_of,
     schema_of,
     unique_entries,
 )
@@ -28,8 +28,9 @@ from leaseway.control_plane.config.schema.values import (
     suggestion,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
-from leaseway.spec.model import Transform
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.keys import keys_of
+from leaseway.spec.model import TRANSFORM_KEYS, Transform
+from leaseway.spec.name_filters import FILTER_KEYS, NameFilter
 
 SERVER_PLACEHOLDER: Final = "{server}"
 """Stands for the server's id in the texts that a transform adds or removes."""
@@ -88,11 +89,8 @@ def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader[NameF
             )
         return patterns.read(node, where)
 
-    keys = keyed(
-        Key("whitelist", read_whitelist),
-        Key("blacklist", patterns),
-    )
-    return record(keys, NameFilter, f"'{key}'")
+    readers = {"whitelist": read_whitelist, "blacklist": patterns}
+    return record_of(FILTER_KEYS, NameFilter, f"'{key}'", readers)
 
 
 tools: Final = _filter("tools", "tool", name_pattern_fault)
@@ -149,17 +147,11 @@ def _replace_all(remove: str, add: str = "") -> Transform:
     return Transform("replace", add, remove)
 
 
-_REPLACEMENT: Final = record(
-    keyed(Key("remove", _removed_part), Key("add", _part)),
-    _replacement,
-    "a prefix",
-    required=("remove",),
+_REPLACEMENT: Final = record_of(
+    keys_of(Transform), _replacement, "a prefix", {"remove": _removed_part, "add": _part}
 )
-_replace: Final = record(
-    keyed(Key("remove", _replaced_part), Key("add", _part)),
-    _replace_all,
-    "a replacement",
-    required=("remove",),
+_replace: Final = record_of(
+    keys_of(Transform), _replace_all, "a replacement", {"remove": _replaced_part, "add": _part}
 )
 
 
@@ -175,7 +167,9 @@ def _suffix(node: Tree, where: Where) -> Transform:
     return Transform("suffix", _part.read(node, where))
 
 
-_STEPS: Final = keyed(Key("suffix", _suffix), Key("prefix", _prefix), Key("replace", _replace))
+_STEPS: Final = keys_from(
+    TRANSFORM_KEYS, {"suffix": _suffix, "prefix": _prefix, "replace": _replace}
+)
 
 
 @reader({"anyOf": [schema_of(keyed(key), required=(key.name,)) for key in _STEPS.values()]})

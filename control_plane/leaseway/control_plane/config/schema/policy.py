@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from leaseway.control_plane.config.schema import filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import (
-    Key,
-    Keys,
-    entries_of,
-    keyed,
-    record,
-    record_of,
-)
+from leaseway.control_plane.config.schema.tables import entries_of, record_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
@@ -29,8 +22,8 @@ from leaseway.control_plane.config.schema.values import (
     reader,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
-from leaseway.spec.keys import keys_of
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.keys import Key, ListOf, OwnReader, Text, keys_of, setting
+from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter
 from leaseway.spec.policy import (
     EVERYTHING,
     OTHER_TENANTS,
@@ -50,15 +43,32 @@ _MAX_RULE_LENGTH: Final = 4_096
 _MAX_PATH_LENGTH: Final = 1_024
 _MAX_PATHS: Final = 100
 _RATE: Final = re.compile(r"(\d{1,9})\s*(/|per)\s*(s|second|m|minute|h|hour|d|day)")
+_NO_MORE: Final[Mapping[str, Reader[Any]]] = {}
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+Holder = Literal["a tenant", "an agent"]
+"""Who has settings in `tenants:`; an agent's are fewer."""
+TENANT: Final = "a tenant"
+AGENT: Final = "an agent"
 
 
 @dataclass(frozen=True)
 class GrantConfig:
     """The grant of one server: original tool names, and permissions within the server's own."""
 
-    tools: NameFilter = NO_FILTER
-    permissions: Permissions = EVERYTHING
+    tools: NameFilter = setting(
+        NO_FILTER, Key(OwnReader(), "The granted tools, by original name.", inside=FILTER_KEYS)
+    )
+    permissions: Permissions = setting(
+        EVERYTHING,
+        Key(
+            OwnReader(),
+            "What calls may do, within the server's own permissions.",
+            only=(TENANT,),
+            inside=tuple(keys_of(Permissions)),
+        ),
+    )
 
 
 _WHOLE_SERVER: Final = GrantConfig()
@@ -68,17 +78,39 @@ _WHOLE_SERVER: Final = GrantConfig()
 class TenantConfig:
     """The settings of one tenant in `tenants:`, or of one of its agents.
 
-    Attributes:
-        servers: The grant of each server; None grants all servers.
-        limits: The tenant's limits.
-        agents: Agents with their own grants.
-        secrets: Patterns of names and paths that references in the tenant's layer may use.
+    Its keys say what each field means; None as `servers` grants all servers.
     """
 
-    servers: Mapping[str, GrantConfig] | None = None
-    limits: TenantLimits | None = None
-    agents: Mapping[str, TenantConfig] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
+    servers: Mapping[str, GrantConfig] | None = setting(
+        None,
+        Key(
+            OwnReader(),
+            "The servers that are granted: their ids, or what is granted of each.",
+            default="all",
+            inside=tuple(keys_of(GrantConfig)),
+        ),
+    )
+    limits: TenantLimits | None = setting(
+        None,
+        Key(
+            OwnReader(),
+            "The tenant's limits on each worker.",
+            default="unlimited",
+            only=(TENANT,),
+            inside=tuple(keys_of(TenantLimits)),
+        ),
+    )
+    secrets: tuple[str, ...] = setting(
+        (),
+        Key(
+            ListOf(Text(4_096, empty=False), 1_000),
+            "Names and paths that references in the tenant's layer may use: acme_*, a path.",
+            only=(TENANT,),
+        ),
+    )
+    agents: Mapping[str, TenantConfig] = setting(
+        {}, Key(OwnReader(), "Agents with their own grants, by name.", only=(TENANT,))
+    )
 
 
 Tenants = Mapping[str, TenantConfig]
@@ -148,14 +180,11 @@ def _pattern_fault(pattern: str) -> str | None:
 
 
 _PATTERN: Final = checked(plain_text(longest=filters.MAX_PATTERN, empty=False), _pattern_fault)
-_RULE: Final = record(
-    keyed(
-        Key("deny", _expression, "expression"),
-        Key("tools", list_of(_PATTERN, filters.MAX_PATTERNS)),
-    ),
+_RULE: Final = record_of(
+    keys_of(ArgumentRule),
     ArgumentRule,
     "a rule",
-    required=("deny",),
+    {"deny": _expression, "tools": list_of(_PATTERN, filters.MAX_PATTERNS)},
 )
 
 
@@ -198,17 +227,13 @@ permissions: Final = record_of(
 _GRANTED_IDS: Final = list_of(plain_text(longest=64, empty=False), 10_000)
 
 
-def _granted(keys: Keys) -> Reader[Mapping[str, GrantConfig]]:
+def _granted(holder: Holder) -> Reader[Mapping[str, GrantConfig]]:
     """Return a reader of granted servers: a list of ids, or a mapping of ids to grants."""
-    grant = record(keys, GrantConfig, "a grant")
+    readers = {"tools": filters.tools, "permissions": permissions}
+    grant = record_of(keys_of(GrantConfig), GrantConfig, "a grant", readers, form=holder)
     any_grant: Schema = {"anyOf": [{"type": "null"}, boolean.schema, grant.schema]}
 
-    @reader(
-        {
-            "description": "The servers that are granted: their ids, or what is granted of each.",
-            "anyOf": [_GRANTED_IDS.schema, {"type": "object", "additionalProperties": any_grant}],
-        }
-    )
+    @reader({"anyOf": [_GRANTED_IDS.schema, {"type": "object", "additionalProperties": any_grant}]})
     def read(node: Tree, where: Where) -> Mapping[str, GrantConfig]:
         if isinstance(node, Leaf):
             raise BadValue(
@@ -237,9 +262,22 @@ def _is_agent(name: str) -> bool:
     return bool(name) and is_valid_key(name)
 
 
-def _named(keys: Keys, limit: int, what: str, is_valid: Callable[[str], bool]) -> Reader[Tenants]:
-    """Return a reader of a mapping of names to their settings."""
-    settings = record(keys, TenantConfig, what)
+def _named(
+    holder: Holder,
+    limit: int,
+    is_valid: Callable[[str], bool],
+    more: Mapping[str, Reader[Any]] = _NO_MORE,
+) -> Reader[Tenants]:
+    """Return a reader of a mapping of names to the settings of tenants or agents.
+
+    Args:
+        holder: Whose settings they are.
+        limit: How many there may be.
+        is_valid: Whether a text can be the name of one.
+        more: The readers of further keys.
+    """
+    readers = {"servers": _granted(holder), **more}
+    settings = record_of(keys_of(TenantConfig), TenantConfig, holder, readers, form=holder)
 
     @reader({"type": "object", "maxProperties": limit, "additionalProperties": settings.schema})
     def read(node: Tree, where: Where) -> Tenants:
@@ -247,7 +285,7 @@ def _named(keys: Keys, limit: int, what: str, is_valid: Callable[[str], bool]) -
         for entry in entries_of(node, where, limit):
             place = where.child(entry)
             if not is_valid(entry.name):
-                message = f"{quoted(entry.name)} can't be the name of {what}."
+                message = f"{quoted(entry.name)} can't be the name of {holder}."
                 place.error(entry.at, IssueReason.BAD_VALUE, message)
                 continue
             config = settings(entry.value, place)
@@ -258,31 +296,10 @@ def _named(keys: Keys, limit: int, what: str, is_valid: Callable[[str], bool]) -
     return read
 
 
-_TOOLS: Final = Key("tools", filters.tools)
-_AGENTS: Final = _named(
-    keyed(Key("servers", _granted(keyed(_TOOLS)))), MAX_AGENTS, "an agent", _is_agent
-)
+_AGENTS: Final = _named(AGENT, MAX_AGENTS, _is_agent)
 _LIMITS: Final = record_of(
     keys_of(TenantLimits), TenantLimits, "'limits' of a tenant", {"calls": rate}
 )
 
-tenants: Final = _named(
-    keyed(
-        Key(
-            "servers",
-            _granted(keyed(_TOOLS, Key("permissions", permissions))),
-            "servers",
-        ),
-        Key("limits", _LIMITS),
-        Key(
-            "secrets",
-            list_of(plain_text(longest=4_096, empty=False), 1_000),
-            about="Names and paths that references in the tenant's layer may use: acme_*, a path.",
-        ),
-        Key("agents", _AGENTS),
-    ),
-    MAX_TENANTS,
-    "a tenant",
-    _is_tenant,
-)
+tenants: Final = _named(TENANT, MAX_TENANTS, _is_tenant, {"limits": _LIMITS, "agents": _AGENTS})
 """Reads `tenants:`; a mistake in it rejects the whole file."""

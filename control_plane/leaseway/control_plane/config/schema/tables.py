@@ -174,17 +174,30 @@ def record_of(
         form: Which of several mappings it is, such as a grant of `auth`.
     """
     accepted = [key for key in declared if not key.only or form in key.only]
-    keys = (
-        Key(
-            key.name,
-            reader_of(key.shape, readers.get(key.name)),
-            key.path or key.name,
-            about=key.description,
+    keys = keys_from(accepted, readers)
+    return record(keys, build, what, required=required_of(accepted, form))
+
+
+def keys_from(
+    declared: Iterable[declarations.Key], readers: Mapping[str, Reader[Any]] = _NO_READERS
+) -> Keys:
+    """Return keys that the spec declares, with the readers of those that no shape describes."""
+    return keyed(
+        *(
+            Key(
+                key.name,
+                reader_of(key.shape, readers.get(key.name)),
+                key.path or key.name,
+                about=key.description,
+            )
+            for key in declared
         )
-        for key in accepted
     )
-    required = [key.name for key in accepted if key.required or form in key.required_by]
-    return record(keyed(*keys), build, what, required=required)
+
+
+def required_of(declared: Iterable[declarations.Key], form: str = "") -> list[str]:
+    """Return the names of the keys that each mapping of a form needs."""
+    return [key.name for key in declared if key.required or form in key.required_by]
 
 
 def _report_repeated(where: Where, entry: TableEntry, first: Position) -> None:

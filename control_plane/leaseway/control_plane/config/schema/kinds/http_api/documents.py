@@ -17,12 +17,12 @@ from leaseway.control_plane.config.openapi.documents import (
 from leaseway.control_plane.config.openapi.operations import Imported, OperationSelection
 from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, keyed, record
+from leaseway.control_plane.config.schema.tables import record_of
 from leaseway.control_plane.config.schema.values import BadValue, list_of, plain_text, reader
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position, Tree
+from leaseway.spec.kinds.http_api import OPENAPI_KEYS, SELECTION_KEYS
 from leaseway.spec.kinds.http_tools import MAX_TOOLS, is_base_url
 
-_MAX_PATTERNS: Final = 1_000
 _MAX_WARNINGS: Final = 20
 _MAX_ORIGINS: Final = 100
 _SLASHES: Final = len("//")
@@ -44,12 +44,7 @@ class OpenApi:
 
 
 _SOURCE: Final = plain_text(longest=4_096, empty=False)
-_PATTERNS: Final = list_of(plain_text(longest=1_024, empty=False), _MAX_PATTERNS)
-_CHOICE: Final = record(
-    keyed(*(Key(name, _PATTERNS) for name in ("operations", "tags", "paths"))),
-    dict[str, tuple[str, ...]],
-    "a choice of operations",
-)
+_SELECTION: Final = record_of(SELECTION_KEYS, dict[str, tuple[str, ...]], "a choice of operations")
 
 
 @reader({"type": "string", "pattern": "^https?://[^/]+/?$"})
@@ -64,17 +59,15 @@ def _origin(node: Tree, where: Where) -> Origin:
     return found
 
 
-_ORIGINS: Final = list_of(_origin, _MAX_ORIGINS)
-_SETTINGS: Final = record(
-    keyed(
-        Key("source", _SOURCE),
-        Key("include", _CHOICE),
-        Key("exclude", _CHOICE),
-        Key("send_credentials_to", _ORIGINS),
-    ),
+_SETTINGS: Final = record_of(
+    OPENAPI_KEYS,
     dict[str, Any],
     "'openapi'",
-    required=("source",),
+    {
+        "include": _SELECTION,
+        "exclude": _SELECTION,
+        "send_credentials_to": list_of(_origin, _MAX_ORIGINS),
+    },
 )
 
 

@@ -22,17 +22,16 @@ from leaseway.control_plane.config.schema.fields import (
     warn_of_credential,
 )
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, record
+from leaseway.control_plane.config.schema.tables import entries_of, record_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
-    choice,
-    plain_text,
     reader,
     suggestion,
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
-from leaseway.spec.kinds.http_api import CREDENTIAL_KINDS, Credential, CredentialKind
+from leaseway.spec.keys import keys_of
+from leaseway.spec.kinds.http_api import Credential, CredentialKind
 from leaseway.spec.references import Value
 
 MAX_CREDENTIALS: Final = 20
@@ -77,16 +76,7 @@ def _value(node: Tree, where: Where) -> Value:
     return Value("literal", text)
 
 
-_FULL: Final = record(
-    keyed(
-        Key("type", choice(*CREDENTIAL_KINDS), "kind"),
-        Key("name", plain_text(longest=256, empty=False)),
-        Key("value", _value),
-    ),
-    _credential_of,
-    "a credential",
-    required=("type", "value"),
-)
+_FULL: Final = record_of(keys_of(Credential), _credential_of, "a credential", {"value": _value})
 
 
 @reader({"anyOf": [_value.schema, _FULL.schema]})

@@ -10,21 +10,17 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import (
-    Key,
     entries_of,
-    keyed,
+    keys_from,
     read_table,
-    record,
+    record_of,
+    required_of,
     schema_of,
 )
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
-    boolean,
     checked,
-    choice,
-    duration,
-    integer,
     items_of,
     kind_of,
     list_of,
@@ -35,15 +31,12 @@ from leaseway.control_plane.config.schema.values import (
     text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, Table, TableEntry, Tree, plain_value
+from leaseway.spec.keys import keys_of
 from leaseway.spec.kinds.http_tools import (
-    BODIES,
+    HINT_KEYS,
     MAX_PARAMETERS,
-    MAX_RETRIES,
     MAX_TOOLS,
-    METHODS,
-    POSITIONS,
     READ_METHODS,
-    STYLES,
     HttpParameter,
     HttpTool,
     Position,
@@ -53,11 +46,9 @@ from leaseway.spec.kinds.http_tools import (
 from leaseway.templates.engine import Template
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import MAX_TEMPLATE
-from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TOOL_HINTS, TYPES
+from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
 from leaseway.wire.names import is_valid_name
 
-_DAY: Final = 86_400.0
-_INSTANT: Final = 0.001
 _MAX_TEXT: Final = 8_192
 _KEYWORDS: Final = (
     "type", "title", "description", "default", "enum", "const", "format", "pattern", "minLength",
@@ -237,21 +228,12 @@ def _matching(pattern: str, *, longest: int) -> Reader[str]:
     return Reader(plain.read, plain.schema | {"pattern": pattern})
 
 
-_PARAMETER_KEYS: Final = keyed(
-    Key("name", plain_text(longest=128, empty=False)),
-    Key("position", choice(*POSITIONS)),
-    Key("required", boolean),
-    Key("as", plain_text(longest=256, empty=False), "wire_name"),
-    Key("style", choice(*STYLES)),
-    Key("explode", boolean),
-    Key("allow_reserved", boolean),
-    Key("whole_body", boolean, "is_body"),
-    Key("schema", _nested),
-)
+_DECLARED: Final = tuple(keys_of(HttpParameter))
+_PARAMETER_KEYS: Final = keys_from(_DECLARED, {"schema": _nested})
 
 
 @reader(
-    schema_of(_PARAMETER_KEYS, required=("name",))
+    schema_of(_PARAMETER_KEYS, required=required_of(_DECLARED))
     | {
         "description": "Other keys are those of JSON Schema: type, description, default, enum …",
         "additionalProperties": True,
@@ -284,30 +266,20 @@ def _name_fault(name: str) -> str | None:
 _NAME: Final = checked(
     plain_text(longest=1_024, empty=False), _name_fault, pattern="[a-zA-Z0-9_-]{1,64}"
 )
-_TOOL_KEYS: Final = keyed(
-    Key("name", _NAME),
+_ANNOTATIONS: Final = record_of(HINT_KEYS, _sorted_hints, "'annotations'")
+_READERS: Final[Mapping[str, Reader[Any]]] = {
+    "name": _NAME,
     # Shown as they are: a `${` in these texts is not a reference.
-    Key("title", text(longest=_MAX_TEXT)),
-    Key("description", text(longest=_MAX_TEXT)),
-    Key("method", choice(*METHODS)),
-    Key("endpoint", _matching("^/(?!/)", longest=4_096)),
-    Key("base_url", _matching("^(https?://|/)", longest=2_048)),
-    Key("send_credentials", boolean),
-    Key("parameters", list_of(_parameter, MAX_PARAMETERS, "parameters")),
-    Key("body", choice(*BODIES)),
-    Key("content_type", plain_text(longest=256, empty=False)),
-    Key("response_template", text(longest=MAX_TEMPLATE)),
-    Key("timeout", duration(_INSTANT, _DAY)),
-    Key("retries", integer(0, MAX_RETRIES)),
-    Key(
-        "annotations",
-        record(keyed(*(Key(name, boolean) for name in TOOL_HINTS)), _sorted_hints, "'annotations'"),
-        "annotations",
-    ),
-    Key("security", _anonymous, "is_anonymous"),
-)
-
-_TOOL: Final = record(_TOOL_KEYS, _tool_of, "a tool", required=("name", "method", "endpoint"))
+    "title": text(longest=_MAX_TEXT),
+    "description": text(longest=_MAX_TEXT),
+    "response_template": text(longest=MAX_TEMPLATE),
+    "endpoint": _matching("^/(?!/)", longest=4_096),
+    "base_url": _matching("^(https?://|/)", longest=2_048),
+    "parameters": list_of(_parameter, MAX_PARAMETERS, "parameters"),
+    "annotations": _ANNOTATIONS,
+    "security": _anonymous,
+}
+_TOOL: Final = record_of(keys_of(HttpTool), _tool_of, "a tool", _READERS)
 
 
 @reader(list_schema(_TOOL.schema, MAX_TOOLS))
