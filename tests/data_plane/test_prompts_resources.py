@@ -239,7 +239,7 @@ async def test_the_servers_request_carries_the_trace_and_the_callers_meta(bench:
     assert (call.request.method, call.request.name) == ("resources/read", "note://a")
     assert call.request.meta["mine"] == 1
     assert call.request.meta["traceparent"] == trace
-    assert call.request.on_progress is not None
+    assert call.request.callbacks.on_progress is not None
     await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id, reason="enough")])
     assert (await end_of(caller, call_id)).reason is Reason.CANCELLED
     assert call.cancelled == "enough"

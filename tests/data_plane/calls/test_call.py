@@ -293,8 +293,8 @@ async def test_of_a_name_that_is_there_twice_in_an_answer_the_server_reads_what_
     call_id = await caller.begin("files", answers=[ELICIT])
     [call] = await bench.wait_for_calls()
     received: list[bytes] = []
-    assert call.request.on_ask is not None
-    call.request.on_ask(Ask(ELICIT, b"{}", received.append, lambda _code, _text: None))
+    assert call.request.callbacks.on_ask is not None
+    call.request.callbacks.on_ask(Ask(ELICIT, b"{}", received.append, lambda _code, _text: None))
     (ask,) = await asked(caller)
     await answer(caller, ask, b'{"action":"accept","path":"/etc/passwd","path":"/data/a"}')
     await bench.until(lambda: received)

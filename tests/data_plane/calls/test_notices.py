@@ -28,7 +28,7 @@ async def test_a_notice_reaches_a_leased_server_whatever_its_limits_of_calls_and
     await caller.begin("db", "", **NOTICE, **on_lease)
     _, notice = await bench.wait_for_calls(2)
     assert notice.request.method == ROOTS_CHANGED
-    assert notice.request.answers == {ROOTS}
+    assert notice.request.callbacks.answers == {ROOTS}
 
 
 async def test_a_notice_needs_a_lease_of_its_session(bench: Bench) -> None:

@@ -161,8 +161,8 @@ class MemoryAsk:
     def __init__(self, request: ToolRequest, method: str, params: Mapping[str, Any]) -> None:
         self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._ask = Ask(method, msgspec.json.encode(params), self._on_result, self._on_error)
-        if method in request.answers and request.on_ask is not None:
-            request.on_ask(self._ask)
+        if method in request.callbacks.answers and request.callbacks.on_ask is not None:
+            request.callbacks.on_ask(self._ask)
         else:
             self._ask.refuse(METHOD_NOT_FOUND, unanswered_text(method))
 

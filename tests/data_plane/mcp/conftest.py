@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import Callbacks, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import openers
 from leaseway.data_plane.kinds.opening import Opening
@@ -179,14 +179,22 @@ class Bench:
         return caught.value
 
     def start_call(
-        self, instance: Instance, tool: str, arguments: Any = None, **request: Any
+        self,
+        instance: Instance,
+        tool: str,
+        arguments: Any = None,
+        *,
+        meta: dict[str, object] | None = None,
+        method: str = "",
+        **callbacks: Any,
     ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
         """Start a call; the future has its outcome."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         encoded = (
             arguments if isinstance(arguments, bytes) else json.dumps(arguments or {}).encode()
         )
-        call = ToolRequest(tool, instance.prepare(tool), encoded, **request)
+        head = instance.prepare(tool)
+        call = ToolRequest(tool, head, encoded, meta, Callbacks(**callbacks), method)
         return instance.call(call, outcome.set_result), outcome
 
     async def call(

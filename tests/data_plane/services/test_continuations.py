@@ -297,13 +297,13 @@ async def test_a_streaming_call_ends_its_stream_with_the_questions(held: Bench) 
     events = asyncio.ensure_future(_all(stream))
     await held.wait_for_calls()
     call = call_of(held)
-    assert call.request.on_progress is not None
-    call.request.on_progress(1.0, 2.0, "half")
+    assert call.request.callbacks.on_progress is not None
+    call.request.callbacks.on_progress(1.0, 2.0, "half")
     question = call.ask(ELICIT)
     progress, asked = await events
     assert progress.progress.message == "half"
     state, (wanted,) = asked.result.request_state, asked.result.input_required
-    call.request.on_progress(1.5, 2.0, "while it waits")
+    call.request.callbacks.on_progress(1.5, 2.0, "while it waits")
     continued = held.execution.CallToolStreaming(
         execution_pb2.CallToolStreamingRequest(
             call=request(request_state=state, input_responses={wanted.id: {}})

@@ -69,12 +69,12 @@ async def test_progress_and_logs_are_sent_only_on_request(bench: Bench) -> None:
     quiet = await caller.begin("time")
     loud = await caller.begin("time", wants_progress=True, log_level="info")
     first, second = await bench.wait_for_calls(2)
-    assert first.request.on_progress is None
-    assert first.request.on_log is None
-    assert second.request.log_level == "info"
-    second.request.on_progress(1.0, None, "began")
-    second.request.on_progress(2.0, 4.0, "half")
-    second.request.on_log("info", "db", b'"slow"')
+    assert first.request.callbacks.on_progress is None
+    assert first.request.callbacks.on_log is None
+    assert second.request.callbacks.log_level == "info"
+    second.request.callbacks.on_progress(1.0, None, "began")
+    second.request.callbacks.on_progress(2.0, 4.0, "half")
+    second.request.callbacks.on_log("info", "db", b'"slow"')
     second.answer(b"{}")
     first.answer(b"{}")
     await caller.result(loud)
@@ -97,10 +97,10 @@ async def test_a_log_message_above_the_limit_is_dropped_with_a_warning(
     caller = bench.caller()
     await caller.begin("time", log_level="info")
     (call,) = await bench.wait_for_calls(1)
-    assert call.request.on_log is not None
-    call.request.on_log("info", "", b"1" * bounds.BATCH_SIZE)
+    assert call.request.callbacks.on_log is not None
+    call.request.callbacks.on_log("info", "", b"1" * bounds.BATCH_SIZE)
     assert "was dropped" not in caplog.text
-    call.request.on_log("info", "", b"1" * (bounds.BATCH_SIZE + 1))
+    call.request.callbacks.on_log("info", "", b"1" * (bounds.BATCH_SIZE + 1))
     assert "of the server time was dropped" in caplog.text
     call.answer(b"{}")
 

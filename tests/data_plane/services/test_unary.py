@@ -135,8 +135,8 @@ async def test_progress_and_logs_come_before_the_result(bench: Bench) -> None:
     )
     events = asyncio.ensure_future(_all(stream))
     (call,) = await bench.wait_for_calls()
-    call.request.on_progress(1.0, 2.0, "half")
-    call.request.on_log("info", "", b'"hello"')
+    call.request.callbacks.on_progress(1.0, 2.0, "half")
+    call.request.callbacks.on_log("info", "", b'"hello"')
     call.answer(b'{"content":[]}')
     kinds = [event.WhichOneof("event") for event in await events]
     assert kinds == ["progress", "log", "result"]
@@ -150,9 +150,9 @@ async def test_unread_events_are_limited_to_the_newest(bench: Bench) -> None:
     events = asyncio.ensure_future(_all(stream))
     (call,) = await bench.wait_for_calls()
     for number in range(40):  # in one turn of the loop, so that nobody can read meanwhile
-        call.request.on_log("info", str(number), b'"' + b"x" * 200_000 + b'"')
+        call.request.callbacks.on_log("info", str(number), b'"' + b"x" * 200_000 + b'"')
     for step in range(1010):
-        call.request.on_progress(float(step), None, "")
+        call.request.callbacks.on_progress(float(step), None, "")
     call.answer(b'{"content":[]}')
     *kept, end = await events
     assert end.WhichOneof("event") == "result"

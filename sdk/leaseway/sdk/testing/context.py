@@ -41,8 +41,8 @@ class CallContext:
 
     def progress(self, progress: float, total: float | None = None, message: str = "") -> None:
         """Report progress to the caller; no-op if the caller asked for none."""
-        if self._request.on_progress is not None:
-            self._run_in_loop(self._request.on_progress, progress, total, message)
+        if self._request.callbacks.on_progress is not None:
+            self._run_in_loop(self._request.callbacks.on_progress, progress, total, message)
 
     def log(self, data: Any, level: str = "info", logger: str = "") -> None:
         """Send the caller a log message; no-op if the caller did not ask for this level.
@@ -57,8 +57,8 @@ class CallContext:
         """
         if level not in LOG_LEVELS:
             raise ValueError(f"level is one of {', '.join(LOG_LEVELS)}, not {level!r}.")
-        minimum = self._request.log_level
-        on_log = self._request.on_log
+        minimum = self._request.callbacks.log_level
+        on_log = self._request.callbacks.on_log
         if on_log is not None and LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum):
             self._run_in_loop(on_log, level, logger, json.dumps(data).encode())
 
@@ -85,7 +85,7 @@ class CallContext:
             Fault: INPUT_REQUIRED: the caller has no handler for the method, or its handler
                 failed. The call fails with it unless the tool catches it.
         """
-        if method not in self._request.answers:
+        if method not in self._request.callbacks.answers:
             raise Fault(
                 Reason.INPUT_REQUIRED,
                 f"Tool '{self.tool}' asks {method}, which this caller does not answer.",
@@ -103,8 +103,8 @@ class CallContext:
                 result.set_exception(Fault(Reason.INPUT_REQUIRED, message, started="yes"))
 
         ask = Ask(method, json.dumps(params).encode(), on_answer, on_refusal)
-        assert self._request.on_ask is not None
-        self._request.on_ask(ask)
+        assert self._request.callbacks.on_ask is not None
+        self._request.callbacks.on_ask(ask)
         try:
             answer: dict[str, Any] = json.loads(await result)
         except asyncio.CancelledError:

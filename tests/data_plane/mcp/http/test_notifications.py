@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, fault_of, until
 
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Callbacks, Outcome, ToolRequest
 from leaseway.data_plane.kinds.remote.http import notifications
 from leaseway.data_plane.kinds.remote.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
@@ -92,7 +92,8 @@ async def start_call(
     question: asyncio.Future[Ask] = loop.create_future()
     outcome: asyncio.Future[Outcome] = loop.create_future()
     request.setdefault("answers", SERVER_METHODS)
-    call = ToolRequest("ask", params_head("ask"), b"{}", on_ask=question.set_result, **request)
+    callbacks = Callbacks(on_ask=question.set_result, **request)
+    call = ToolRequest("ask", params_head("ask"), b"{}", callbacks=callbacks)
     connection.call(call, outcome.set_result)
     async with asyncio.timeout(BOUND):
         return await question, outcome

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
-from leaseway.data_plane.core.calls.call import NO_ANSWERS, ToolRequest, answerable
+from leaseway.data_plane.core.calls.call import NO_ANSWERS, Callbacks, ToolRequest, answerable
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, AdmittedRequest
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -44,36 +45,24 @@ class SendStage:
         meta: dict[str, object] | None = None
         if active.trace is not None or call.traceparent or call.meta:
             meta = _request_meta(active, live)
-        read_artifact = None
         if isinstance(plan, ToolPlan):
-            method, label, name = "", plan.original_name, plan.original_name
-            head = live.head(active.generation.variant.toolset, name)
-            params = active.arguments
+            method, label = "", plan.original_name
+            head = live.head(active.generation.variant.toolset, label)
+            request = ToolRequest(label, head, active.arguments, meta)
             if live.spec.part.reads_artifacts:
-                read_artifact = partial(self._read_artifact, active)
+                request = replace(request, read_artifact=partial(self._read_artifact, active))
         else:
-            method, label, name = plan.method, plan.method, plan.name
-            head, params = b"", plan.params
+            method = label = plan.method
             meta = {**(plan.meta or {}), **(meta or {})}
-        log_level, answers, passes_input = call.log_level, call.answers, call.passes_input
-        if log_level:
-            check_log_level(log_level)
-        request = ToolRequest(
-            name,
-            head,
-            params,
-            meta,
-            on_progress=active.progress if call.wants_progress else None,
-            on_log=active.log if log_level else None,
-            log_level=log_level or "info",
-            on_ask=active.ask if answers else None,
-            answers=answerable(answers) if answers else NO_ANSWERS,
-            continuation=parse_input(call.input) if passes_input else b"",
-            passes_input=passes_input,
-            method=method,
-            read_artifact=read_artifact,
-            client=active.client,
-        )
+            request = ToolRequest(plan.name, b"", plan.params, meta, method=method)
+        if (
+            call.wants_progress
+            or call.log_level
+            or call.passes_input
+            or active.client is not None
+            or call.answers
+        ):
+            request = _listened(request, active)
         if active.client is not None and live.lease_id and live.sink is not active.sink:
             live.notify_through(active.sink, call.session, active.generation.variant.toolset)
         if self._meters is not None:
@@ -98,6 +87,29 @@ class SendStage:
         if self._artifacts is None:
             raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
         return await self._artifacts.read(ref, active.call.tenant, active.call.session, max_size)
+
+
+def _listened(request: ToolRequest, active: ActiveCall) -> ToolRequest:
+    """Return a request whose caller hears of it, answers questions, or continues it.
+
+    Raises:
+        Fault: INVALID_REQUEST: the log level or the input is not one of MCP.
+    """
+    call = active.call
+    log_level, answers, passes_input = call.log_level, call.answers, call.passes_input
+    if log_level:
+        check_log_level(log_level)
+    callbacks = Callbacks(
+        on_progress=active.progress if call.wants_progress else None,
+        on_log=active.log if log_level else None,
+        log_level=log_level or "info",
+        on_ask=active.ask if answers else None,
+        answers=answerable(answers) if answers else NO_ANSWERS,
+        passes_input=passes_input,
+        client=active.client,
+    )
+    continuation = parse_input(call.input) if passes_input else b""
+    return replace(request, callbacks=callbacks, continuation=continuation)
 
 
 def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Protocol
 
@@ -126,47 +126,27 @@ def too_large(server: str, size: int) -> Fault:
 ReadArtifact = Callable[[str, int], Awaitable[bytes]]
 
 
-@dataclass(slots=True)
-class ToolRequest:
-    """A `tools/call` request, or another MCP request of a caller.
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a caller hears while its request runs, and what it answers.
 
     Attributes:
-        name: The tool's original name; for another `method`, the name or URI in its params.
-        params_head: The prepared start of `params`, shared by all calls of the tool.
-        arguments: A valid JSON object; empty means `{}`.
-        meta: Extra keys for `_meta`, such as `traceparent`, or None.
         on_progress: Called with progress reports; None requests none.
         on_log: Called with log messages of this call; None requests none.
         log_level: The lowest level for `on_log`.
-        param_headers: `Mcp-Param-*` headers computed by the caller, only for HTTP; the instance
-            adds those that the tool's schema requires.
         on_ask: Called with questions of the server; None if `answers` is empty.
         answers: The methods that the caller answers.
-        continuation: Extra members of `params`, each after a comma: the caller's answers to an
-            `input_required` result.
         passes_input: Whether an `input_required` result is passed to the caller, which then calls
             again itself.
-        method: The MCP method; empty means `tools/call`. For other methods, `arguments` are the
-            params without `_meta`: an object on one line with at least one member.
-        read_artifact: Reads an artifact of the caller, up to a size; None if the instance sends
-            no bytes.
         client: The MCP client that the caller speaks for, or None.
     """
 
-    name: str
-    params_head: bytes
-    arguments: bytes
-    meta: dict[str, object] | None = None
     on_progress: OnProgress | None = None
     on_log: OnLog | None = None
     log_level: str = "info"
-    param_headers: Mapping[str, str] = field(default_factory=dict)
     on_ask: OnAsk | None = None
     answers: Answers = NO_ANSWERS
-    continuation: bytes = b""
     passes_input: bool = False
-    method: str = ""
-    read_artifact: ReadArtifact | None = None
     client: McpClient | None = None
 
     def lacking(self, method: str, params: bytes) -> str:
@@ -179,6 +159,38 @@ class ToolRequest:
         if method not in self.answers:
             return CAPABILITIES.get(method, method)
         return self.client.lacking(method, params) if self.client is not None else ""
+
+
+NO_CALLBACKS: Final = Callbacks()
+"""Of most calls, so that a request is built from few values."""
+
+
+@dataclass(slots=True)
+class ToolRequest:
+    """A `tools/call` request, or another MCP request of a caller.
+
+    Attributes:
+        name: The tool's original name; for another `method`, the name or URI in its params.
+        params_head: The prepared start of `params`, shared by all calls of the tool.
+        arguments: A valid JSON object; empty means `{}`.
+        meta: Extra keys for `_meta`, such as `traceparent`, or None.
+        callbacks: What the caller hears and answers.
+        method: The MCP method; empty means `tools/call`. For other methods, `arguments` are the
+            params without `_meta`: an object on one line with at least one member.
+        continuation: Extra members of `params`, each after a comma: the caller's answers to an
+            `input_required` result.
+        read_artifact: Reads an artifact of the caller, up to a size; None if the instance sends
+            no bytes.
+    """
+
+    name: str
+    params_head: bytes
+    arguments: bytes
+    meta: dict[str, object] | None = None
+    callbacks: Callbacks = NO_CALLBACKS
+    method: str = ""
+    continuation: bytes = b""
+    read_artifact: ReadArtifact | None = None
 
 
 class PendingCall(Protocol):

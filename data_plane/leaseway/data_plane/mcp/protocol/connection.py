@@ -387,8 +387,8 @@ class Peer(Dispatcher[TransportContext]):
         """Start a tool call; never blocks. `done` runs on the loop, unless it is cancelled."""
         if request.method == ROOTS_CHANGED:
             return self._notify_of_roots(request, done)
-        if request.on_log is not None and self.sets_log_level:
-            self._lower_log_level(request.log_level)
+        if request.callbacks.on_log is not None and self.sets_log_level:
+            self._lower_log_level(request.callbacks.log_level)
         self._next_id = call_id = self._next_id + 1
         try:
             line = encode_call(call_id, request, self.era)
@@ -494,7 +494,7 @@ class Peer(Dispatcher[TransportContext]):
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""
-        return request.param_headers
+        return _NO_HEADERS
 
     # Health.
 

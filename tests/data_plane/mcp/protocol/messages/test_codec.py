@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from leaseway.data_plane.core.calls.call import ToolRequest
+from leaseway.data_plane.core.calls.call import Callbacks, ToolRequest
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_call,
@@ -34,7 +34,8 @@ def test_a_legacy_call_is_minimal() -> None:
 def test_a_call_merges_the_meta_of_era_caller_and_call() -> None:
     era = build_era("2026-07-28")
     call = request(
-        meta={"traceparent": "00-x"}, on_progress=lambda *_: None, on_log=lambda *_: None
+        meta={"traceparent": "00-x"},
+        callbacks=Callbacks(on_progress=lambda *_: None, on_log=lambda *_: None),
     )
     meta = json.loads(encode_call(7, call, era))["params"]["_meta"]
     assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.data_plane.core.calls.call import ToolRequest
+from leaseway.data_plane.core.calls.call import Callbacks, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
@@ -31,9 +31,11 @@ class Recorder:
             "echo",
             b"",
             b"{}",
-            on_progress=lambda *report: self.progress.append(report[2]),
-            on_log=lambda *log: self.logs.append(log),
-            log_level="debug",
+            callbacks=Callbacks(
+                on_progress=lambda *report: self.progress.append(report[2]),
+                on_log=lambda *log: self.logs.append(log),
+                log_level="debug",
+            ),
         )
         self.call = ToolCall(self, "talker", 1, request, lambda _: None)
         self.inbox = Inbox(

@@ -11,7 +11,13 @@ import msgspec
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest, answerable
+from leaseway.data_plane.core.calls.call import (
+    SERVER_METHODS,
+    Ask,
+    Callbacks,
+    ToolRequest,
+    answerable,
+)
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import encode_call
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
@@ -56,8 +62,7 @@ def request(*answers: str, on_ask: Callable[[Ask], None] = lambda _: None) -> To
         "t",
         params_head("t"),
         b"{}",
-        answers=answerable(answers),
-        on_ask=on_ask if answers else None,
+        callbacks=Callbacks(answers=answerable(answers), on_ask=on_ask if answers else None),
     )
 
 
@@ -373,7 +378,12 @@ async def test_a_call_without_requests_is_sent_again_after_growing_pauses() -> N
 @pytest.mark.parametrize("declared", [{"elicitation": {}}, {"elicitation": {"url": {}}}, {}])
 def test_a_client_gets_no_request_that_it_has_not_declared(declared: dict[str, Any]) -> None:
     client = McpClient("2026-07-28", declared)
-    request = ToolRequest("tool", b"", b"{}", answers=answerable(client.answers), client=client)
+    request = ToolRequest(
+        "tool",
+        b"",
+        b"{}",
+        callbacks=Callbacks(answers=answerable(client.answers), client=client),
+    )
     asked = {"a": {"method": ELICIT, "params": {"mode": "url", "url": "https://x"}}}
     result = json.dumps({"resultType": "input_required", "inputRequests": asked}).encode()
     fault = unanswerable("server", request, result)

@@ -50,7 +50,6 @@ class ParamHeaders:
         headers = {
             "mcp-method": "tools/call",
             "mcp-name": encode_header_value(request.name),
-            **request.param_headers,
         }
         paths = self._paths.get(request.name)
         if paths:
@@ -60,7 +59,7 @@ class ParamHeaders:
 
 
 def _plain_headers(request: ToolRequest) -> dict[str, str]:
-    headers = {"mcp-method": request.method, **request.param_headers}
+    headers = {"mcp-method": request.method}
     if request.method in NAME_BEARING_METHODS:
         headers["mcp-name"] = encode_header_value(request.name)
     return headers

@@ -112,17 +112,18 @@ def _encode_other(call_id: int, request: ToolRequest, era: Era) -> bytes:
 
 def _call_meta(call_id: int, request: ToolRequest, era: Era) -> bytes:
     parts = []
+    caller = request.callbacks
     if era.meta:
-        if request.client is not None:
-            parts.append(era.meta_for(request.client))
+        if caller.client is not None:
+            parts.append(era.meta_for(caller.client))
         else:
-            parts.append(era.answering[request.answers] if request.answers else era.meta)
+            parts.append(era.answering[caller.answers] if caller.answers else era.meta)
     if request.meta:
         parts.append(_encode(request.meta)[1:-1])
-    if request.on_progress is not None:
+    if caller.on_progress is not None:
         parts.append(b'"progressToken":%d' % call_id)
-    if request.on_log is not None and era.modern:
-        parts.append(b'"io.modelcontextprotocol/logLevel":%b' % _encode(request.log_level))
+    if caller.on_log is not None and era.modern:
+        parts.append(b'"io.modelcontextprotocol/logLevel":%b' % _encode(caller.log_level))
     return b',"_meta":{%b}' % b",".join(parts) if parts else b""
 
 

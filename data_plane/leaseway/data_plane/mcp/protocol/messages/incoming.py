@@ -117,7 +117,7 @@ def find_asked_call(
         return _NO_CALL
     if shared:
         return _AMBIGUOUS
-    answering = (call for call in calls if method in call.request.answers)
+    answering = (call for call in calls if method in call.request.callbacks.answers)
     return next(answering, None) or unanswered_text(method)
 
 
@@ -144,19 +144,19 @@ class LegacyServerRequests:
         elif key in self._open:
             # Repeated on a resumed stream, say; it gets one response.
             _logger.debug("A server request was repeated while it was open.")
-        elif call.request.on_ask is not None:
+        elif call.request.callbacks.on_ask is not None:
             params = parse_params(message.params)
             if params is None:
                 text = "The params are not a JSON object in UTF-8."
                 self._send(encode_error(message.id, INVALID_PARAMS, text), call)
                 return
-            lacking = call.request.lacking(message.method or "", params)
+            lacking = call.request.callbacks.lacking(message.method or "", params)
             if lacking:
                 text = undeclared_text(lacking)
                 self._send(encode_error(message.id, INVALID_PARAMS, text), call)
                 return
             ask = self._open[key] = self._build_ask(message, key, params, call)
-            call.request.on_ask(ask)
+            call.request.callbacks.on_ask(ask)
 
     def _build_ask(self, message: JsonRpcMessage, key: object, params: bytes, call: Asked) -> Ask:
         def answer(result: bytes) -> None:
@@ -333,7 +333,7 @@ class Inbox:
     def _handle_progress(self, message: JsonRpcMessage) -> None:
         report = _decode_progress(message.params)
         call = self._find_call(request_key(report.progressToken))
-        on_progress = call.request.on_progress if call is not None else None
+        on_progress = call.request.callbacks.on_progress if call is not None else None
         if on_progress is not None:
             on_progress(report.progress, report.total, (report.message or "")[:_MAX_PROGRESS_TEXT])
 

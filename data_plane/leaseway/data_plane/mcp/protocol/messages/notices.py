@@ -91,7 +91,9 @@ class Notices:
 
     def answering(self, method: str) -> Notice | None:
         """Return one whose sender answers a method, or None."""
-        return next((notice for notice in self._open if method in notice.request.answers), None)
+        return next(
+            (notice for notice in self._open if method in notice.request.callbacks.answers), None
+        )
 
     def end(self, fault: Fault) -> None:
         for notice in tuple(self._open):

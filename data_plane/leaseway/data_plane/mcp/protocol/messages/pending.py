@@ -137,10 +137,10 @@ class ToolCall:
 
     def log(self, level: str, logger: str, data: bytes) -> None:
         """Pass on a log message if the caller wants its level."""
-        request = self.request
-        threshold = LEVELS.get(request.log_level, 0)
-        if request.on_log is not None and LEVELS.get(level, 0) >= threshold:
-            request.on_log(level, logger, data)
+        caller = self.request.callbacks
+        threshold = LEVELS.get(caller.log_level, 0)
+        if caller.on_log is not None and LEVELS.get(level, 0) >= threshold:
+            caller.on_log(level, logger, data)
 
     def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
         """Return the outcome, or None if the caller is asked for input first."""
@@ -165,7 +165,7 @@ class ToolCall:
         return Outcome(payload, flags.isError is True)
 
     def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:
-        if result_type == "input_required" and self.request.passes_input:
+        if result_type == "input_required" and self.request.callbacks.passes_input:
             fault = unanswerable(self._server, self.request, payload)
             return Outcome(payload) if fault is None else Outcome(b"", fault=fault)
         if result_type != "input_required":  # MCP: clients must treat unknown types as invalid
@@ -178,8 +178,10 @@ class ToolCall:
         if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
             self._connection.warn_no_back_channel()
         if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
-            can_open = not self.request.lacking(ELICIT, _URL_MODE)
-            result = url_elicitations(error.data, self.request.answers) if can_open else None
+            can_open = not self.request.callbacks.lacking(ELICIT, _URL_MODE)
+            result = (
+                url_elicitations(error.data, self.request.callbacks.answers) if can_open else None
+            )
             if result is not None:
                 self._connection.request_input(self, result, declined=fault)
                 return None
@@ -233,7 +235,7 @@ def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> 
     data = bytes(error.data)
     if data and len(data) <= _MAX_TEXT:
         metadata["data"] = data.decode(errors="replace")
-    method = missing_method(error.code, error.data, request.answers)
+    method = missing_method(error.code, error.data, request.callbacks.answers)
     if method is not None:
         return input_required_fault(server, request.name, method, metadata)
     text = f"The server {server} answered with error {error.code}: {message or 'no message'}"

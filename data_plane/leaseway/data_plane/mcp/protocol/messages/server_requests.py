@@ -94,10 +94,10 @@ def lacking_fault(server: str, request: ToolRequest, method: str, params: bytes)
 
     None if it answers the question.
     """
-    lacking = request.lacking(method, params)
+    lacking = request.callbacks.lacking(method, params)
     if not lacking:
         return None
-    capability = lacking if request.client is not None else ""
+    capability = lacking if request.callbacks.client is not None else ""
     return input_required_fault(server, request.name, method, capability=capability)
 
 
@@ -300,12 +300,12 @@ class InputRounds:
             if not requests:
                 self._resume()
                 return
-        assert self._request.on_ask is not None  # checked by `_unanswerable`
+        assert self._request.callbacks.on_ask is not None  # checked by `_unanswerable`
         self._unanswered = set(requests)
         self._asks = [self._build_ask(key, request) for key, request in requests.items()]
         for ask in tuple(self._asks):
             if ask.is_open:
-                self._request.on_ask(ask)
+                self._request.callbacks.on_ask(ask)
 
     def _build_ask(self, key: str, request: _InputRequest) -> Ask:
         def answer(result: bytes) -> None:
