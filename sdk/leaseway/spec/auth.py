@@ -91,8 +91,12 @@ class Auth:
         _resolved(
             CLIENT_ID, "The client's id.", required_by=("client_credentials", EXCHANGE, ID_JAG)
         ),
-        _resolved(CLIENT_SECRET, "The client's secret."),
-        _resolved(PRIVATE_KEY, "Instead of a secret, a key that signs assertions: PEM or JWK."),
+        _resolved(CLIENT_SECRET, "The client's secret.", secret=True),
+        _resolved(
+            PRIVATE_KEY,
+            "Instead of a secret, a key that signs assertions: PEM or JWK.",
+            secret=True,
+        ),
         _resolved(
             ASSERTION,
             "The platform's statement of who the workload is: a JWT, read for each request.",
@@ -102,11 +106,13 @@ class Auth:
         _resolved(
             LISTING_TOKEN,
             "The token for listing tools, when nobody calls; by default the client's own.",
+            secret=True,
             only=(EXCHANGE, ID_JAG),
         ),
         _resolved(
             ACTOR_TOKEN,
             "The token of whoever acts for the caller (the actor of the new token).",
+            secret=True,
             only=(EXCHANGE,),
         ),
         _resolved(
@@ -115,8 +121,13 @@ class Auth:
             required_by=(ID_JAG,),
             only=(ID_JAG,),
         ),
-        _resolved(PROVIDER_SECRET, "That client's secret.", only=(ID_JAG,)),
-        _resolved(PROVIDER_KEY, "Instead of it, a key that signs assertions.", only=(ID_JAG,)),
+        _resolved(PROVIDER_SECRET, "That client's secret.", secret=True, only=(ID_JAG,)),
+        _resolved(
+            PROVIDER_KEY,
+            "Instead of it, a key that signs assertions.",
+            secret=True,
+            only=(ID_JAG,),
+        ),
     )
     scopes: tuple[str, ...] = setting(
         (), Key(OwnReader(), "The requested scopes; by default those that the server names.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from dataclasses import replace as replaced
 from typing import Any, Final, Literal, TypeVar
 
@@ -88,7 +88,14 @@ class ListOf:
 
 @dataclass(frozen=True)
 class OwnReader:
-    """What a reader that is written for this key accepts (`READERS` in `config/schema/keys.py`)."""
+    """What a reader that is written for this key accepts (`READERS` in `config/schema/keys.py`).
+
+    Attributes:
+        kept: What the spec keeps of it, if that is a text: the text, JSON in which references stay
+            references, or the path of a file on the worker.
+    """
+
+    kept: Literal["value", "json", "file"] = "value"
 
 
 Shape = Flag | Whole | Number | Duration | Size | Choice | Text | ListOf | OwnReader
@@ -124,6 +131,10 @@ class Key:
         domain: Whether domain layers may set it.
         by_name: Whether layers merge its mapping name by name.
         inside: The keys of the mapping that is its value, or one of its items.
+        secret: Whether every literal in it is a credential, however short.
+        listed: Whether lists of configured values show one line for each item.
+        becomes: The field of the spec that the control plane fills from it, if it is no setting
+            itself.
     """
 
     shape: Shape
@@ -140,6 +151,9 @@ class Key:
     domain: DomainMay = "if_opened"
     by_name: bool = False
     inside: tuple[Key, ...] = ()
+    secret: bool = False
+    listed: bool = False
+    becomes: str = ""
 
     @property
     def description(self) -> str:
@@ -179,6 +193,12 @@ def declared(*keys: Key) -> Mapping[str, tuple[Key, ...]]:
     return {_KEYS: keys}
 
 
+def keys_at(setting: Field[Any]) -> tuple[Key, ...]:
+    """Return the keys that a field of a dataclass declares, without names and paths of its own."""
+    keys: tuple[Key, ...] = setting.metadata.get(_KEYS, ())
+    return keys
+
+
 def keys_of(settings: type, prefix: str = "") -> Iterator[Key]:
     """Yield the keys that a class of settings declares, in order, each with its path.
 
@@ -189,9 +209,10 @@ def keys_of(settings: type, prefix: str = "") -> Iterator[Key]:
         if default is MISSING and setting.default_factory is not MISSING:
             default = setting.default_factory()
         path = f"{prefix}{setting.name}"
-        if _KEYS in setting.metadata:
+        declares = keys_at(setting)
+        if declares:
             value = None if default is MISSING else default
-            for found in setting.metadata[_KEYS]:
+            for found in declares:
                 name = found.name or setting.name
                 within = f"{path}.{found.path}" if found.path else path
                 yield replaced(found, name=name, path=within, value=value)

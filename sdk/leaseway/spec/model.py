@@ -35,6 +35,7 @@ from leaseway.spec.lease_names import SESSION, TENANT, names_in
 from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter
 from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
 from leaseway.spec.references import Value
+from leaseway.spec.replaced import Replaced, replaced_in
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import SESSION_RULES
 from leaseway.wire.timing.backoff import Backoff
@@ -204,19 +205,24 @@ class Part:
         return ()
 
     @property
+    def replaced(self) -> Replaced:
+        """What a worker resolves and replaces in its settings, as its keys declare."""
+        return replaced_in(self)
+
+    @property
     def values(self) -> Mapping[str, Value]:
         """The configured values that a worker resolves, by the path of their key."""
-        return {}
+        return self.replaced.values
 
     @property
     def texts(self) -> Iterable[tuple[str, str]]:
         """Other keys in which a worker replaces `${NAME}`, with their texts."""
-        return ()
+        return self.replaced.texts
 
     @property
     def lease_texts(self) -> Iterable[str]:
         """The texts in which a worker fills in the names of a lease."""
-        return ()
+        return self.replaced.lease_texts
 
     @property
     def named_folders(self) -> tuple[str, ...]:

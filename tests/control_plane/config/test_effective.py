@@ -71,7 +71,9 @@ def test_no_part_of_a_value_shows_a_literal_credential(tmp_path: Path) -> None:
         "    transport: streamable_http\n"
         "    url: 'http://a.example/mcp'\n"
         "    proxy: {url: 'http://p:1', username: u, password: h1dden}\n"
-        "    auth: {client_credentials: {client_id: me, client_secret: h1dden}}\n"
+        "    auth: {id_jag: {client_id: me, client_secret: h1dden,"
+        " identity_provider: 'https://i.example', identity_provider_client_id: it,"
+        " identity_provider_client_secret: h1dden, listing_token: h1dden}}\n"
         "  b:\n"
         "    transport: http_api\n"
         "    base_url: http://b.example\n"
@@ -81,4 +83,27 @@ def test_no_part_of_a_value_shows_a_literal_credential(tmp_path: Path) -> None:
     )
     assert "h1dden" not in str(found)
     shown = {(one.server, one.key): one.value for one in found}
-    assert shown["a", "auth"]["values"] == {"client_id": "me", "client_secret": MASK}
+    assert shown["a", "auth"]["values"] == {
+        "client_id": "me",
+        "client_secret": MASK,
+        "identity_provider_client_id": "it",
+        "identity_provider_client_secret": MASK,
+        "listing_token": MASK,
+    }
+
+
+def test_values_have_the_keys_of_the_file(tmp_path: Path) -> None:
+    found = values(
+        tmp_path,
+        system="servers:\n"
+        "  a:\n"
+        "    transport: stdio\n"
+        "    command: x\n"
+        "    domain_may: [call_timeout]\n"
+        "    limits: {memory: 1MiB}\n"
+        "    rules: [{deny: 'false', tools: [b]}]\n",
+    )
+    shown = {one.key: one.value for one in found}
+    assert shown["limits"] == {"memory": 1 << 20}
+    assert shown["rules"] == [{"deny": "false", "tools": ["b"]}]
+    assert "domain_may" not in shown, "only the layers know it"

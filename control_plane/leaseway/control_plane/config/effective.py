@@ -11,17 +11,17 @@ from typing import Any, Final
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.schema import credentials
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.control_plane.config.schema.keys import SERVER_KEYS
-from leaseway.control_plane.config.schema.tables import Key
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS, ServerKey
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.spec.auth import CLIENT_SECRET, PRIVATE_KEY
-from leaseway.spec.kinds.http_api import Credential, HttpApiPart
-from leaseway.spec.kinds.python import walk_config
-from leaseway.spec.model import ServerSpec
+from leaseway.spec.keys import keys_at, keys_of
+from leaseway.spec.model import Controls, ServerSpec
 from leaseway.spec.references import Value
+from leaseway.spec.replaced import ITSELF, kept_as, value_at, walk_json
 
-_CREDENTIAL: Final = "token"
-_SECRETS: Final = frozenset({_CREDENTIAL, "password", CLIENT_SECRET, PRIVATE_KEY})
+_NOT_KEPT: Final = frozenset(key.name for key in keys_of(Controls)) - {"enabled"}
+_SECRETS: Final = frozenset(
+    inner.name for key in SERVER_KEYS.values() for inner in key.declared.inside if inner.secret
+) - {ITSELF}
 """Names under which every literal is a credential, however short."""
 
 MASK: Final = "***"
@@ -80,7 +80,7 @@ def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple
         yield "enabled", False
         return
     for key in SERVER_KEYS.values():
-        if key.name not in origins:
+        if key.name not in origins or key.name in _NOT_KEPT:
             continue
         value = _field(spec, key)
         match value:
@@ -89,32 +89,27 @@ def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple
                     (f"{key.name}.{name}", _shown(name, member)) for name, member in value.items()
                 )
             case _:
-                yield key.name, _shown_of_key(key.name, value)
+                yield key.name, _shown_of_key(key, value)
 
 
-def _field(spec: ServerSpec, key: Key) -> Any:
+def _field(spec: ServerSpec, key: ServerKey) -> Any:
     if key.field == "enabled":
         return True
-    if key.field in ("openapi", "http_tools"):
-        tools = spec.part_as(HttpApiPart).http_tools
-        return [f"{tool.name}: {tool.method} {tool.base_url}{tool.endpoint}" for tool in tools]
-    first, *rest = key.field.split(".")
-    value: Any = getattr(spec if hasattr(spec, first) else spec.part, first)
-    for name in rest:
-        value = getattr(value, name)
-    return value
+    path = key.declared.becomes or key.field
+    found = value_at(spec if hasattr(spec, path.partition(".")[0]) else spec.part, path)
+    return list(map(str, found)) if key.declared.listed else found
 
 
-def _shown_of_key(name: str, value: Any) -> Any:
-    if name == "args":
+def _shown_of_key(key: ServerKey, value: Any) -> Any:
+    if key.name == "args":
         before = ["", *value]
         return [
             MASK if credentials.credential_in_argument(item, last) else item
             for item, last in zip(value, before, strict=False)
         ]
-    if name in ("config", "podTemplate"):
-        return walk_config(json.loads(value), _masked)
-    return _shown(name, value)
+    if kept_as(key.declared) == "json":
+        return walk_json(json.loads(value), _masked)
+    return _shown(key.name, value)
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -122,10 +117,6 @@ def _shown(name: str, value: Any) -> Any:
     match value:
         case Value():
             return _masked(name, value)
-        case Credential():
-            written = {"type": value.kind, "name": value.name}
-            shown = {**written, "value": _masked(_CREDENTIAL, value.value)}
-            return {key: text for key, text in shown.items() if text}
         case str():
             return MASK if credentials.credential_in_url(value) else value
         case Mapping():
@@ -133,17 +124,27 @@ def _shown(name: str, value: Any) -> Any:
         case tuple() | list():
             return [_shown(name, item) for item in value]
         case _ if is_dataclass(value):
-            return {
-                member.name: _shown(member.name, getattr(value, member.name))
-                for member in fields(value)
-            }
+            return dict(_members(value))
         case _:
             return value
 
 
-def _masked(name: str, value: Value) -> Any:
+def _members(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a group of settings as they are written, without empty ones."""
+    for member in fields(settings):
+        value = getattr(settings, member.name)
+        keys = keys_at(member)
+        written = keys[0] if len(keys) == 1 else None
+        name = written.name or member.name if written else member.name
+        if value in (None, ""):
+            continue
+        is_secret = written is not None and written.secret and isinstance(value, Value)
+        yield name, _masked(name, value, is_secret=True) if is_secret else _shown(name, value)
+
+
+def _masked(name: str, value: Value, *, is_secret: bool = False) -> Any:
     name = name.rpartition(".")[2]
     if value.kind != "literal":
         return {value.kind: value.text}
-    is_secret = name in _SECRETS and credentials.with_defaults(value.text)
-    return MASK if is_secret or credentials.credential_kind(name, value.text) else value.text
+    hides = (is_secret or name in _SECRETS) and credentials.with_defaults(value.text)
+    return MASK if hides or credentials.credential_kind(name, value.text) else value.text

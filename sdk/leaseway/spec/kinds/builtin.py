@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from leaseway.spec.keys import Key, OwnReader, setting
-from leaseway.spec.kinds.shared import ChildPart, indexed
+from leaseway.spec.kinds.shared import ChildPart
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,3 @@ class BuiltinPart(ChildPart):
     @property
     def enabled_tools(self) -> tuple[str, ...]:
         return self.builtin.tools
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        kit = self.builtin
-        return (
-            *indexed("roots", kit.roots),
-            *indexed("commands", kit.commands),
-            *indexed("hosts", kit.hosts),
-        )

@@ -6,7 +6,7 @@ Where workers are pods of Kubernetes, each instance is a pod, elsewhere a contai
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -41,10 +41,6 @@ class ContainerPart(CommandPart):
     @classmethod
     def is_meant(cls, settings: Container[str]) -> bool:
         return "image" in settings
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        return (*super().texts, ("image", self.image))
 
 
 def image_fault(text: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
@@ -56,6 +56,7 @@ class Credential:
                 "The token, password or key: a literal or a [reference](#secrets).",
                 required=True,
                 replaces="names",
+                secret=True,
             )
         )
     )
@@ -118,6 +119,8 @@ class HttpApiPart(RequestPart):
             "The file or URL of an OpenAPI document; its operations become tools.",
             name="openapi",
             inside=OPENAPI_KEYS,
+            listed=True,
+            becomes="http_tools",
         ),
     )
 
@@ -137,6 +140,7 @@ class HttpApiPart(RequestPart):
             OwnReader(),
             "The tools, each of which is an HTTP request.",
             inside=tuple(keys_of(HttpTool)),
+            listed=True,
         ),
     )
     security: Mapping[str, Credential] = setting(
@@ -156,12 +160,3 @@ class HttpApiPart(RequestPart):
     @classmethod
     def schemes(cls, transport: str) -> tuple[str, ...]:
         return HTTP_SCHEMES
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        return (("base_url", self.url),)
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        security = {f"security.{name}": given.value for name, given in self.security.items()}
-        return {**super().values, **security}

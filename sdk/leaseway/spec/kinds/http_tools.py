@@ -265,6 +265,9 @@ class HttpTool:
         ),
     )
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.method} {self.base_url}{self.endpoint}"
+
     @property
     def path(self) -> str:
         return self.endpoint.partition("?")[0]

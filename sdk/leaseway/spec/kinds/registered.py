@@ -15,9 +15,6 @@ from leaseway.spec.kinds.shared import (
     URL,
     McpPart,
     command_needs,
-    indexed,
-    keyed,
-    literals,
 )
 from leaseway.spec.references import Value
 
@@ -34,18 +31,5 @@ class RegisteredPart(McpPart):
     session_id: str = setting("", SESSION_ID)
 
     @property
-    def values(self) -> Mapping[str, Value]:
-        return {**keyed("env", self.env), **keyed("headers", self.headers)}
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        address = (("url", self.url), ("sessionId", self.session_id))
-        return (("command", self.command), *indexed("args", self.args), *address)
-
-    @property
     def needs(self) -> Iterable[Need]:
         return command_needs(self.command)
-
-    @property
-    def lease_texts(self) -> Iterable[str]:
-        return (*self.args, *literals(self.env))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +25,3 @@ class RemotePart(RequestPart, McpPart):
     @classmethod
     def schemes(cls, transport: str) -> tuple[str, ...]:
         return ("ws", "wss") if transport == "websocket" else HTTP_SCHEMES
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        return (*super().texts, ("sessionId", self.session_id))

@@ -56,7 +56,13 @@ PROXY: Final = (
         replaces="names",
     ),
     Key(OwnReader(), "The user at the proxy.", "username", replaces="names"),
-    Key(OwnReader(), "The user's password: a [reference](#secrets).", "password", replaces="names"),
+    Key(
+        OwnReader(),
+        "The user's password: a [reference](#secrets).",
+        "password",
+        replaces="names",
+        secret=True,
+    ),
 )
 """The keys inside `proxy`."""
 SESSION_ID: Final = Key(
@@ -67,16 +73,6 @@ SESSION_ID: Final = Key(
     only=("streamable_http",),
     replaces="names",
 )
-
-
-def keyed(key: str, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the values of a mapping by the path of their key."""
-    return {f"{key}.{name}": value for name, value in values.items()}
-
-
-def literals(values: Mapping[str, Value]) -> Iterable[str]:
-    """Return the texts of a mapping that are no references."""
-    return (value.text for value in values.values() if value.kind == "literal")
 
 
 def command_needs(command: str) -> Iterable[Need]:
@@ -161,14 +157,6 @@ class ChildPart(McpPart):
     )
 
     @property
-    def values(self) -> Mapping[str, Value]:
-        return keyed("env", self.env)
-
-    @property
-    def lease_texts(self) -> Iterable[str]:
-        return literals(self.env)
-
-    @property
     def named_folders(self) -> tuple[str, ...]:
         return self.sandbox.writable_paths
 
@@ -205,7 +193,7 @@ class CommandPart(ChildPart):
     env_file: str = setting(
         "",
         Key(
-            OwnReader(),
+            OwnReader("file"),
             "A file of `NAME=VALUE` lines on the worker, watched like a `{file}`; `env` overrides"
             " it.",
         ),
@@ -213,29 +201,16 @@ class CommandPart(ChildPart):
     pod_template: str = setting(
         "",
         Key(
-            OwnReader(),
+            OwnReader("json"),
             "On Kubernetes, the PodTemplateSpec that its pods are based on.",
             name="podTemplate",
         ),
     )
 
     @property
-    def values(self) -> Mapping[str, Value]:
-        file = {"env_file": Value("file", self.env_file)} if self.env_file else {}
-        return {**super().values, **file}
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        return (("command", self.command), *indexed("args", self.args))
-
-    @property
     def needs(self) -> Iterable[Need]:
         command = command_needs(self.command) if self.on_worker else ()
         return (*command, *super().needs)
-
-    @property
-    def lease_texts(self) -> Iterable[str]:
-        return (*self.args, self.cwd, *super().lease_texts)
 
     @property
     def named_folders(self) -> tuple[str, ...]:
@@ -276,20 +251,3 @@ class RequestPart(Part):
             inside=tuple(keys_of(Auth)),
         ),
     )
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        return {
-            **keyed("headers", self.headers),
-            **keyed("proxy", self.proxy),
-            **keyed("auth", self.auth.values),
-        }
-
-    @property
-    def texts(self) -> Iterable[tuple[str, str]]:
-        return (("url", self.url),)
-
-
-def indexed(key: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Return the texts of a list by the path of their key."""
-    return ((f"{key}[{index}]", text) for index, text in enumerate(texts))

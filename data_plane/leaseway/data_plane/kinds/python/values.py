@@ -9,8 +9,9 @@ from typing import Final
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.python.modules import read_code
 from leaseway.data_plane.references.resolver import Resolver
-from leaseway.spec.kinds.python import PythonPart, walk_config
+from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.references import Value
+from leaseway.spec.replaced import walk_json
 from leaseway.wire.secrets.secret_names import looks_secret
 
 _MAX_CONFIG: Final = 120 << 10
@@ -41,7 +42,7 @@ def _config(part: PythonPart, resolver: Resolver) -> dict[str, str]:
         name = path.rpartition(".")[2].partition("[")[0]
         return resolver.value(f"config{path}", value, looks_secret(name))
 
-    text = json.dumps(walk_config(json.loads(part.config), text_of), ensure_ascii=False)
+    text = json.dumps(walk_json(json.loads(part.config), text_of), ensure_ascii=False)
     if len(text.encode(errors="replace")) > _MAX_CONFIG:
         problem = f"has more than {_MAX_CONFIG} bytes with its references resolved: shorten it"
         resolver.missing.append(("config", problem))
