@@ -123,7 +123,8 @@ class Key:
         default: The default in words; empty means `value`.
         required: Whether each server that accepts the key needs it; of a key inside another,
             whether each mapping does.
-        required_by: The transports that need it, if not all do; inside `auth`, the grants.
+        required_by: Of a key inside another, the forms of its mapping that need it, such as the
+            grants of `auth`.
         only: The built-in transports of its kind that accept it, inside `auth` the grants; empty
             means all.
         instead: A key that makes this one optional, or empty.

@@ -161,7 +161,9 @@ class Part:
         on_worker: Whether its instances are processes that see the worker's files.
         reads_artifacts: Whether arguments of its tools can be references to artifacts.
         has_code: Whether it consists of files that people edit, so that workers watch them.
-        enables_tools: Whether `tools` of its entries turns on tools that are off without it.
+        enables_tools: Whether `tools` of its entries turns on tools that are off without it, so
+            that each entry needs it.
+        synonyms: Names of its transports in other formats, each with ours.
         worker: Of a kind that another package brings, the module that workers import: it has
             `values_of(part, resolver)` and `open_instance(spec, host, opening)`.
         readers: Of a kind that another package brings, the module that the control plane imports:
@@ -176,6 +178,7 @@ class Part:
     reads_artifacts: ClassVar[bool] = False
     has_code: ClassVar[bool] = False
     enables_tools: ClassVar[bool] = False
+    synonyms: ClassVar[Mapping[str, str]] = {}
     worker: ClassVar[str] = ""
     readers: ClassVar[str] = ""
     entry_keys: ClassVar[tuple[Key, ...]] = ()
@@ -269,8 +272,7 @@ class Launch:
         metadata=declared(
             Key(
                 OwnReader(),
-                "`stdio`, `streamable_http`, `sse` (HTTP+SSE of 2024-11-05), `websocket`,"
-                " `http_api`, `python`, `builtin`, or a registered one.",
+                "What the server is: {transports}, or a registered [kind](kinds.md).",
                 required=True,
                 domain="never_set",
             )
@@ -350,8 +352,7 @@ class Naming:
         Key(
             OwnReader(),
             "The exposed tools: a `whitelist` and a `blacklist` of original names, in which `*`"
-            " matches any characters; of a `builtin` server [a list](kit.md).",
-            required_by=("builtin",),
+            " matches any characters; of servers whose tools are off otherwise, [a list](kit.md).",
             domain="set",
             inside=FILTER_KEYS,
         ),

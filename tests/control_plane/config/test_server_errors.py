@@ -102,7 +102,7 @@ def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
          f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."),
         (entry("", "command: x, "), "transport",
          (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
-          " With 'command', write 'transport: stdio'.")),
+          " With this 'command', write 'transport: stdio'.")),
         (entry("url: 'http://a/mcp'", ""), "transport",
          (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
           " With this 'url', write 'transport: streamable_http'.")),

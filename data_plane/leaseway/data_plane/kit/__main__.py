@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from leaseway.data_plane.kit.server import Kit, KitOptions, build_tools
-from leaseway.spec.builtin import BUILTIN_TOOLS
+from leaseway.spec.kinds.kit import BUILTIN_TOOLS
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.schemas import PATH, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
-from leaseway.spec.builtin import command_words
+from leaseway.spec.kinds.kit import command_words
 
 MAX_OUTPUT: Final = 256 << 10
 """Bytes of stdout and of stderr in a result; the rest is read and dropped."""

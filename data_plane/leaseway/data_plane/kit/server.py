@@ -20,7 +20,7 @@ from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.search import list_files, search_files
 from leaseway.data_plane.kit.system import current_time, get_env
 from leaseway.server import BaseMCPServer, Notifier, Tool
-from leaseway.spec.builtin import BUILTIN_TOOLS, command_fault
+from leaseway.spec.kinds.kit import BUILTIN_TOOLS, command_fault
 from leaseway.wire.version import PACKAGE_VERSION
 
 _FILE_TOOLS: Final[Mapping[str, Callable[[AllowedFolders], Tool]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,3 +14,4 @@ class ProcessPart(CommandPart):
     """A server that the worker starts as a process."""
 
     transports: ClassVar[tuple[str, ...]] = ("stdio",)
+    synonyms: ClassVar[Mapping[str, str]] = {"process": "stdio", "command": "stdio"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +19,12 @@ class RemotePart(RequestPart, McpPart):
     """
 
     transports: ClassVar[tuple[str, ...]] = ("streamable_http", "sse", "websocket")
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "http": "streamable_http",
+        "https": "streamable_http",
+        "ws": "websocket",
+        "wss": "websocket",
+    }
 
     url: str = setting("", URL)
     session_id: str = setting("", SESSION_ID)

@@ -20,9 +20,10 @@ from leaseway.control_plane.config.schema.lease_names import check_lease_names
 from leaseway.control_plane.config.schema.tables import entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
-from leaseway.spec.kinds.table import OF_PACKAGES, server_spec
+from leaseway.spec.keys import keys_of
+from leaseway.spec.kinds.table import OF_PACKAGES, PARTS, server_spec
 from leaseway.spec.kinds.transports import is_known, known_transports
-from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
+from leaseway.spec.model import InstancePolicy, Part, ServerSpec, Transform, VariantKey
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name
@@ -198,13 +199,22 @@ def _check_warm(server: TableEntry, values: dict[str, Any], where: Where) -> Non
 def _no_transport(server_id: str, present: Mapping[str, TableEntry]) -> str:
     known = ", ".join(known_transports())
     text = f"The server {quoted(server_id)} needs 'transport'; it is one of {known}."
-    if "command" in present:
-        return f"{text} With 'command', write 'transport: stdio'."
-    if "url" not in present:
-        return text
-    url = str(getattr(present["url"].value, "value", ""))
-    likely = "websocket" if url.startswith(("ws://", "wss://")) else "streamable_http"
-    return f"{text} With this 'url', write 'transport: {likely}'."
+    for kind in PARTS:
+        required = [key for key in keys_of(kind) if key.required]
+        written = {key.instead if key.name not in present else key.name for key in required}
+        likely = _likely(kind, present) if written and written <= present.keys() else None
+        if likely:
+            named = " and ".join(f"'{name}'" for name in sorted(written))
+            return f"{text} With this {named}, write 'transport: {likely}'."
+    return text
+
+
+def _likely(kind: type[Part], present: Mapping[str, TableEntry]) -> str | None:
+    """Return the transport of a kind that fits the scheme of an address, if there is one."""
+    scheme = str(getattr(present["url"].value, "value", "")) if "url" in present else ""
+    scheme = scheme.partition("://")[0]
+    fitting = [name for name in kind.transports if scheme in (kind.schemes(name) or (scheme,))]
+    return next(iter(fitting or kind.transports), None)
 
 
 def _is_misplaced(name: str, transport: str | None) -> bool:

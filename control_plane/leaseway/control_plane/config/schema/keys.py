@@ -6,7 +6,7 @@ Each key has a name, a reader and a field in the typed model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema import fields, policy
@@ -40,14 +40,8 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_SERVERS
 from leaseway.wire.timing.backoff import Backoff
 
-# Names of transports in other formats.
-_TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
-    "http": "streamable_http",
-    "https": "streamable_http",
-    "ws": "websocket",
-    "wss": "websocket",
-    "process": "stdio",
-    "command": "stdio",
+_SYNONYMS: Final[Mapping[str, str]] = {
+    synonym: transport for kind in BUILT_IN for synonym, transport in kind.synonyms.items()
 }
 
 
@@ -57,6 +51,13 @@ _OF_PACKAGES: Final = load_readers(
 
 UNUSABLE: Final[Mapping[str, str]] = {**OF_PACKAGES.faults, **_OF_PACKAGES.faults}
 """Why kinds of packages cannot be used here: a sentence by the value of `transport:`."""
+
+_LISTED: Final = "{transports}"
+_TOOLS_FIELD: Final = "tools"
+_ENABLING: Final = frozenset(
+    transport for kind in PARTS if kind.enables_tools for transport in kind.transports
+)
+"""The transports of servers whose tools are off without `tools`."""
 
 _PLAIN_NAME: Final = plain_text(longest=1_024)
 
@@ -68,7 +69,7 @@ def _transport(node: Tree, where: Where) -> str:
         message = f"The transport {quoted(name)} cannot be used: {UNUSABLE[name]}"
         where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
     elif not is_known(name):
-        near = _TRANSPORT_SYNONYMS.get(name.lower())
+        near = _SYNONYMS.get(name.lower())
         hint = f"did you mean '{near}'?" if near else suggestion(name, known_transports())
         message = f"{quoted(name)} is not a transport: {hint}"
         where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
@@ -125,7 +126,7 @@ class ServerKey(Key):
         """The transports that do not work without it."""
         if self.declared.required:
             return frozenset(TRANSPORTS) if self.transports is None else self.transports
-        return frozenset(self.declared.required_by)
+        return _ENABLING if self.declared.path == _TOOLS_FIELD else frozenset()
 
     def is_for(self, transport: str) -> bool:
         if self.transports is None or transport in self.transports:
@@ -197,6 +198,9 @@ def _of_kind(kind: type[Part]) -> tuple[declarations.Key, ...]:
 
 
 def _server_key(declared: declarations.Key, **more: Any) -> ServerKey:
+    if _LISTED in declared.about:
+        about = declared.about.replace(_LISTED, ", ".join(f"`{name}`" for name in TRANSPORTS))
+        declared = replace(declared, about=about)
     read = reader_of(declared.shape, READERS.get(declared.name))
     path = declared.path or declared.name
     return ServerKey(
@@ -205,8 +209,8 @@ def _server_key(declared: declarations.Key, **more: Any) -> ServerKey:
 
 
 SERVER_KEYS: Final[Mapping[str, ServerKey]] = {key.name: key for key in _server_keys()}
-"""The keys of one server. A field `instances.x` is in its `InstancePolicy`, `policy.x` in its
-`ServerPolicy`, and `builtin.x` in its `Builtin`."""
+"""The keys of one server. A field such as `instances.x` is in a group of settings of the spec, here
+in its `InstancePolicy`."""
 
 FILTERS: Final = tuple(
     key.name for key in SERVER_KEYS.values() if isinstance(key.declared.value, NameFilter)

@@ -18,15 +18,15 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, TableEntry, Tree
-from leaseway.spec.builtin import (
+from leaseway.spec.kinds.builtin import Builtin
+from leaseway.spec.kinds.confinement import NO_SANDBOX
+from leaseway.spec.kinds.kit import (
     BUILTIN_TOOLS,
     FILE_TOOLS,
     command_fault,
     command_words,
     host_fault,
 )
-from leaseway.spec.kinds.builtin import Builtin
-from leaseway.spec.kinds.confinement import NO_SANDBOX
 from leaseway.spec.model import Transform
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 
