@@ -26,6 +26,7 @@ from tests.data_plane.conftest import Bench, Caller, worker_bench
 from tests.data_plane.test_prompts_resources import end_of, follow
 from tests.data_plane.test_prompts_resources import serve as serve_resources
 
+from leaseway.data_plane.core.artifacts.index import ArtifactReader
 from leaseway.data_plane.services import replies
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor
@@ -230,7 +231,7 @@ async def too_many_reads(house: Worker) -> Fault:
     store = house.bench.worker.artifacts
     await house.bench.until(lambda: len(store))
     [ref] = store._index._by_ref
-    parts = store.read_parts(store.find(ref, "", "s1"), 0, 10)
+    parts = store.read_parts(store.find(ref, ArtifactReader("default", "s1")), 0, 10)
     await anext(parts)
     request = execution_pb2.ReadArtifactRequest(ref=ref, session="s1")
     fault = await refusal(_all(house.stubs[0].ReadArtifact(request)))

@@ -313,7 +313,7 @@ class Worker:
             given.shutdown.drain_for,
             Inspection(me, recent, self.executor, self.leases).answer,
             self.records.record,
-            LoginSteps(given.login_links, outgoing, given.background),
+            LoginSteps(given.login_links, outgoing, given.background, self.logins.follow_now),
         )
 
         # What reads all of them.

@@ -1164,6 +1164,7 @@ class ReadArtifactRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     REF_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant of the call that returned it. Empty means `default`."""
     session: _builtins.str
@@ -1174,6 +1175,10 @@ class ReadArtifactRequest(_message.Message):
     """The reference from the content item."""
     offset: _builtins.int
     """The first byte to read."""
+    subject_token: _builtins.str
+    """The token of whoever reads it, if the call brought one and was for no user. Empty means the
+    caller's own, or none.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -1186,10 +1191,11 @@ class ReadArtifactRequest(_message.Message):
         session: _builtins.str = ...,
         ref: _builtins.str = ...,
         offset: _builtins.int = ...,
+        subject_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "offset", b"offset", "ref", b"ref", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "offset", b"offset", "ref", b"ref", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

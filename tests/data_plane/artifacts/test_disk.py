@@ -18,6 +18,7 @@ from tests.data_plane.conftest import Bench, worker_bench
 from leaseway.data_plane.app import artifact_storage
 from leaseway.data_plane.artifacts import store as artifacts
 from leaseway.data_plane.artifacts.storage import DirectoryStorage, MemoryStorage
+from leaseway.data_plane.core.artifacts.index import ArtifactReader
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ async def test_a_cancelled_read_of_a_hanging_disk_delays_no_call(
     store = shots.worker.artifacts
     storage = store._storage
     assert isinstance(storage, Hanging)
-    parts = store.read_parts(store.find(ref, "", "s1"), 0, len(PNG))
+    parts = store.read_parts(store.find(ref, ArtifactReader("default", "s1")), 0, len(PNG))
     first = asyncio.ensure_future(anext(parts))
     await shots.until(lambda: storage.readers and storage.readers[0].begun.is_set())
     first.cancel()

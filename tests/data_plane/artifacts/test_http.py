@@ -19,6 +19,7 @@ from leaseway.data_plane.core.artifacts.index import StoredArtifact
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
+from leaseway.spec.auth import Auth
 from leaseway.telemetry import http_listener
 from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire import bounds
@@ -37,13 +38,15 @@ class Page:
         self.base = base
         self._http = http
 
-    async def kept(self, mime: str = "image/png", kind: str = "image") -> str:
+    async def kept(
+        self, mime: str = "image/png", kind: str = "image", user: str = "", number: int = 0
+    ) -> str:
         """Make a call that returns an item; return its reference."""
         item = {"type": kind, "mimeType": mime, "data": base64.b64encode(PNG).decode()}
         caller = self.bench.caller()
-        call_id = await caller.begin("shots", **OWNER)
+        call_id = await caller.begin("shots", **OWNER, user=user)
         await self.bench.wait_for_calls()
-        self.bench.servers.opened[0].calls[0].answer(json.dumps({"content": [item]}).encode())
+        self.bench.servers.opened[number].calls[0].answer(json.dumps({"content": [item]}).encode())
         await caller.result(call_id)
         return str(json.loads(caller.payloads[call_id])["content"][0]["artifact"])
 
@@ -92,6 +95,18 @@ async def test_the_owner_may_be_sent_in_headers(page: Page) -> None:
     ref = await page.kept()
     named = {"X-Leaseway-Tenant": "acme", "X-Leaseway-Session": "s1"}
     assert (await page.request(ref, headers=named))[:2] == (200, PNG)
+
+
+async def test_an_image_of_a_server_that_acts_for_users_is_served_for_its_user_only(
+    page: Page,
+) -> None:
+    await page.bench.hold("shots", auth=Auth("authorization_code", "user"))
+    number = len(page.bench.servers.opened)
+    ref = await page.kept(user="anna", number=number)
+    statuses = {
+        user: (await page.request(ref, {**OWNER, "user": user}))[0] for user in ("anna", "bob", "")
+    }
+    assert statuses == {"anna": 200, "bob": 404, "": 404}
 
 
 async def test_head_returns_the_headers_of_get(page: Page) -> None:

@@ -69,7 +69,7 @@ def _put(bench: Bench, storage: DirectoryStorage, size: int) -> str:
     storage.write(noise, (bytes(bounds.MIB) for _ in range(size // bounds.MIB)))
     call = execution_pb2.Call(session="s1")
     bench.worker.artifacts._add(
-        call, EncodedMedia("image", "image/png", b""), StoredMedia(noise, size)
+        call, "", EncodedMedia("image", "image/png", b""), StoredMedia(noise, size)
     )
     return noise
 

@@ -16,8 +16,10 @@ from tests.data_plane.artifact_calls import PNG, answer, call, kept, read, refus
 from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.artifacts.storage import DirectoryStorage
+from leaseway.data_plane.core.artifacts.index import ArtifactReader
 from leaseway.data_plane.services.execution import send_artifact
-from leaseway.v1 import execution_pb2
+from leaseway.spec.auth import Auth
+from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.artifact_refs import incarnation_mark, reference_mark
@@ -262,7 +264,7 @@ async def test_concurrent_reads_of_artifacts_are_limited(
     monkeypatch.setattr(bounds, "ARTIFACT_READERS", 1)
     ref = await kept(shots)
     store = shots.worker.artifacts
-    artifact = store.find(ref, "", "s1")
+    artifact = store.find(ref, ArtifactReader("default", "s1"))
     parts = store.read_parts(artifact, 0, 10)
     await anext(parts)
     fault = await refused(shots, ref)
@@ -320,3 +322,29 @@ async def test_a_reference_does_not_reveal_the_next_one(shots: Bench) -> None:
     columns = zip(*ends, strict=True)
     still = "".join(column[0] for column in columns if len(set(column)) == 1)
     assert re.fullmatch(r"8-[89ab]?-\.png", still), ends
+
+
+@pytest.mark.parametrize(
+    ("auth", "owner", "others"),
+    [
+        (Auth("authorization_code", "user"), {"user": "anna"}, [{"user": "bob"}, {}]),
+        (
+            Auth("token_exchange", "caller"),
+            {"subject_token": "of-anna"},
+            [{"subject_token": "of-bob"}, {"user": "anna"}, {}],
+        ),
+    ],
+    ids=["logins", "tokens"],
+)
+async def test_an_image_of_a_server_that_acts_for_users_is_its_users_only(
+    bench: Bench, auth: Auth, owner: dict[str, Any], others: list[dict[str, str]]
+) -> None:
+    def reader(user: str = "", subject_token: str = "") -> dict[str, Any]:
+        client = catalog_pb2.ClientInfo(protocol_version=1, user=user)
+        return {"client": client, "subject_token": subject_token}
+
+    await bench.hold("shots", auth=auth)
+    ref = await kept(bench, **owner)
+    assert b"".join(part.data for part in await read(bench, ref, **reader(**owner))) == PNG
+    for other in others:
+        assert (await refused(bench, ref, **reader(**other))).reason is Reason.ARTIFACT_LOST

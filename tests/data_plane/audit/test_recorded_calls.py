@@ -84,6 +84,18 @@ async def test_a_call_that_may_change_something_is_recorded_before_it_runs(
     assert ended["duration_ms"] >= 0
 
 
+async def test_a_call_for_a_user_is_recorded_with_him_and_with_the_credential(
+    audited: Audited,
+) -> None:
+    await audited.bench.serve("time")
+    caller = audited.bench.caller()
+    await caller.call("time", user="anna")
+    await caller.call("time")
+    users = [each.get("user") for each in audited.records("begin")]
+    assert users == ["anna", None]
+    assert all(each["credential"] for each in audited.records("begin"))
+
+
 async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_sent(
     audited: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:

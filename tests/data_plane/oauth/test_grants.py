@@ -14,7 +14,8 @@ from tests.data_plane.oauth.issuer import EXCHANGE, TYPE, Issuer
 from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
 
 from leaseway.data_plane.core.ports import InstancePort
-from leaseway.data_plane.oauth.caller_tokens import CallerTokens, subject_name, user_of_subject
+from leaseway.data_plane.core.subjects import subject_name, user_of_subject
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.spec.auth import Auth, AuthGrant, Subject

@@ -1,8 +1,9 @@
 """Artifacts over HTTP, for web pages: `GET /artifacts/…` (design.md#calls).
 
 A request has the tenant and session of the call as `?tenant=&session=`, or as `X-Leaseway-Tenant`
-and `X-Leaseway-Session`, and a key, if required, as `Authorization: Bearer KEY`. Response headers
-keep browsers from running content of a server as a page.
+and `X-Leaseway-Session` (and the `user`, if its server acts for users and the credential is not
+his), and a key, if required, as `Authorization: Bearer KEY`. Response headers keep browsers from
+running content of a server as a page.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
-from leaseway.data_plane.core.artifacts.index import StoredArtifact
+from leaseway.data_plane.core.artifacts.index import ArtifactReader, StoredArtifact
 from leaseway.identity.principal import Principal
 from leaseway.telemetry.http_listener import (
     ArtifactsListener,
@@ -94,11 +95,7 @@ class _Site:
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """Send an artifact, or the requested range of it."""
-        artifact = self._store.find(
-            f"artifacts/{request.match_info['rest']}",
-            _tenant(request),
-            _parameter(request, "session"),
-        )
+        artifact = self._store.find(f"artifacts/{request.match_info['rest']}", _reader(request))
         whole = range(artifact.byte_length)
         try:
             wanted = whole[request.http_range] if "Range" in request.headers else whole
@@ -150,20 +147,24 @@ class _Site:
             "Content-Disposition": f'{disposition}; filename="{name}"',
             "Cache-Control": f"private, max-age={max_age}",
             "Accept-Ranges": "bytes",
-            "Vary": "Authorization, X-Leaseway-Tenant, X-Leaseway-Session",
+            "Vary": "Authorization, X-Leaseway-Tenant, X-Leaseway-Session, X-Leaseway-User",
             **_SECURITY_HEADERS,
         }
 
 
-def _tenant(request: web.Request) -> str:
-    """Return the tenant of a request, checked against its credential.
+def _reader(request: web.Request) -> ArtifactReader:
+    """Return who reads: tenant and user are checked against the credential.
 
     Raises:
         Fault: PERMISSION_DENIED.
     """
     principal = request.get(_CALLER)
-    tenant = _parameter(request, "tenant")
-    return principal.tenant_for(tenant) if isinstance(principal, Principal) else tenant
+    tenant, user = _parameter(request, "tenant"), _parameter(request, "user")
+    token = ""
+    if isinstance(principal, Principal):
+        tenant, user = principal.tenant_for(tenant), principal.user_for(user)
+        token = principal.subject_token_for(user, "")
+    return ArtifactReader.of(tenant, _parameter(request, "session"), user, token)
 
 
 def _parameter(request: web.Request, name: str) -> str:

@@ -17,7 +17,12 @@ from typing import BinaryIO, Final
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.core.artifacts.index import ArtifactIndex, ArtifactLimits, StoredArtifact
+from leaseway.data_plane.core.artifacts.index import (
+    ArtifactIndex,
+    ArtifactLimits,
+    ArtifactReader,
+    StoredArtifact,
+)
 from leaseway.data_plane.core.artifacts.media import (
     EncodedMedia,
     InvalidMedia,
@@ -106,7 +111,11 @@ class ArtifactStore:
         return self._index.bytes_by_tenant
 
     def store(
-        self, call: execution_pb2.Call, outcome: Outcome, finish: Callable[[bytes, bool], None]
+        self,
+        call: execution_pb2.Call,
+        outcome: Outcome,
+        finish: Callable[[bytes, bool], None],
+        subject: str = "",
     ) -> PendingCall | None:
         """Store the media of a result, if it has any.
 
@@ -114,6 +123,7 @@ class ArtifactStore:
             call: The call.
             outcome: Its result.
             finish: Called with the payload without the media, and `isError`.
+            subject: For whom the server acted, or empty; only he reads the media.
 
         Returns:
             A pending call, or None if there is nothing to store; then `finish` is not called.
@@ -134,18 +144,22 @@ class ArtifactStore:
             return None
         self._writing_bytes += len(payload)
         name = f"store the media of {call.server_id}:{call.tool}"
-        self._background.spawn(self._store(call, outcome, finish), name)
+        self._background.spawn(self._store(call, outcome, finish, subject), name)
         return _ANSWERED
 
     async def _store(
-        self, call: execution_pb2.Call, outcome: Outcome, finish: Callable[[bytes, bool], None]
+        self,
+        call: execution_pb2.Call,
+        outcome: Outcome,
+        finish: Callable[[bytes, bool], None],
+        subject: str,
     ) -> None:
         writer = _MediaWriter(self._storage, call, self._mark, self._limits)
         payload = outcome.payload
         try:
             payload = await self._disk.run(replace_media, outcome.payload, writer)
             for media, stored in writer.stored:
-                self._add(call, media, stored)
+                self._add(call, subject, media, stored)
             self.failed += writer.failed
             if writer.stored or writer.failed:
                 self._on_disk(writer.disk_error)
@@ -156,7 +170,9 @@ class ArtifactStore:
             self._writing_bytes -= len(outcome.payload)
             finish(payload, outcome.is_error)
 
-    def _add(self, call: execution_pb2.Call, media: EncodedMedia, stored: StoredMedia) -> None:
+    def _add(
+        self, call: execution_pb2.Call, subject: str, media: EncodedMedia, stored: StoredMedia
+    ) -> None:
         artifact = StoredArtifact(
             ref=stored.ref,
             tenant=call.tenant or DEFAULT_TENANT,
@@ -164,6 +180,7 @@ class ArtifactStore:
             mime_type=media.mime_type,
             byte_length=stored.byte_length,
             stored_at=self._loop.time(),
+            subject=subject,
         )
         evicted = self._index.add(artifact, self._tenant_limit(call.server_id, artifact.tenant))
         if evicted:
@@ -199,14 +216,13 @@ class ArtifactStore:
         if self._timer is not None:
             self._timer.cancel()
 
-    def find(self, ref: str, tenant: str, session: str) -> StoredArtifact:
-        """Return an artifact of a tenant's session.
+    def find(self, ref: str, reader: ArtifactReader) -> StoredArtifact:
+        """Return an artifact that a reader owns.
 
         Raises:
             Fault: ARTIFACT_LOST: it does not exist, or has another owner.
         """
-        owner = tenant or DEFAULT_TENANT
-        artifact = self._index.find(ref, owner, session, self._loop.time())
+        artifact = self._index.find(ref, reader, self._loop.time())
         if artifact is None:
             raise _lost_fault(ref)
         return artifact
@@ -244,13 +260,13 @@ class ArtifactStore:
             finally:
                 self._disk.submit(file.close)  # after a read that was cancelled
 
-    async def read(self, ref: str, tenant: str, session: str, max_size: int) -> bytes:
-        """Return all bytes of an artifact of a tenant's session.
+    async def read(self, ref: str, reader: ArtifactReader, max_size: int) -> bytes:
+        """Return all bytes of an artifact that a reader owns.
 
         Raises:
             Fault: ARTIFACT_LOST, OVERLOADED. INVALID_ARGUMENTS: it has more than `max_size` bytes.
         """
-        artifact = self.find(ref, tenant, session)
+        artifact = self.find(ref, reader)
         if artifact.byte_length > max_size:
             raise Fault(
                 Reason.INVALID_ARGUMENTS,
@@ -372,5 +388,6 @@ def _lost_fault(ref: str) -> Fault:
     return Fault(
         Reason.ARTIFACT_LOST,
         f"There is no artifact {name} for this tenant and session: it expired or was evicted, its "
-        "worker has ended, or it belongs to another session. Repeat the call that returned it.",
+        "worker has ended, or it belongs to another session or user. Repeat the call that "
+        "returned it.",
     )

@@ -188,6 +188,7 @@ class Recorder:
         names = _name_members(
             call.tenant,
             call.agent,
+            call.user,
             entry.credential,
             call.session,
             lease_id or call.lease_id,
@@ -237,6 +238,7 @@ def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:
 def _name_members(  # noqa: PLR0913 - the fields of a record
     tenant: str,
     agent: str,
+    user: str,
     credential: str,
     session: str,
     lease: str,
@@ -255,6 +257,8 @@ def _name_members(  # noqa: PLR0913 - the fields of a record
         "server": _name(server),
         "tool": _name(tool),
     }
+    if user:  # of the credential, or the one that a delegate speaks for
+        members["user"] = _name(user)
     if method:
         members["method"] = _name(method)
     if risk:

@@ -342,7 +342,8 @@ class Executor:
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         if self._artifacts is None:
             return None
-        pending = self._artifacts.store(active.call, outcome, active.finish)
+        subject = active.generation.key.user
+        pending = self._artifacts.store(active.call, outcome, active.finish, subject)
         if pending is not None and active.trace is not None:
             active.trace.event("images and sounds are kept")
         return pending

@@ -2,7 +2,8 @@
 
 `leaseway login` leaves a sealed login in a folder of the worker's machine, `logout` removes it.
 When that folder changes, connections whose login has ended are closed, and starts that failed for
-want of a login are repeated, both at once.
+want of a login are repeated, both at once. Other processes change it, so it is looked at again and
+again; a login that this worker has finished is followed before its person hears of it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class LoginWatcher:
         self._folder = folder
         self._logins = logins
         self._scanner = DiskScanner(DISK_TIMEOUT)
+        self._following = asyncio.Lock()
         self._stamp: FileStamp = None
         self._waiting: dict[VariantKey, None] = {}
         pool.context.events.login_required.connect(self._add_waiting)
@@ -59,12 +61,21 @@ class LoginWatcher:
         self._stamp = await self._look(self._folder)
         while True:
             await asyncio.sleep(_POLL)
-            stamp = await self._look(self._folder)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                if self._logins is not None:
-                    self._pool.end_logins(await self._logins.follow_logins())
-                self._start_again()
+            async with self._following:
+                stamp = await self._look(self._folder)
+                if stamp != self._stamp:
+                    self._stamp = stamp
+                    await self._follow()
+
+    async def follow_now(self) -> None:
+        """Follow a login that this worker has just finished: calls use it from now on."""
+        async with self._following:
+            await self._follow()
+
+    async def _follow(self) -> None:
+        if self._logins is not None:
+            self._pool.end_logins(await self._logins.follow_logins())
+        self._start_again()
 
     async def _look(self, folder: Path) -> FileStamp:
         found = await self._scanner.map(file_stamp, [folder])

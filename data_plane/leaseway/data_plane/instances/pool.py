@@ -11,10 +11,10 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
 from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.subjects import subject_name
 from leaseway.data_plane.instances.context import StderrLog, WorkerContext
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
-from leaseway.data_plane.oauth.caller_tokens import subject_name
 from leaseway.data_plane.oauth.errors import no_caller_token
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import ServerPolicy

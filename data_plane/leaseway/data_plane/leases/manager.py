@@ -19,13 +19,13 @@ from leaseway.data_plane.core.leases.errors import (
     wrong_holder,
 )
 from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
+from leaseway.data_plane.core.subjects import user_of_subject
 from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
-from leaseway.data_plane.oauth.caller_tokens import user_of_subject
 from leaseway.identity.principal import Principal
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS

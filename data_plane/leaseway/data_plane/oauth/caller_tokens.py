@@ -5,22 +5,13 @@ Only the newest token of a subject counts. See design.md#tokens-for-remote-serve
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
 from collections import OrderedDict
-from typing import Final
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import secret_forms
-
-_SALT: Final = secrets.token_bytes(32)
-"""Makes digests meaningless outside of this process."""
-_DIGEST: Final = "token "
-"""How the name of a subject begins that is known by its token only."""
 
 
 class CallerTokens:
@@ -52,23 +43,6 @@ class CallerTokens:
         """Return the token of a subject, or empty for none."""
         known = self._tokens.get(key)
         return known[0] if known is not None else ""
-
-
-def subject_name(user: str, token: str) -> str:
-    """Return the name of whoever gives a token: the user, or else a digest of the token.
-
-    What a token says about its subject is not checked here, so that it names nobody. A user whose
-    name looks like such a digest gets the digest, too: he could be taken for another subject.
-    """
-    if user and user_of_subject(user):
-        return user
-    digest = hmac.new(_SALT, token.encode(errors="replace"), hashlib.sha256).hexdigest()
-    return f"{_DIGEST}{digest[:32]}"
-
-
-def user_of_subject(subject: str) -> str:
-    """Return the user that a subject's name names; empty for the digest of a token."""
-    return "" if subject.startswith(_DIGEST) else subject
 
 
 def check_caller_token(token: str) -> None:

@@ -14,6 +14,7 @@ import grpc
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.background import FairThreads
 from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.artifacts.index import ArtifactReader
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.context import StderrLog
@@ -76,7 +77,11 @@ async def send_artifact(
 async def _responses(
     store: ArtifactStore, request: execution_pb2.ReadArtifactRequest
 ) -> AsyncGenerator[Response]:
-    artifact = store.find(request.ref, request.tenant, request.session)
+    user = request.client.user
+    token = caller().subject_token_for(user, request.subject_token)
+    artifact = store.find(
+        request.ref, ArtifactReader.of(request.tenant, request.session, user, token)
+    )
     if request.offset > artifact.byte_length:
         raise Fault(
             Reason.INVALID_REQUEST,

@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.subjects import user_of_subject
 from leaseway.data_plane.core.tools.prompts_resources import (
     CompiledPromptsResources,
     compile_prompts,
@@ -24,7 +25,6 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.oauth.caller_tokens import user_of_subject
 from leaseway.spec.codec import (
     SpecNotUnderstood,
     decode_spec,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.core.ports import LoginLinksPort, LoginSubject
 from leaseway.data_plane.sync.outgoing import Outgoing
@@ -16,14 +18,20 @@ class LoginSteps:
         links: The logins of this worker, or None if it has none.
         outgoing: Sends the results.
         background: Owns the tasks.
+        follow: Lets calls use a login that has just been finished.
     """
 
     def __init__(
-        self, links: LoginLinksPort | None, outgoing: Outgoing, background: Background
+        self,
+        links: LoginLinksPort | None,
+        outgoing: Outgoing,
+        background: Background,
+        follow: Callable[[], Awaitable[None]],
     ) -> None:
         self._links = links
         self._outgoing = outgoing
         self._background = background
+        self._follow = follow
 
     def use_console(self, url: str) -> None:
         """Make links to this console from now on; empty for none."""
@@ -41,6 +49,8 @@ class LoginSteps:
                 result.message = "This worker has no vault for logins."
             else:
                 await _take(step, self._links, result)
+                if step.state:  # before its person hears of it, and calls
+                    await self._follow()
         except Fault as fault:
             result.message = fault.message
         self._outgoing.send(sync_pb2.SyncRequest(login_result=result))

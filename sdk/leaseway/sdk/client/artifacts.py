@@ -121,11 +121,12 @@ class AsyncArtifact:
         runtime, session = self._get_scope()
         worker = await self._find_worker(runtime)
         request = execution_pb2.ReadArtifactRequest(
-            client=runtime.identity.client_info,
+            client=runtime.identity.client_info_for(runtime.users.of(session)),
             tenant=runtime.identity.tenant,
             session=session,
             ref=self.ref,
             offset=self._received,
+            subject_token=runtime.users.token_of(session),
         )
         link = runtime.pool.link(worker)
         with link.stream(link.execution.ReadArtifact, request) as next_message:

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from leaseway.data_plane.core.artifacts.index import ArtifactIndex, ArtifactLimits, StoredArtifact
+from leaseway.data_plane.core.artifacts.index import (
+    ArtifactIndex,
+    ArtifactLimits,
+    ArtifactReader,
+    StoredArtifact,
+)
 
 
 def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -> StoredArtifact:
@@ -21,10 +26,20 @@ def names(artifacts: list[StoredArtifact]) -> list[str]:
 def test_only_the_owner_finds_an_artifact() -> None:
     index = ArtifactIndex(ArtifactLimits())
     index.add(artifact(1))
-    assert index.find("artifacts/1", "acme", "s", 1) == artifact(1)
+    assert index.find("artifacts/1", ArtifactReader("acme", "s"), 1) == artifact(1)
     for tenant, session in [("acme", "t"), ("acme", ""), ("default", "s"), ("", "s")]:
-        assert index.find("artifacts/1", tenant, session, 1) is None
-    assert index.find("artifacts/2", "acme", "s", 1) is None
+        assert index.find("artifacts/1", ArtifactReader(tenant, session), 1) is None
+    assert index.find("artifacts/2", ArtifactReader("acme", "s"), 1) is None
+
+
+def test_an_artifact_of_a_user_is_found_for_him_only() -> None:
+    index = ArtifactIndex(ArtifactLimits())
+    index.add(replace(artifact(1), subject="anna"))
+    found = {
+        subject: index.find("artifacts/1", ArtifactReader("acme", "s", subject), 1) is not None
+        for subject in ("anna", "bob", "")
+    }
+    assert found == {"anna": True, "bob": False, "": False}
 
 
 def test_the_oldest_are_evicted_for_the_newest() -> None:
@@ -46,7 +61,7 @@ def test_an_expired_artifact_is_not_found_and_is_removed() -> None:
     for number in range(4):
         index.add(artifact(number, at=number))
     assert index.next_expiry() == 10
-    assert index.find("artifacts/0", "acme", "s", 10) is None
+    assert index.find("artifacts/0", ArtifactReader("acme", "s"), 10) is None
     assert names(index.expire(11.5)) == ["0", "1"]
     assert index.next_expiry() == 12
     assert index.remaining(artifact(3, at=3), 11.5) == 1.5

@@ -9,6 +9,7 @@ from functools import partial
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
+from leaseway.data_plane.core.artifacts.index import ArtifactReader
 from leaseway.data_plane.core.calls.call import NO_ANSWERS, Callbacks, ToolRequest, answerable
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, AdmittedRequest
 from leaseway.data_plane.core.tools.toolset import ToolPlan
@@ -86,7 +87,9 @@ class SendStage:
     async def _read_artifact(self, active: ActiveCall, ref: str, max_size: int) -> bytes:
         if self._artifacts is None:
             raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
-        return await self._artifacts.read(ref, active.call.tenant, active.call.session, max_size)
+        call = active.call
+        reader = ArtifactReader.of(call.tenant, call.session, call.user, call.subject_token)
+        return await self._artifacts.read(ref, reader, max_size)
 
 
 def _listened(request: ToolRequest, active: ActiveCall) -> ToolRequest:

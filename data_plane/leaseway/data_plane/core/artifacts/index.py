@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
+from leaseway.data_plane.core.subjects import subject_name, user_of_subject
 from leaseway.wire import bounds
+from leaseway.wire.names import DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class StoredArtifact:
         session: The session of that call. If it is empty, the whole tenant owns the artifact:
             requests without a session can read it.
         mime_type: In lower case, without parameters.
+        subject: For whom its server acted. If it is empty, the artifact is no user's.
         stored_at: On the worker's monotonic clock.
     """
 
@@ -27,6 +30,42 @@ class StoredArtifact:
     mime_type: str
     byte_length: int
     stored_at: float
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactReader:
+    """Whoever reads an artifact.
+
+    Attributes:
+        tenant: The tenant.
+        session: The session, or empty for none.
+        subject: The user for whom it is read, or who gave its token; empty for nobody.
+    """
+
+    tenant: str
+    session: str = ""
+    subject: str = ""
+
+    @classmethod
+    def of(cls, tenant: str, session: str, user: str, subject_token: str) -> ArtifactReader:
+        """Return the reader of a request, whose subject is named like that of a call.
+
+        Args:
+            tenant: The tenant; empty for the default one.
+            session: The session, or empty.
+            user: The user, or empty.
+            subject_token: The token of whoever reads, or empty.
+        """
+        subject = subject_name(user, subject_token) if subject_token else user_of_subject(user)
+        return cls(tenant or DEFAULT_TENANT, session, subject)
+
+    def owns(self, artifact: StoredArtifact) -> bool:
+        """Return whether it is of this session, and of no other user."""
+        return (artifact.tenant, artifact.session) == (
+            self.tenant,
+            self.session,
+        ) and artifact.subject in ("", self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +101,10 @@ class ArtifactIndex:
     def __len__(self) -> int:
         return len(self._by_ref)
 
-    def find(self, ref: str, tenant: str, session: str, now: float) -> StoredArtifact | None:
-        """Return an artifact of a tenant's session, or None."""
+    def find(self, ref: str, reader: ArtifactReader, now: float) -> StoredArtifact | None:
+        """Return an artifact that a reader owns, or None."""
         artifact = self._by_ref.get(ref)
-        if artifact is None or (artifact.tenant, artifact.session) != (tenant, session):
+        if artifact is None or not reader.owns(artifact):
             return None
         return artifact if self.remaining(artifact, now) > 0 else None
 
