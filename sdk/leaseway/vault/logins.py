@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from leaseway.vault.file import LOGIN_SUFFIX, read_vault, set_secret
 from leaseway.vault.key import VaultError, VaultPlace, read_keys
-from leaseway.vault.private_file import PrivateFileError, locked
+from leaseway.vault.private_file import PrivateFileError, locked, read_private, write_private
 
 MAX_LOGINS: Final = 10_000
 _ENTRY: Final = "login"
 _VERSION: Final = 1
+_MAX_NOTE: Final = 200
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,36 @@ class LoginStore:
         document = {"version": _VERSION, **asdict(login)}
         return set_secret(self._at(path), _ENTRY, json.dumps(document))
 
+    def begin_spending(self, login: Login) -> None:
+        """Note that the refresh token of a login is being spent, until `end_spending`.
+
+        Raises:
+            VaultError: It cannot be noted.
+        """
+        try:
+            write_private(self._note(login.key), _version_of(login))
+        except PrivateFileError as error:
+            raise VaultError(f"The login of the server {login.key.server}: {error}") from None
+
+    def is_spending(self, login: Login) -> bool:
+        """Return whether somebody began to spend the refresh token of a login, and has not ended.
+
+        Raises:
+            VaultError: That cannot be read.
+        """
+        try:
+            return read_private(self._note(login.key), _MAX_NOTE) == _version_of(login)
+        except PrivateFileError as error:
+            raise VaultError(f"The login of the server {login.key.server}: {error}") from None
+
+    def end_spending(self, key: LoginKey) -> None:
+        """Forget what `begin_spending` has noted; a note about an earlier token means nothing."""
+        with contextlib.suppress(OSError):
+            self._note(key).unlink(missing_ok=True)
+
     def remove(self, key: LoginKey) -> None:
         """Remove a login, if there is one."""
+        self.end_spending(key)
         try:
             self._path(key).unlink(missing_ok=True)
         except OSError as error:
@@ -182,6 +211,9 @@ class LoginStore:
     def _path(self, key: LoginKey) -> Path:
         return self._folder / f"{key.file_name}{LOGIN_SUFFIX}"
 
+    def _note(self, key: LoginKey) -> Path:
+        return self._folder / f".{key.file_name}.spending"
+
     def _at(self, path: Path) -> VaultPlace:
         return replace(self._place, path=path)
 
@@ -200,6 +232,11 @@ class LoginStore:
             raise VaultError(
                 f"The login {path} was written by another version of Leaseway: log in again."
             ) from None
+
+
+def _version_of(login: Login) -> bytes:
+    """Return what differs once a login has other tokens; it contains none of them."""
+    return f"{login.granted_at!r} {login.obtained_at!r}".encode()
 
 
 def _by_subject(login: Login) -> tuple[str, str, str]:

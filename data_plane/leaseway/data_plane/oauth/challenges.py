@@ -56,7 +56,10 @@ def challenge_of(status: int, headers: Mapping[str, str]) -> Challenge:
 
 
 def read_challenge(status: int, header: str) -> Challenge:
-    """Return the challenge of a header's value: of its scheme `Bearer`, or `DPoP`."""
+    """Return the challenge of a header's value: of its scheme `Bearer`, or `DPoP`.
+
+    A token that is not valid is refused with 401, whatever the status is (RFC 6750, section 3.1).
+    """
     schemes: set[str] = set()
     found: dict[str, str] = {}
     for scheme, parameters in _challenges(header[:_MAX_CHALLENGE]):
@@ -65,7 +68,7 @@ def read_challenge(status: int, header: str) -> Challenge:
             for name, value in parameters.items():
                 found.setdefault(name, value)
     return Challenge(
-        status,
+        401 if found.get("error") == "invalid_token" else status,
         found.get("resource_metadata", ""),
         found.get("scope", ""),
         found.get("error", ""),

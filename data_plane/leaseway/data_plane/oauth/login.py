@@ -18,8 +18,6 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import msgspec
-
 from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered, discover
@@ -29,6 +27,7 @@ from leaseway.data_plane.oauth.requests import (
     Client,
     TokenAnswer,
     hidden_tokens,
+    is_success,
     post,
     refusal,
     request_token,
@@ -40,13 +39,24 @@ from leaseway.data_plane.oauth.sealed import (
     server_of,
     with_key,
 )
-from leaseway.data_plane.oauth.web import Web, is_web_address, place_of
+from leaseway.data_plane.oauth.web import (
+    Web,
+    document_of,
+    identifier_in,
+    is_web_address,
+    place_of,
+    seconds_in,
+    text_in,
+)
 from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.channels.endpoint import Endpoint
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _MAX_CODE: Final = 8_192
+_CODE_LIFETIME: Final = 600.0
+_POLL_INTERVAL: Final = 5.0
+"""Seconds of a device code, unless the authorization server says others (RFC 8628)."""
 _DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _INITIALIZE: Final = {
     "jsonrpc": "2.0",
@@ -232,25 +242,24 @@ def _client(web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str
             "token_endpoint_auth_method": _auth_method(server),
         },
     )
-    if response.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
+    if not is_success(response):
         raise refusal(server, response)
-    try:
-        registered = msgspec.json.decode(response.body, type=_Registered)
-    except (ValueError, RecursionError):
+    registered = document_of(response) or {}
+    client_id = identifier_in(registered, "client_id")
+    if not client_id:
         raise AuthorizationError(
             f"{place_of(server.registration_endpoint)} answered without a client"
-        ) from None
-    return Client(registered.client_id, registered.client_secret or "")
+        )
+    return Client(
+        client_id,
+        text_in(registered, "client_secret"),
+        auth_method=text_in(registered, "token_endpoint_auth_method"),
+    )
 
 
 def is_loopback(redirect: str) -> bool:
     """Return whether a redirect stays on the person's machine."""
     return Endpoint(urlsplit(redirect).hostname or "", 0).is_loopback
-
-
-class _Registered(msgspec.Struct):
-    client_id: str
-    client_secret: str | None = None
 
 
 def _auth_method(server: AuthorizationServer) -> str:
@@ -493,13 +502,13 @@ def _show(request: http.server.BaseHTTPRequestHandler, status: HTTPStatus, text:
 # On another device (RFC 8628).
 
 
-class _DeviceCode(msgspec.Struct):
-    device_code: str
+@dataclass(frozen=True)
+class _DeviceCode:
+    device_code: str = field(repr=False)
     user_code: str
-    verification_uri: str
-    verification_uri_complete: str | None = None
-    expires_in: float = 600
-    interval: float = 5
+    address: str
+    expires_in: float
+    interval: float
 
 
 def _by_device(
@@ -515,9 +524,7 @@ def _by_device(
     client = registered or request.wanted.client
     asked = {"scope": " ".join(scopes), "resource": found.resource, "client_id": client.id}
     device = _device_code(web, server, client, asked)
-    request.tell(
-        Told(device.verification_uri_complete or device.verification_uri, device.user_code)
-    )
+    request.tell(Told(device.address, device.user_code))
     deadline = time.monotonic() + min(request.timeout, device.expires_in)
     form = {
         "grant_type": _DEVICE_GRANT,
@@ -548,16 +555,26 @@ def _device_code(
     web: Web, server: AuthorizationServer, client: Client, form: Mapping[str, str]
 ) -> _DeviceCode:
     response = post(web, server, server.device_endpoint, client, form)
-    try:
-        found = msgspec.json.decode(response.body, type=_DeviceCode)
-    except (ValueError, RecursionError):
-        raise AuthorizationError(
-            f"{place_of(server.device_endpoint)} answered without a code"
-        ) from None
-    address = found.verification_uri_complete or found.verification_uri
-    if not is_web_address(address) or not found.user_code.isprintable():
+    answer = document_of(response) or {}
+    device_code, user_code = text_in(answer, "device_code", _MAX_CODE), text_in(answer, "user_code")
+    if not device_code or not user_code:
+        raise AuthorizationError(f"{place_of(server.device_endpoint)} answered without a code")
+    # Some authorization servers follow a draft in which it is a URL.
+    names = ("verification_uri_complete", "verification_uri", "verification_url")
+    address = next((text for name in names if (text := text_in(answer, name))), "")
+    if not is_web_address(address) or not user_code.isprintable():
         raise AuthorizationError(
             f"{place_of(server.device_endpoint)} answered with a page that is no web address, or"
             " with a code that cannot be shown"
         )
-    return found
+    return _DeviceCode(
+        device_code,
+        user_code,
+        address,
+        _positive(seconds_in(answer, "expires_in"), _CODE_LIFETIME),
+        _positive(seconds_in(answer, "interval"), _POLL_INTERVAL),
+    )
+
+
+def _positive(seconds: float | None, default: float) -> float:
+    return seconds if seconds is not None and seconds > 0 else default

@@ -1,25 +1,28 @@
 """Discovery: which authorization server issues tokens for a server (RFC 9728, RFC 8414, OpenID).
 
-The order of the addresses, and how issuers and resources are compared, is the MCP package's.
+The order of the addresses, and how resources are compared, is the MCP package's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlsplit
-
-import msgspec
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.proofs import choose_algorithm
-from leaseway.data_plane.oauth.web import Web, is_web_address, place_of, retry_delay_of
+from leaseway.data_plane.oauth.web import (
+    Web,
+    document_of,
+    is_web_address,
+    place_of,
+    retry_delay_of,
+    text_in,
+    texts_in,
+)
 from leaseway.spec.auth import ALWAYS, NEVER, NO_RESOURCE, Auth
-
-_MAX_ITEMS: Final = 200
-_MAX_TEXT: Final = 4_096
 
 
 @dataclass(frozen=True)
@@ -76,18 +79,21 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
         server = authorization_server(web, auth.issuer, url)
         proof = _proof_algorithm(auth, challenge, {}, server)
         return Discovered(server, own or default, proof=proof)
-    issuers = _texts(protected.get("authorization_servers"))
-    if not issuers:
-        raise AuthorizationError(
-            "its metadata names no authorization server; write issuer in auth", is_lasting=True
-        )
-    resource = _text(protected.get("resource"))
+    issuers = texts_in(protected, "authorization_servers")
+    resource = text_in(protected, "resource")
     _check_resource(url, resource)
-    server = authorization_server(web, issuers[0], url)
+    none_named = AuthorizationError(
+        "its metadata names no authorization server; write issuer in auth", is_lasting=True
+    )
+    if not issuers and protected.get("authorization_servers") is not None:
+        raise none_named
+    server = authorization_server(web, issuers[0] if issuers else "", url)
+    if not issuers and not server.issuer:  # it is none itself either
+        raise none_named
     return Discovered(
         server,
         own or (default and resource),
-        _texts(protected.get("scopes_supported")),
+        texts_in(protected, "scopes_supported"),
         _proof_algorithm(auth, challenge, protected, server),
     )
 
@@ -105,7 +111,7 @@ def _proof_algorithm(
     """
     if auth.dpop == NEVER:
         return ""
-    accepted = _texts(protected.get("dpop_signing_alg_values_supported"))
+    accepted = texts_in(protected, "dpop_signing_alg_values_supported")
     is_needed = (
         auth.dpop == ALWAYS
         or challenge.asks_only_proof
@@ -125,21 +131,31 @@ def _proof_algorithm(
 
 def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
     """Return whether a server certainly names other authorization servers than an issuer."""
-    from mcp.client.auth.utils import issuers_match
-
     try:
         protected = _protected_resource(web, url, challenge)
     except AuthorizationError:
         return False
-    issuers = _texts((protected or {}).get("authorization_servers"))
-    return bool(issuers) and not any(issuers_match(named, issuer) for named in issuers)
+    issuers = texts_in(protected or {}, "authorization_servers")
+    return bool(issuers) and not any(is_same_issuer(named, issuer) for named in issuers)
+
+
+def is_same_issuer(one: str, other: str) -> bool:
+    """Return whether two texts name one issuer.
+
+    Its metadata are at the same addresses with and without a slash at its end (RFC 8414, section
+    3.1), so that nobody else can answer for it; many servers and issuers do not write the same.
+    """
+    return one.removesuffix("/") == other.removesuffix("/")
 
 
 def _check_resource(url: str, resource: str) -> None:
     """Refuse metadata of another server: its tokens would be sent to this one."""
     from mcp.shared.auth_utils import check_resource_allowed
+    from yarl import URL
 
-    if not resource or not check_resource_allowed(url, resource):
+    is_address = is_web_address(resource)
+    # As it is usually written: without the port of its scheme.
+    if not is_address or not check_resource_allowed(str(URL(url)), str(URL(resource))):
         raise AuthorizationError(
             f"its metadata is about another resource, {place_of(resource) if resource else 'none'},"
             f" and not about {place_of(url)}; nothing was requested for it",
@@ -151,9 +167,11 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
     """Return the metadata of a protected resource, or None if it has none."""
     from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
 
-    named = challenge.resource_metadata
+    named = challenge.resource_metadata and urljoin(url, challenge.resource_metadata)
     places = build_protected_resource_metadata_discovery_urls(named or None, url)
-    return _first_document(web, dict.fromkeys(places), must_exist=bool(named))
+    return _first_document(
+        web, dict.fromkeys(places), must_exist=bool(named), allows_pages=not named
+    )
 
 
 def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer:
@@ -162,21 +180,20 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
     Raises:
         AuthorizationError: There is none, or it is of another issuer.
     """
-    from mcp.client.auth.utils import (
-        build_oauth_authorization_server_metadata_discovery_urls,
-        issuers_match,
-    )
+    from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
 
     places = build_oauth_authorization_server_metadata_discovery_urls(issuer or None, url)
-    document = _first_document(web, dict.fromkeys(places), must_exist=False)
+    document = _first_document(
+        web, dict.fromkeys(places), must_exist=False, allows_pages=not issuer
+    )
     if document is None:
         if issuer:
             raise AuthorizationError(
                 f"the authorization server {place_of(issuer)} has no metadata", is_lasting=True
             )
         return _by_convention(url)
-    found = _text(document.get("issuer"))
-    if issuer and not issuers_match(found, issuer):
+    found = text_in(document, "issuer")
+    if issuer and not is_same_issuer(found, issuer):
         raise AuthorizationError(
             f"the metadata of the authorization server {place_of(issuer)} is of another issuer,"
             f" {place_of(found)}; nothing was sent to it",
@@ -189,10 +206,10 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
         registration_endpoint=_endpoint(document, "registration_endpoint"),
         device_endpoint=_endpoint(document, "device_authorization_endpoint"),
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
-        client_auth_methods=_texts(document.get("token_endpoint_auth_methods_supported")),
-        scopes=_texts(document.get("scopes_supported")),
+        client_auth_methods=texts_in(document, "token_endpoint_auth_methods_supported"),
+        scopes=texts_in(document, "scopes_supported"),
         accepts_metadata_documents=document.get("client_id_metadata_document_supported") is True,
-        proof_algorithms=_texts(document.get("dpop_signing_alg_values_supported")),
+        proof_algorithms=texts_in(document, "dpop_signing_alg_values_supported"),
         returns_issuer=document.get("authorization_response_iss_parameter_supported") is True,
     )
 
@@ -210,7 +227,7 @@ def _endpoint(document: Mapping[str, Any], name: str, needed_of: str = "") -> st
     Raises:
         AuthorizationError: It is no web address, or needed and missing.
     """
-    address = _text(document.get(name))
+    address = text_in(document, name)
     if address and not is_web_address(address):
         raise AuthorizationError(
             f"{name} in the metadata of its authorization server is no web address",
@@ -238,9 +255,16 @@ def _by_convention(url: str) -> AuthorizationServer:
 
 
 def _first_document(
-    web: Web, places: Mapping[str, None], *, must_exist: bool
+    web: Web, places: Mapping[str, None], *, must_exist: bool, allows_pages: bool
 ) -> dict[str, Any] | None:
     """Return the first of some documents that exists, or None.
+
+    Args:
+        web: Sends the requests.
+        places: Where it may be.
+        must_exist: Whether somebody has named it.
+        allows_pages: Whether a response that is no document means that there is none, because many
+            servers have a page for every address; else something is wrong for the moment.
 
     Raises:
         AuthorizationError: None exists, and one should or may: a response was missing.
@@ -257,12 +281,13 @@ def _first_document(
             failure = failure or error
             continue
         if response.status == 200:
-            document = _document(response.body)
+            document = document_of(response)
             if document is not None:
                 return document
-            failure = failure or AuthorizationError(
-                f"{place_of(place)} did not answer with a JSON document", url=place
-            )
+            if not allows_pages:
+                failure = failure or AuthorizationError(
+                    f"{place_of(place)} did not answer with a JSON document", url=place
+                )
         elif must_exist or response.status >= 500 or response.status == 429:
             named = ", which the server names," if must_exist else ""
             failure = failure or AuthorizationError(
@@ -275,21 +300,3 @@ def _first_document(
     if failure is not None:
         raise failure
     return None
-
-
-def _document(body: bytes) -> dict[str, Any] | None:
-    try:
-        found = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= _MAX_TEXT else ""
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        return ()
-    return tuple(text for item in value[:_MAX_ITEMS] if (text := _text(item)))

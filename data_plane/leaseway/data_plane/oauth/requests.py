@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -17,7 +16,15 @@ import msgspec
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.proofs import PROOF_HEADER, USE_NONCE, ProofKey, nonce_of
-from leaseway.data_plane.oauth.web import Web, place_of, retry_delay_of
+from leaseway.data_plane.oauth.web import (
+    Web,
+    document_of,
+    place_of,
+    retry_delay_of,
+    seconds_in,
+    text_in,
+    texts_in,
+)
 from leaseway.spec.auth import ALWAYS, CLIENT_ID, CLIENT_SECRET, PRIVATE_KEY, Auth
 from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
@@ -43,6 +50,8 @@ class Client:
         private_key: Its private key (PEM or JWK), or empty.
         algorithm: How it signs; empty for the key's usual one.
         key_id: The `kid` of the key, or empty.
+        auth_method: How it authenticates (RFC 7591), as its registration says; empty for any way
+            that the authorization server accepts.
     """
 
     id: str
@@ -50,6 +59,7 @@ class Client:
     private_key: str = field(default="", repr=False)
     algorithm: str = ""
     key_id: str = ""
+    auth_method: str = ""
 
     @classmethod
     def of(cls, auth: Auth, values: Mapping[str, str]) -> Client:
@@ -141,12 +151,12 @@ def request_assertion(
         AuthorizationError: There is none.
     """
     answer = _decoded(server, post(web, server, server.token_endpoint, client, form))
-    if answer.issued_token_type != kind:
+    if answer.get("issued_token_type") != kind:
         raise AuthorizationError(
             f"{place_of(server.token_endpoint)} issued a token of another type than {kind}",
             is_lasting=True,
         )
-    return answer.access_token
+    return str(answer["access_token"])
 
 
 def post(
@@ -177,7 +187,7 @@ def post(
             headers[PROOF_HEADER] = key.proof("POST", endpoint, nonce=nonce)
         keep = hidden_tokens(fields.get("client_assertion", ""))
         response = web.post_form(endpoint, fields, headers)
-        if response.status == HTTPStatus.OK:
+        if is_success(response):
             del keep
             return response
         error = refusal(server, response)
@@ -185,6 +195,11 @@ def post(
         if key is None or nonce or not given or error.code != USE_NONCE:
             raise error
         nonce = given  # once: it has just been issued
+
+
+def is_success(response: Response) -> bool:
+    """Return whether a response has what was requested: some servers create tokens (201)."""
+    return 200 <= response.status < 300
 
 
 def _authenticated(
@@ -199,9 +214,11 @@ def _authenticated(
             "client_assertion": _assertion(client, server.issuer or server.token_endpoint),
         }
         return fields, {}
-    if not client.secret:
+    if not client.secret or client.auth_method == "none":
         return fields | ({"client_id": client.id} if client.id else {}), {}
-    methods = server.client_auth_methods
+    methods: Sequence[str] = server.client_auth_methods
+    if client.auth_method in ("client_secret_basic", "client_secret_post"):
+        methods = (client.auth_method,)
     if not methods or "client_secret_basic" in methods or "client_secret_post" not in methods:
         pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
         return fields, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
@@ -269,27 +286,20 @@ def _private_key(text: str) -> tuple[Any, str]:
     raise ValueError
 
 
-class _Answer(msgspec.Struct):
-    access_token: str
-    token_type: str = "Bearer"  # noqa: S105 - a type, not a token
-    expires_in: int | float | str | None = None
-    scope: str | None = None
-    refresh_token: str | None = None
-    issued_token_type: str = ""
-
-
-def _decoded(server: AuthorizationServer, response: Response) -> _Answer:
+def _decoded(server: AuthorizationServer, response: Response) -> dict[str, Any]:
     """Return an answer whose token may be sent.
 
     Raises:
         AuthorizationError: It has none.
     """
     place = place_of(server.token_endpoint)
-    try:
-        answer = msgspec.json.decode(response.body, type=_Answer)
-    except (ValueError, RecursionError):  # its text could quote a token
-        raise AuthorizationError(f"{place} answered without a token") from None
-    if not is_token(answer.access_token):
+    answer = document_of(response) or {}
+    token = answer.get("access_token")
+    if token is None and text_in(answer, "error"):  # some servers refuse with the status of success
+        raise refusal(server, response)
+    if not isinstance(token, str):
+        raise AuthorizationError(f"{place} answered without a token")
+    if not is_token(token):
         raise AuthorizationError(f"{place} answered with a token that no header may contain")
     return answer
 
@@ -303,11 +313,12 @@ def is_token(text: str) -> bool:
 
 def _answer(server: AuthorizationServer, response: Response, key: ProofKey | None) -> TokenAnswer:
     place, answer = place_of(server.token_endpoint), _decoded(server, response)
-    kind = answer.token_type.lower()
+    said = text_in(answer, "token_type").strip()
+    kind = said.lower() or "bearer"  # some servers do not say it
     if kind not in ("bearer", "dpop"):
         raise AuthorizationError(
-            f"{place} issues tokens of the type {described(answer.token_type)}, which is not"
-            " supported; only bearer and DPoP tokens are",
+            f"{place} issues tokens of the type {described(said)}, which is not supported; only"
+            " bearer and DPoP tokens are",
             is_lasting=True,
         )
     if kind == "dpop" and key is None:
@@ -317,13 +328,15 @@ def _answer(server: AuthorizationServer, response: Response, key: ProofKey | Non
             is_lasting=True,
         )
     bound = key if kind == "dpop" else None
-    token, refresh = answer.access_token, answer.refresh_token or ""
+    token = str(answer["access_token"])
+    refresh = answer.get("refresh_token")
+    refresh = refresh if isinstance(refresh, str) else ""
     if len(refresh) > bounds.MAX_OAUTH_TOKEN:
         raise AuthorizationError(f"{place} answered with a refresh token that is too long")
     return TokenAnswer(
         token,
-        _lifetime(answer.expires_in),
-        (answer.scope or "")[:_MAX_SCOPES],
+        _lifetime(seconds_in(answer, "expires_in")),
+        " ".join(texts_in(answer, "scope"))[:_MAX_SCOPES],
         refresh,
         key=bound,
         hidden=hidden_tokens(token, refresh, bound.secret if bound is not None else ""),
@@ -333,28 +346,21 @@ def _answer(server: AuthorizationServer, response: Response, key: ProofKey | Non
 _MAX_SCOPES: Final = 8_192
 
 
-def _lifetime(expires_in: float | str | None) -> float | None:
-    try:
-        seconds = float(expires_in) if expires_in is not None else 0.0
-    except ValueError:
-        return None
-    return min(seconds, _MAX_LIFETIME) if seconds > 0 else None
+def _lifetime(seconds: float | None) -> float | None:
+    """Return the lifetime of a token: what is no time says as little as nothing.
 
-
-class _Refusal(msgspec.Struct):
-    error: str = ""
-    error_description: str = ""
+    A token that were over when it was issued would be requested again by every call.
+    """
+    return min(seconds, _MAX_LIFETIME) if seconds is not None and seconds > 0 else None
 
 
 def refusal(server: AuthorizationServer, response: Response) -> AuthorizationError:
     """Return the error for a response that is none of success."""
-    try:
-        said = msgspec.json.decode(response.body, type=_Refusal)
-    except (ValueError, RecursionError):
-        said = _Refusal()
-    code = described(said.error)[:64]
+    said = document_of(response) or {}
+    code = described(text_in(said, "error"))[:64]
     is_temporary = response.status >= 500 or response.status == 429 or code in _TEMPORARY
-    words = f": {described(said.error_description)}" if said.error_description else ""
+    description = described(text_in(said, "error_description", _MAX_SCOPES))
+    words = f": {description}" if description else ""
     text = (
         f"the authorization server {server.issuer or place_of(server.token_endpoint)} answered"
         f" with {code or f'HTTP status {response.status}'}{words}"

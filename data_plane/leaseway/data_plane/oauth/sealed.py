@@ -26,7 +26,7 @@ from leaseway.data_plane.oauth.obtaining import (
     obtain,
     renewal_lead,
 )
-from leaseway.data_plane.oauth.proofs import PROOF_ALGORITHMS, ProofKey
+from leaseway.data_plane.oauth.proofs import PROOF_ALGORITHMS, USE_NONCE, ProofKey
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
 from leaseway.spec.auth import LISTING_TOKEN, NEVER
@@ -36,18 +36,29 @@ from leaseway.vault.logins import Login, LoginKey, LoginStore
 _logger = logging.getLogger(__name__)
 LOGIN_LOCK: Final = ATTEMPT + 5.0
 """Seconds to wait for a process that renews a login."""
-_INVALID_GRANT: Final = "invalid_grant"
+_ENDED: Final = frozenset(
+    {"invalid_grant", "invalid_token", "bad_refresh_token", "invalid_refresh_token"}
+)
+"""Codes of an authorization server that does not know a refresh token any more. The first is the
+standard's (RFC 6749, section 5.2)."""
+_OF_CLIENT: Final = frozenset({"invalid_client", "unauthorized_client"})
+_OF_REQUEST: Final = frozenset(
+    {"invalid_scope", "invalid_target", "unsupported_grant_type", "invalid_dpop_proof", USE_NONCE}
+)
+"""Codes that say nothing about the login."""
 
 SERVER: Final = "server"
 CLIENT: Final = "client"
 RESOURCE: Final = "resource"
 SCOPES: Final = "scopes"
+_AUTH_METHOD: Final = "client_auth_method"
+_REFUSED: Final = "refused"
+"""Until when a login is not renewed, and the code and the text of the refusal."""
+_REFUSED_FOR: Final = 300.0
+"""Seconds."""
 _PROOF_KEY: Final = "proof_key"
 """Members of `Login.metadata`: the endpoints, the client, the resource, the requested scopes, and
 the key that the tokens are bound to."""
-_SPENDING: Final = "spending"
-"""There while a refresh token is being spent. Whoever finds it under the lock knows that a process
-ended before it stored the next token."""
 _ROTATES: Final = "rotates"
 """Whether a renewal gave another refresh token; there after the first renewal."""
 _AT_DISCOVERY: Final = "proof_algorithms"
@@ -189,6 +200,13 @@ class SealedTokens:
         if not login.refresh_token:
             store.write(login.ended_by("has expired"))
             raise AuthorizationError("the login has expired", needs_login=True, has_ended=True)
+        return self._renewed(store, login, wanted, attempt, web)
+
+    def _renewed(
+        self, store: LoginStore, login: Login, wanted: Wanted, attempt: Attempt, web: Web
+    ) -> TokenAnswer:
+        """Spend the refresh token of a login, and store what that gives."""
+        self._check_not_refused(login)
         self._begin_spending(store, login)
         form = {
             "grant_type": "refresh_token",
@@ -202,10 +220,12 @@ class SealedTokens:
                 web, server_of(login), client, form, key, is_bound=wanted.needs_bound
             )
         except AuthorizationError as error:
-            if error.code != _INVALID_GRANT:
-                store.write(login)  # as far as anybody knows, it was not spent
+            if not error.is_lasting or error.code not in _ENDED:
+                store.end_spending(login.key)  # as far as anybody knows, it was not spent
+                if error.is_lasting and _needs_another(login, error.code):
+                    self._refuse(store, login, error)
                 raise
-            store.write(login.ended_by("has expired or was revoked"))
+            self._end(store, login, "has expired or was revoked")
             raise AuthorizationError(
                 "the login has expired or was revoked",
                 code=error.code,
@@ -218,8 +238,31 @@ class SealedTokens:
         if not rotates:
             answer = replace(answer, refresh_token=login.refresh_token)
         renewed = self._login_of(login, answer)
-        self._write(store, replace(renewed, metadata={**renewed.metadata, _ROTATES: rotates}))
+        metadata = {**renewed.metadata, _ROTATES: rotates, _REFUSED: None}
+        if self._write(store, replace(renewed, metadata=metadata)):
+            store.end_spending(login.key)
         return answer
+
+    def _end(self, store: LoginStore, login: Login, cause: str) -> None:
+        store.write(login.ended_by(cause))
+        store.end_spending(login.key)
+
+    def _refuse(self, store: LoginStore, login: Login, error: AuthorizationError) -> None:
+        """Make an error ask for a login, and note it for all workers, which try again later.
+
+        Every attempt changes the login's file, after which workers look for a new login at once.
+        """
+        error.needs_login = error.has_ended = True
+        error.args = (f"the login cannot be renewed: {error}",)
+        refused = [self._now() + _REFUSED_FOR, error.code, str(error)]
+        store.write(replace(login, metadata={**login.metadata, _REFUSED: refused}))
+
+    def _check_not_refused(self, login: Login) -> None:
+        until, code, text = login.metadata.get(_REFUSED) or (0.0, "", "")
+        if 0 < until - self._now() <= _REFUSED_FOR:
+            raise AuthorizationError(
+                text, code=code, is_lasting=True, needs_login=True, has_ended=True
+            )
 
     def _begin_spending(self, store: LoginStore, login: Login) -> None:
         """Note that a refresh token is being spent, before it is: it may be good for one use only.
@@ -230,16 +273,16 @@ class SealedTokens:
         """
         if self._is_stopping:
             raise AuthorizationError("the worker is stopping")
-        if login.metadata.get(_SPENDING):
-            store.write(login.ended_by("was being renewed by a process that was killed"))
+        if store.is_spending(login):  # whoever spent it has the lock no more, and stored nothing
+            self._end(store, login, "was being renewed by a process that was killed")
             raise AuthorizationError(
-                "a process that was killed may have spent its refresh token, which is not spent"
-                " twice",
+                "a process that was killed, or could not store the next one, may have spent its"
+                " refresh token, which is not spent twice",
                 needs_login=True,
                 has_ended=True,
             )
         if login.metadata.get(_ROTATES, True):
-            store.write(replace(login, metadata={**login.metadata, _SPENDING: True}))
+            store.begin_spending(login)
 
     def _needs_more(self, store: LoginStore, login: Login, attempt: Attempt) -> AuthorizationError:
         """Note the scopes that the next login requests, and return the error."""
@@ -309,11 +352,14 @@ class SealedTokens:
             metadata=with_key(login.metadata, answer.key),
         )
 
-    def _write(self, store: LoginStore, login: Login) -> None:
+    def _write(self, store: LoginStore, login: Login) -> bool:
+        """Keep tokens; return whether that succeeded: the caller has them in any case."""
         try:
             store.write(login)
         except VaultError as error:
             _logger.error("The token of the server %s is not kept: %s", login.key.server, error)
+            return False
+        return True
 
 
 def server_of(login: Login) -> AuthorizationServer:
@@ -346,10 +392,24 @@ def _key_for(login: Login, wanted: Wanted, attempt: Attempt) -> ProofKey | None:
     return key_of(login) or (ProofKey.create(PROOF_ALGORITHMS[0]) if is_needed else None)
 
 
+def _needs_another(login: Login, code: str) -> bool:
+    """Return whether a refusal to renew a login is one that another login may help against.
+
+    A client that was registered for the login may be forgotten; the next login registers another
+    one. Some authorization servers have other codes for a refresh token that they do not accept.
+    The login stays, because they may be wrong.
+    """
+    if code in _OF_CLIENT:
+        return bool(login.metadata.get(CLIENT))
+    return bool(code) and code not in _OF_REQUEST
+
+
 def client_of(login: Login, configured: Client) -> Client:
     """Return the client of a login: the registered one, or the configured one."""
     registered = login.metadata.get(CLIENT)
-    return Client(**registered) if registered else configured
+    if not registered:
+        return configured
+    return Client(**registered, auth_method=str(login.metadata.get(_AUTH_METHOD, "")))
 
 
 def described_login(
@@ -363,5 +423,6 @@ def described_login(
         SERVER: known,
         RESOURCE: resource,
         CLIENT: None if client is None else {"id": client.id, "secret": client.secret},
+        _AUTH_METHOD: "" if client is None else client.auth_method,
     }
     return replace(login, metadata=metadata, issuer=server.issuer)

@@ -425,12 +425,12 @@ class _Grant:
         token = self._token
         if token is not None and (sent is None or token.header != sent.header):
             return True  # it was renewed meanwhile
-        if challenge.error == USE_NONCE:  # the token is good, the proof was not
+        is_bound = token is not None and token.answer.key is not None
+        if is_bound and challenge.error == USE_NONCE:  # the token is good, the proof was not
             return bool(self._nonce.newest)
         if challenge.status == 403:  # the token stays good for other requests
             return await self._stepped_up(challenge)
         added = self._added_scopes(challenge)
-        is_bound = token is not None and token.answer.key is not None
         must_bind = challenge.asks_only_proof and not is_bound and not self._asked_proof
         self._asked_proof = self._asked_proof or must_bind
         is_trusted = token is not None and self._now() < token.trusted_until

@@ -1,12 +1,18 @@
-"""The bounded requests of one attempt to obtain a token. Blocks."""
+"""The bounded requests of one attempt to obtain a token, and how answers are read. Blocks.
+
+Members of an answer that have another type than the one that a standard gives them are common:
+numbers as texts, lists as texts, null. What has one meaning is read as that; anything else counts
+as not given.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
@@ -22,6 +28,11 @@ _MAX_REQUESTS: Final = 16
 """Requests of one attempt, so that metadata cannot lead on and on."""
 
 _MAX_PLACE: Final = 300
+_MAX_ITEMS: Final = 200
+_MAX_TEXT: Final = 4_096
+_MAX_FIELDS: Final = 100
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_FORM: Final = "application/x-www-form-urlencoded"
 _MAX_RETRY_DELAY: Final = 3_600.0
 
 SendRequest = Callable[..., Response]
@@ -57,7 +68,7 @@ class Web:
         Raises:
             AuthorizationError: There is none.
         """
-        sent = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+        sent = {**headers, "Content-Type": _FORM}
         return self._request(url, sent, urlencode(form).encode())
 
     def post_json(
@@ -133,3 +144,62 @@ def place_of(url: str) -> str:
         return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"[:_MAX_PLACE]
     except ValueError:
         return "an address that is no URL"
+
+
+# How answers are read.
+
+
+def document_of(response: Response) -> dict[str, Any] | None:
+    """Return the members of a response, or None if it is no document.
+
+    A form is one, too: some authorization servers answer with it whatever they are asked for.
+    """
+    body = response.body.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        if response.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
+            return dict(parse_qsl(body.decode(), max_num_fields=_MAX_FIELDS))
+        found = msgspec.json.decode(body)
+    except (ValueError, RecursionError):  # its text could quote a token
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def text_in(document: Mapping[str, Any], name: str, longest: int = _MAX_TEXT) -> str:
+    """Return a member that is a text of at most some length, else empty."""
+    value = document.get(name)
+    return value if isinstance(value, str) and len(value) <= longest else ""
+
+
+def identifier_in(document: Mapping[str, Any], name: str) -> str:
+    """Return a member that is a text, or a whole number as one; else empty."""
+    value = document.get(name)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
+        return str(value)
+    return text_in(document, name)
+
+
+def texts_in(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return a member that is a list of texts, or a text with spaces between them; else nothing."""
+    value = document.get(name)
+    if isinstance(value, str):
+        value = value[: _MAX_ITEMS * _MAX_TEXT].split()
+    if not isinstance(value, list):
+        return ()
+    return tuple(
+        item for item in value[:_MAX_ITEMS] if isinstance(item, str) and 0 < len(item) <= _MAX_TEXT
+    )
+
+
+def seconds_in(document: Mapping[str, Any], name: str) -> float | None:
+    """Return a member that is a number of seconds, also as a text; None if it is none.
+
+    It may be zero or negative.
+    """
+    value = document.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        seconds = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(seconds) else seconds

@@ -93,6 +93,32 @@ async def test_a_start_with_an_error_status_reports_it(
         assert f"HTTP status {status} from {where}" in fault.message
 
 
+@pytest.mark.parametrize(
+    ("status", "challenge", "words"),
+    [
+        (401, 'Bearer resource_metadata="https://a.test/x"', "such as auth: { authorization_code"),
+        (
+            403,
+            'Bearer error="insufficient_scope", scope="mail.read"',
+            "lacks the scopes mail.read;",
+        ),
+        (403, 'Bearer error="insufficient_scope"', "lacks a scope; check auth"),
+    ],
+)
+async def test_a_server_that_asks_for_a_token_is_told_apart_from_others(
+    bench: Bench, status: int, challenge: str, words: str
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status, headers={"WWW-Authenticate": challenge})
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", refuse)
+    async with TestServer(app) as server:
+        fault = await bench.fails(bench.http_spec(str(server.make_url("/mcp"))))
+    assert words in fault.message
+    assert fault.metadata["http_status"] == str(status)
+
+
 class Proxy:
     """A proxy to a server that can be closed."""
 

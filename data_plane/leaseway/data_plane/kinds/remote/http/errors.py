@@ -17,6 +17,8 @@ from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.transport import Receipt
+from leaseway.data_plane.oauth.challenges import challenge_of
+from leaseway.data_plane.oauth.errors import INSUFFICIENT_SCOPE, described
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
@@ -146,7 +148,7 @@ def status_fault(
 
     Of the requested URL, only the origin is shown. The body may be empty.
     """
-    hint = _WRONG_HOST if _refuses_host(status, headers, body) else _HINTS.get(status, "")
+    hint = _WRONG_HOST if _refuses_host(status, headers, body) else _hint(status, headers)
     text = f"The server {server} answered with HTTP status {status}"
     if status in (401, 403) and url is not None:
         text += f" from {url.origin()}"
@@ -161,6 +163,21 @@ def status_fault(
     fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)
     fault.retry_delay = retry_delay
     return fault
+
+
+def _hint(status: int, headers: Mapping[str, str]) -> str:
+    """Return what may help against a status, which a challenge for a token tells more about."""
+    challenge = challenge_of(status, headers)
+    if challenge.error == INSUFFICIENT_SCOPE:
+        scope = described(challenge.scope)
+        lacking = f"the scopes {scope}" if scope else "a scope"
+        return f"its token lacks {lacking}; check auth in its entry"
+    if challenge.resource_metadata:
+        return (
+            "it asks for an OAuth token, or for another one; check auth in its entry, such as "
+            "auth: { authorization_code: { for: tenant } }"
+        )
+    return _HINTS.get(status, "")
 
 
 def _refuses_host(status: int, headers: Mapping[str, str], body: bytes) -> bool:

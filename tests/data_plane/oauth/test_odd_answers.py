@@ -1,0 +1,289 @@
+"""Answers of authorization servers in the shapes that occur, as reports about MCP clients show."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.data_plane.oauth.guarded import Guarded
+from tests.data_plane.oauth.renewing import wanted_at
+
+from leaseway.data_plane.oauth.challenges import Challenge
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
+from leaseway.data_plane.oauth.requests import Client, TokenAnswer
+from leaseway.data_plane.oauth.sealed import SealedTokens, described_login
+from leaseway.spec.auth import Auth
+from leaseway.vault.key import VaultPlace
+from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.channels.fetching import in_thread
+
+USUAL = Attempt(Challenge(401))
+TOKEN = {"access_token": "planted-token", "token_type": "Bearer"}
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[Guarded]:
+    guarded = Guarded()
+    server = await guarded.start()
+    try:
+        yield guarded
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LoginStore:
+    return LoginStore(VaultPlace(tmp_path / "vault", tmp_path / "key"))
+
+
+def answering(body: bytes, kind: str = "application/json", status: int = 200) -> Any:
+    async def answer(form: Mapping[str, str]) -> web.Response:
+        return web.Response(status=status, body=body, headers={"Content-Type": kind})
+
+    return answer
+
+
+async def obtained(guarded: Guarded, auth: Auth | None = None) -> TokenAnswer:
+    auth = auth or Auth("client_credentials")
+    wanted = Wanted("api", f"{guarded.base}/mcp", auth, Client("me", "word"))
+    return await in_thread(SealedTokens(None), wanted, USUAL)
+
+
+@pytest.mark.parametrize(
+    ("more", "lifetime"),
+    [
+        ({"expires_in": "3600"}, 3_600),
+        ({"expires_in": 3600.0}, 3_600),
+        ({"expires_in": 0}, None),
+        ({"expires_in": -1}, None),
+        ({"expires_in": "3600abc"}, None),
+        ({"expires_in": "nan"}, None),
+        ({"expires_in": True}, None),
+        ({"expires_in": [3600]}, None),
+        ({"expires_in": 10**400}, None),
+        ({"expires_in": 10**15}, 365 * 86_400),
+        ({"expires_in": "inf"}, 365 * 86_400),
+        ({}, None),
+    ],
+)
+async def test_a_lifetime_is_read_or_counts_as_not_told(
+    guarded: Guarded, more: Mapping[str, Any], lifetime: float | None
+) -> None:
+    guarded.answer = answering(json.dumps({**TOKEN, **more}).encode())
+    assert (await obtained(guarded)).lifetime == lifetime
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (json.dumps({"access_token": "planted-token"}).encode(), "application/json", 200),
+        (json.dumps({**TOKEN, "token_type": None}).encode(), "text/html", 200),
+        (json.dumps({**TOKEN, "token_type": " BEARER "}).encode(), "application/json", 200),
+        (json.dumps({**TOKEN, "scope": ["a", "b"]}).encode(), "application/json", 200),
+        (json.dumps({**TOKEN, "scope": {"a": 1}}).encode(), "application/json", 200),
+        (json.dumps({**TOKEN, "refresh_token": 7}).encode(), "application/json", 200),
+        (b"\xef\xbb\xbf" + json.dumps(TOKEN).encode(), "application/json;charset=utf-8", 200),
+        (json.dumps(TOKEN).encode(), "application/json", 201),
+        (
+            b"access_token=planted-token&token_type=bearer&scope=",
+            "application/x-www-form-urlencoded",
+            200,
+        ),
+    ],
+    ids=range(9),
+)
+async def test_a_token_is_found_in_an_answer_that_is_not_as_the_standard_says(
+    guarded: Guarded, body: bytes, kind: str, status: int
+) -> None:
+    guarded.answer = answering(body, kind, status)
+    answer = await obtained(guarded)
+    assert answer.access_token == "planted-token"
+    assert answer.scope in ("", "a b")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"access_token": null}', "without a token"),
+        (b'{"access_token": 5}', "without a token"),
+        (b'{"access_token": ["x"]}', "without a token"),
+        (b"[]", "without a token"),
+        (b"null", "without a token"),
+        (b"[" * 100_000, "without a token"),
+        (b"access_token=x", "without a token"),
+        (b'{"access_token": ""}', "no header"),
+        (b'{"access_token": "a\\u0000b"}', "no header"),
+        (b'{"error": "bad_verification_code", "error_description": "no"}', "bad_verification_code"),
+        (b'{"ok": false, "error": "invalid_client_id"}', "invalid_client_id"),
+    ],
+)
+async def test_an_answer_without_a_token_is_an_error_in_words(
+    guarded: Guarded, body: bytes, words: str
+) -> None:
+    guarded.answer = answering(body)
+    with pytest.raises(AuthorizationError, match=words):
+        await obtained(guarded)
+
+
+# Metadata.
+
+
+@pytest.mark.parametrize(
+    ("protected", "metadata"),
+    [
+        ({"authorization_servers": ["{base}/"]}, {}),
+        ({}, {"issuer": "{base}/"}),
+        ({"authorization_servers": None}, {}),
+        ({"authorization_servers": "{base}"}, {}),
+        ({"resource": "{base}/mcp/"}, {}),
+        ({"resource": "{base}"}, {}),
+        ({"scopes_supported": "tools"}, {}),
+        ({"scopes_supported": {"tools": True}}, {"scopes_supported": None}),
+        ({}, {"token_endpoint_auth_methods_supported": "client_secret_basic"}),
+    ],
+)
+async def test_metadata_are_read_in_the_shapes_that_occur(
+    guarded: Guarded, protected: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> None:
+    def filled(document: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(json.loads(json.dumps(document).replace("{base}", guarded.base)))
+
+    guarded.protected, guarded.metadata = filled(protected), filled(metadata)
+    assert (await obtained(guarded)).access_token in guarded.accepted
+
+
+@pytest.mark.parametrize(
+    ("protected", "metadata", "words"),
+    [
+        ({"authorization_servers": [7]}, {}, "no authorization server"),
+        ({"resource": None}, {}, "another resource"),
+        ({"resource": "urn:mcp"}, {}, "another resource"),
+        ({"resource": "{base}/mcp2"}, {}, "another resource"),
+        ({"resource": "https://[::1"}, {}, "another resource"),
+        ({}, {"issuer": "{base}//"}, "another issuer"),
+        ({}, {"issuer": "https://evil.example.com"}, "another issuer"),
+        ({}, {"issuer": None}, "another issuer"),
+        ({}, {"token_endpoint": None}, "token endpoint"),
+        ({}, {"token_endpoint": "file:///etc/passwd"}, "no web address"),
+    ],
+)
+async def test_metadata_of_something_else_are_refused(
+    guarded: Guarded, protected: Mapping[str, Any], metadata: Mapping[str, Any], words: str
+) -> None:
+    def filled(document: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(json.loads(json.dumps(document).replace("{base}", guarded.base)))
+
+    guarded.protected, guarded.metadata = filled(protected), filled(metadata)
+    with pytest.raises(AuthorizationError, match=words):
+        await obtained(guarded)
+    assert not guarded.granted
+
+
+async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
+    app = web.Application()
+
+    async def page(request: web.Request) -> web.Response:
+        if request.path == "/.well-known/oauth-authorization-server":
+            base = f"http://{request.host}"
+            return web.json_response({"issuer": base, "token_endpoint": f"{guarded.base}/token"})
+        return web.Response(text="<!doctype html>", content_type="text/html")
+
+    app.router.add_route("*", "/{path:.*}", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+        wanted = Wanted("api", url, Auth("client_credentials"), Client("me", "word"))
+        assert await in_thread(SealedTokens(None), wanted, USUAL)
+    finally:
+        await runner.cleanup()
+
+
+# Renewals of logins.
+
+
+def expired(
+    guarded: Guarded, store: LoginStore, client: Client | None = None
+) -> tuple[Wanted, Login]:
+    wanted = wanted_at(f"{guarded.base}/mcp")
+    login = Login(
+        wanted.login,
+        access_token="old",
+        obtained_at=1.0,
+        expires_at=2.0,
+        refresh_token="planted-refresh",
+        granted_at=1.0,
+    )
+    server = AuthorizationServer(guarded.base, f"{guarded.base}/token")
+    login = described_login(login, server, "", client)
+    store.write(login)
+    return wanted, login
+
+
+REGISTERED = Client("registered", "word", auth_method="client_secret_post")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "client", "ends", "needs_login"),
+    [
+        (400, "invalid_grant", None, True, True),
+        (401, "invalid_grant", None, True, True),
+        (200, "bad_refresh_token", None, True, True),
+        (400, "invalid_request", None, False, True),
+        (400, "access_denied", None, False, True),
+        (401, "invalid_client", REGISTERED, False, True),
+        (401, "invalid_client", None, False, False),
+        (400, "invalid_target", None, False, False),
+        (400, "temporarily_unavailable", None, False, False),
+        (500, "invalid_grant", None, False, False),
+        (429, "invalid_grant", None, False, False),
+        (502, "", None, False, False),
+    ],
+)
+async def test_a_refused_renewal_asks_for_a_login_if_one_may_help(
+    guarded: Guarded,
+    store: LoginStore,
+    status: int,
+    code: str,
+    client: Client | None,
+    ends: bool,
+    needs_login: bool,
+) -> None:
+    wanted, login = expired(guarded, store, client)
+    guarded.answer = answering(json.dumps({"error": code}).encode(), status=status)
+    for _ in range(3):
+        with pytest.raises(AuthorizationError) as caught:
+            await in_thread(SealedTokens(store), wanted, USUAL)
+        assert caught.value.needs_login is needs_login
+        assert caught.value.has_ended is needs_login
+    assert len(guarded.granted) == (1 if needs_login else 3)
+    known = store.read(wanted.login)
+    assert known is not None
+    assert bool(known.ended) is ends
+    assert known.refresh_token == ("" if ends else login.refresh_token)
+
+
+async def test_a_refused_renewal_that_has_not_ended_the_login_is_tried_again_later(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    wanted, _ = expired(guarded, store, REGISTERED)
+    guarded.answer = answering(b'{"error": "invalid_client"}', status=401)
+    with pytest.raises(AuthorizationError):
+        await in_thread(SealedTokens(store), wanted, USUAL)
+    guarded.answer = None
+    later = SealedTokens(store, now=lambda: time.time() + 301)
+    assert (await in_thread(later, wanted, USUAL)).access_token.startswith("planted-access")
+    assert guarded.granted[-1]["client_secret"] == "word"  # as its registration says
+    known = store.read(wanted.login)
+    assert known is not None
+    store.write(replace(known, expires_at=1.0))
+    assert await in_thread(SealedTokens(store), wanted, USUAL)
