@@ -25,6 +25,8 @@ SHUTDOWN_TIMEOUT: Final = 30.0
 SESSIONS_PER_CLIENT: Final = 16
 """Sessions with leases of one MCP client of one principal at a front; default of
 `--sessions-per-client`."""
+WORKERS_PER_CLIENT: Final = 16
+"""Workers to which one client sends the shared calls of a tool. Not configurable."""
 
 HEALTH_INTERVAL: Final = 30.0
 """How long an idle instance may be silent before it is pinged. Not configurable."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from heapq import nsmallest
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -18,8 +20,14 @@ from leaseway.sdk.transport.faults import (
 )
 from leaseway.sdk.transport.identity import ClientIdentity, channel_options
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2_grpc
+from leaseway.wire.bounds import WORKERS_PER_CLIENT
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
+
+_FEW: Final = 4
+"""Workers of which each pick looks at all: that takes no longer than drawing two."""
+_MAX_SUBSETS: Final = 256
+"""Groups of workers whose subsets are remembered, the newest last."""
 
 
 class WorkerRun(NamedTuple):
@@ -180,8 +188,32 @@ class WorkerLink:
             self._exchange = None
 
 
+def rendezvous(
+    workers: Sequence[WorkerRun], client: int, count: int = WORKERS_PER_CLIENT
+) -> tuple[WorkerRun, ...]:
+    """Return the workers that a client uses, by rendezvous hashing (Thaler and Ravishankar, 1998).
+
+    Clients with different numbers use different workers, so that all are used. A worker that joins
+    or leaves changes at most one of the chosen, and a new run of a worker takes the place of the
+    last one.
+
+    Args:
+        workers: All workers that could be used.
+        client: The client's random number.
+        count: How many are chosen.
+    """
+
+    def rank(worker: WorkerRun) -> int:
+        return hash((client, worker.id))  # it differs between processes, but a client lives in one
+
+    return tuple(nsmallest(count, workers, key=rank))
+
+
 class WorkerPool:
     """The connections of one client to its workers.
+
+    Shared calls use at most `WORKERS_PER_CLIENT` workers of those that serve a tool, so that the
+    streams of a client do not grow with the fleet.
 
     Attributes:
         hearers: Called with the notifications of leased servers that belong to no call, by session.
@@ -192,6 +224,9 @@ class WorkerPool:
         self._identity = identity
         self._links: dict[WorkerRun, WorkerLink] = {}
         self._turn = 0
+        self._random = random.Random()  # noqa: S311 - it spreads load and guards nothing
+        self._number = self._random.getrandbits(64)
+        self._subsets: dict[int, tuple[Sequence[WorkerRun], tuple[WorkerRun, ...]]] = {}
         self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -217,8 +252,10 @@ class WorkerPool:
             hearer(notification)
 
     def pick(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun] = ()) -> WorkerLink:
-        """Return the worker with the fewest calls in flight, in rotation among equals.
+        """Return a worker for a shared call, with few calls in flight.
 
+        Of a few workers it is the one with the fewest, in rotation among equals; of more, the
+        better of two that are drawn, which is nearly as even at any number (Mitzenmacher, 2001).
         Draining workers are never picked. Suspect workers and those to avoid are picked only if
         there is no other.
 
@@ -229,7 +266,14 @@ class WorkerPool:
             only = self._links.get(workers[0])
             if only is not None and not only.draining:
                 return only
-        best = self._least_loaded(workers, avoid)
+        near = workers if len(workers) <= WORKERS_PER_CLIENT else self._subset(workers)
+        best: WorkerRun | None = None
+        if len(near) > _FEW and not avoid:
+            best = self._better_of_two(near)
+        if best is None:
+            best = self._least_loaded(near, avoid)
+        if best is None and near is not workers:
+            best = self._least_loaded(workers, avoid)
         if best is None and avoid:
             best = self._least_loaded(workers, ())
         if best is None:
@@ -262,6 +306,32 @@ class WorkerPool:
             task = asyncio.get_running_loop().create_task(link.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    def _subset(self, workers: Sequence[WorkerRun]) -> Sequence[WorkerRun]:
+        """Return those of many workers that this client uses."""
+        key = id(workers)  # a resolved name keeps its workers; comparing them would take as long
+        known = self._subsets.get(key)
+        if known is not None and known[0] is workers:
+            return known[1]
+        self._subsets.pop(key, None)
+        self._subsets[key] = workers, rendezvous(workers, self._number)
+        if len(self._subsets) > _MAX_SUBSETS:
+            del self._subsets[next(iter(self._subsets))]
+        return self._subsets[key][1]
+
+    def _better_of_two(self, workers: Sequence[WorkerRun]) -> WorkerRun | None:
+        """Return one of two drawn workers, or None if one of them needs a closer look."""
+        count, draw = len(workers), self._random.random
+        first, second = int(draw() * count), int(draw() * (count - 1))
+        one, other = workers[first], workers[second + (second >= first)]
+        link, other_link = self._links.get(one), self._links.get(other)
+        if link is not None and (link.draining or link.suspect):
+            return None
+        if other_link is None:
+            return one if link is None or not link.load else other
+        if other_link.draining or other_link.suspect:
+            return None
+        return one if link is None or link.load <= other_link.load else other
 
     def _least_loaded(
         self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]
