@@ -15,6 +15,7 @@ from leaseway.sdk import Approval, InstanceInfo, ProblemInfo, ServerInfo, Worker
 from leaseway.sdk.catalog.targets import NOUNS
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.budgets import QUOTAS
 from leaseway.wire.messages.enums import (
     SELECTIONS,
     server_state_from_proto,
@@ -113,6 +114,7 @@ def _enumerations() -> dict[str, EnumDescriptor]:
 def test_each_value_of_each_enumeration_of_the_protocol_is_converted() -> None:
     converted = {
         "ServerState": {server_state_to_proto(state) for state in ServerState} - {0},
+        "BudgetQuota": set(QUOTAS.values()),
         "CallSelection": set(SELECTIONS.values()),
         "NameKind": set(NOUNS),
         "Started": set(STARTED_FROM_WIRE),

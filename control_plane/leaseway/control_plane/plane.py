@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
+from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.ended_sessions import EndedSessions
@@ -68,6 +69,7 @@ class Plane:
         end_notices: Ended leases whose sessions do not know it.
         ended_sessions: Sessions of MCP fronts that ended for good.
         approvals: Calls that need an approval.
+        budgets: What workers have of the limits that hold over the fleet.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
         transitions: Number of transitions of the coordinator.
@@ -100,6 +102,7 @@ class Plane:
         self.session_states = SessionStates()
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = self._new_approvals()
+        self.budgets = Budgets(clock().mono)
         self.transitions = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_inspection = 0
@@ -195,6 +198,7 @@ class Plane:
             self.clock(), epoch=epoch, expected_workers=self._expected_workers, elected=elected
         )
         self.approvals = self._new_approvals()
+        self.budgets = Budgets(self.clock().mono)
         if self.meters is not None:
             self.meters.set_state(self.state)
 

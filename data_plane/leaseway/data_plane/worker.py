@@ -51,6 +51,7 @@ from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.state import WorkerState
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.budgets import Permits
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages
 from leaseway.data_plane.sync.logins import LoginSteps
@@ -266,6 +267,7 @@ class Worker:
         )
         outgoing = Outgoing(str(options.control_plane))
         approvals = ApprovalQuestions(outgoing)
+        permits = Permits(outgoing)
         recent = RecentCalls(options.recent_calls) if options.recent_calls else None
         self.executor = Executor(
             self.pool,
@@ -275,6 +277,7 @@ class Worker:
             confirmation=Confirmation(approvals.ask),
             recorder=recorder,
             recent=recent,
+            permits=permits,
         )
 
         # The services for callers.
@@ -310,6 +313,7 @@ class Worker:
             ),
             outgoing,
             approvals,
+            permits,
             given.shutdown.drain_for,
             Inspection(me, recent, self.executor, self.leases).answer,
             self.records.record,

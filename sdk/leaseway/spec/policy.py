@@ -122,7 +122,9 @@ class Grant:
 
 @dataclass(frozen=True)
 class TenantLimits:
-    """Limits of one tenant on each worker; None means unlimited.
+    """Limits of one tenant; None means unlimited.
+
+    Those of calls hold over all workers, those of leases and artifacts on each worker.
 
     Attributes:
         weight: The tenant's share of turns when calls wait for an instance.

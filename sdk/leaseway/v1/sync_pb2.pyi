@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from leaseway.v1 import admin_pb2 as _admin_pb2
 from leaseway.v1 import catalog_pb2 as _catalog_pb2
 from leaseway.v1 import leases_pb2 as _leases_pb2
@@ -21,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _BudgetQuota:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BudgetQuotaEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BudgetQuota.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BUDGET_QUOTA_UNSPECIFIED: _BudgetQuota.ValueType  # 0
+    """Never sent."""
+    BUDGET_QUOTA_CALLS: _BudgetQuota.ValueType  # 1
+    """Calls of a tenant per time."""
+    BUDGET_QUOTA_EXTERNAL: _BudgetQuota.ValueType  # 2
+    """Calls of a server's external tools per time, of a tenant."""
+    BUDGET_QUOTA_CONCURRENT: _BudgetQuota.ValueType  # 3
+    """Calls of a tenant at once."""
+
+class BudgetQuota(_BudgetQuota, metaclass=_BudgetQuotaEnumTypeWrapper):
+    """What a limit counts."""
+
+BUDGET_QUOTA_UNSPECIFIED: BudgetQuota.ValueType  # 0
+"""Never sent."""
+BUDGET_QUOTA_CALLS: BudgetQuota.ValueType  # 1
+"""Calls of a tenant per time."""
+BUDGET_QUOTA_EXTERNAL: BudgetQuota.ValueType  # 2
+"""Calls of a server's external tools per time, of a tenant."""
+BUDGET_QUOTA_CONCURRENT: BudgetQuota.ValueType  # 3
+"""Calls of a tenant at once."""
+Global___BudgetQuota: _TypeAlias = BudgetQuota  # noqa: Y015
 
 @_typing.final
 class SyncRequest(_message.Message):
@@ -39,6 +68,7 @@ class SyncRequest(_message.Message):
     PULSE_FIELD_NUMBER: _builtins.int
     APPROVAL_QUESTION_FIELD_NUMBER: _builtins.int
     LOGIN_RESULT_FIELD_NUMBER: _builtins.int
+    BUDGET_ASK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -83,6 +113,10 @@ class SyncRequest(_message.Message):
     def login_result(self) -> Global___LoginResult:
         """The result of a LoginStep."""
 
+    @_builtins.property
+    def budget_ask(self) -> Global___BudgetAsk:
+        """Asks for permits of a limit, if the Welcome says that they are leased."""
+
     def __init__(
         self,
         *,
@@ -97,12 +131,13 @@ class SyncRequest(_message.Message):
         pulse: Global___Pulse | None = ...,
         approval_question: Global___ApprovalQuestion | None = ...,
         login_result: Global___LoginResult | None = ...,
+        budget_ask: Global___BudgetAsk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -129,6 +164,7 @@ class SyncResponse(_message.Message):
     REFUSED_RPC_FIELD_NUMBER: _builtins.int
     SERVER_FOLDERS_FIELD_NUMBER: _builtins.int
     LOGIN_STEP_FIELD_NUMBER: _builtins.int
+    BUDGET_GRANT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -191,6 +227,10 @@ class SyncResponse(_message.Message):
     def login_step(self) -> Global___LoginStep:
         """A step of a person's login at the console. Older workers ignore it."""
 
+    @_builtins.property
+    def budget_grant(self) -> Global___BudgetGrant:
+        """Answers a BudgetAsk."""
+
     def __init__(
         self,
         *,
@@ -209,12 +249,13 @@ class SyncResponse(_message.Message):
         refused_rpc: Global___RefusedRpc | None = ...,
         server_folders: Global___ServerFolders | None = ...,
         login_step: Global___LoginStep | None = ...,
+        budget_grant: Global___BudgetGrant | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -435,6 +476,7 @@ class Welcome(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     PULSE_INTERVAL_FIELD_NUMBER: _builtins.int
     CONSOLE_URL_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -453,6 +495,12 @@ class Welcome(_message.Message):
         worker that has sent one and is then silent for 10 s is disconnected.
         """
 
+    @_builtins.property
+    def fleet(self) -> Global___Fleet:
+        """The fleet, over which limits hold. Unset means that the control plane leases no budgets: then
+        the limits hold on the worker alone.
+        """
+
     def __init__(
         self,
         *,
@@ -461,14 +509,177 @@ class Welcome(_message.Message):
         epoch: _builtins.int = ...,
         pulse_interval: _duration_pb2.Duration | None = ...,
         console_url: _builtins.str = ...,
+        fleet: Global___Fleet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Fleet(_message.Message):
+    """The workers among which the budgets of limits are shared (design.md#limits-over-the-fleet)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    workers: _builtins.int
+    """The number of workers that have a stream, this one included. At least 1."""
+    position: _builtins.int
+    """The place of this worker among them, ordered by id. Less than `workers`."""
+    def __init__(
+        self,
+        *,
+        workers: _builtins.int = ...,
+        position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fleet: _TypeAlias = Fleet  # noqa: Y015
+
+@_typing.final
+class BudgetKey(_message.Message):
+    """A limit: what it counts, and whose."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant."""
+    quota: Global___BudgetQuota.ValueType
+    """What it counts."""
+    server_id: _builtins.str
+    """The server of an external quota. Empty for others."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        quota: Global___BudgetQuota.ValueType = ...,
+        server_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BudgetKey: _TypeAlias = BudgetKey  # noqa: Y015
+
+@_typing.final
+class BudgetAsk(_message.Message):
+    """Asks for permits of a limit, returns some, or tells what a worker has of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    PERIOD_FIELD_NUMBER: _builtins.int
+    NEEDED_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    RENEWS_IN_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """The permits of a period, or the calls at once."""
+    needed: _builtins.int
+    """Permits for calls that wait."""
+    expected: _builtins.int
+    """Further permits that the worker expects to use soon."""
+    returned: _builtins.int
+    """Permits for calls at once that the worker returns."""
+    held: _builtins.int
+    """What the worker has had of the open period, or of calls at once. Set after a Welcome only."""
+    @_builtins.property
+    def key(self) -> Global___BudgetKey:
+        """The limit."""
+
+    @_builtins.property
+    def period(self) -> _duration_pb2.Duration:
+        """The period. Unset for calls at once."""
+
+    @_builtins.property
+    def renews_in(self) -> _duration_pb2.Duration:
+        """The time to the end of the period that `held` belongs to."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___BudgetKey | None = ...,
+        limit: _builtins.int = ...,
+        period: _duration_pb2.Duration | None = ...,
+        needed: _builtins.int = ...,
+        expected: _builtins.int = ...,
+        returned: _builtins.int = ...,
+        held: _builtins.int = ...,
+        renews_in: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "period", b"period", "renews_in", b"renews_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "held", b"held", "key", b"key", "limit", b"limit", "needed", b"needed", "period", b"period", "renews_in", b"renews_in", "returned", b"returned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BudgetAsk: _TypeAlias = BudgetAsk  # noqa: Y015
+
+@_typing.final
+class BudgetGrant(_message.Message):
+    """The answer to a BudgetAsk that needs permits. Permits of a period end with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    GRANTED_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    RENEWS_IN_FIELD_NUMBER: _builtins.int
+    RETRY_IN_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
+    granted: _builtins.int
+    """The permits granted."""
+    remaining: _builtins.int
+    """What is left for all workers."""
+    @_builtins.property
+    def key(self) -> Global___BudgetKey:
+        """The limit."""
+
+    @_builtins.property
+    def renews_in(self) -> _duration_pb2.Duration:
+        """The time to the end of the period. Unset for calls at once."""
+
+    @_builtins.property
+    def retry_in(self) -> _duration_pb2.Duration:
+        """The time in which more would be refused. Unset means none."""
+
+    @_builtins.property
+    def fleet(self) -> Global___Fleet:
+        """The fleet, if it has changed."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___BudgetKey | None = ...,
+        granted: _builtins.int = ...,
+        remaining: _builtins.int = ...,
+        renews_in: _duration_pb2.Duration | None = ...,
+        retry_in: _duration_pb2.Duration | None = ...,
+        fleet: Global___Fleet | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "key", b"key", "renews_in", b"renews_in", "retry_in", b"retry_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "granted", b"granted", "key", b"key", "remaining", b"remaining", "renews_in", b"renews_in", "retry_in", b"retry_in"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BudgetGrant: _TypeAlias = BudgetGrant  # noqa: Y015
 
 @_typing.final
 class LoginStep(_message.Message):

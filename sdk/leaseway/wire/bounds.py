@@ -40,6 +40,8 @@ MAX_LEASES: Final = 512
 """Leases on one worker."""
 MAX_TENANT_LEASES: Final = 1024
 """Leases of one tenant, on all workers together."""
+MAX_BUDGETS: Final = 10_000
+"""Budgets of limits that a control plane or a worker keeps; the oldest are forgotten first."""
 MAX_WAITING: Final = 1024
 """Requests that wait for lease capacity, on a control plane and on a worker."""
 MAX_PLACEMENTS: Final = 2048

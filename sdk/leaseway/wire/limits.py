@@ -8,12 +8,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from leaseway.wire.errors import Fault, Reason, Started
 
 LimitScope = Literal["connection", "tenant", "worker"]
 """The owner of a limit; `worker` stands for all callers of a worker."""
+
+CallQuota = Literal["calls", "concurrent", "external"]
+"""From `limits` of a tenant and `rate_limit` of a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetKey:
+    """A limit that holds over the fleet: what it counts, and whose.
+
+    Attributes:
+        tenant: The tenant.
+        quota: What it counts.
+        server_id: The server of an external quota; empty for others.
+    """
+
+    tenant: str
+    quota: CallQuota
+    server_id: str = ""
+
 
 _LIMIT: Final = "limit"
 _SCOPE: Final = "scope"

@@ -15,6 +15,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import PushDelta, WorkerAction
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.sync.budgets import BudgetAnswers
 from leaseway.control_plane.sync.convert import (
     action_to_proto,
     hello_from_proto,
@@ -126,6 +127,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         self._seal = seal
         self._console_url = console_url
         self._deltas = DeltaWriter(seal)
+        self._budgets = BudgetAnswers(plane)
 
     async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
         self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
@@ -142,7 +144,9 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         except WorkerRefused as refusal:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(refusal))
         try:
-            await self._send_welcome(context)
+            had_leader = 0 < hello.highest_epoch < self._plane.state.epoch
+            self._plane.budgets.handle_joined(hello.address.id, had_leader=had_leader)
+            await self._send_welcome(context, hello.address.id)
             await self._serve(hello, messages, stream, context)
         finally:
             self._handle_stream_ended(hello, stream)
@@ -162,12 +166,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             )
         return hello_from_proto(first.hello, self._plane.clock())
 
-    async def _send_welcome(self, context: _Context) -> None:
+    async def _send_welcome(self, context: _Context, worker_id: str) -> None:
         welcome = sync_pb2.Welcome(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
             epoch=self._plane.state.epoch,
             console_url=self._console_url,
+            fleet=self._budgets.fleet(worker_id),
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
@@ -260,6 +265,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._plane.handle_inspected(message.inspected)
             case "login_result":
                 self._logins.handle_result(worker_id, message.login_result)
+            case "budget_ask":
+                self._budgets.answer(worker_id, message.budget_ask)
             case "approval_question":
                 self._answer_question(worker_id, message.approval_question)
             case "report":

@@ -10,6 +10,7 @@ import msgspec
 
 from leaseway.data_plane.calls.call import ActiveCall, parse_meta
 from leaseway.data_plane.core.tools.arguments import parse_arguments
+from leaseway.data_plane.core.tools.budgets import PermitNeeded, WorkerBudgets
 from leaseway.data_plane.core.tools.policy import (
     TOOLS_CALL,
     JudgedCall,
@@ -46,14 +47,18 @@ _NUL: Final = rb"\u0000"
 class CallAdmission:
     """Admits calls by the current configuration of their servers.
 
+    Args:
+        pool: The servers.
+        budgets: This worker's shares of limits, or None: the limits hold on this worker alone.
+
     Attributes:
         usage: Calls and rejections by tenant.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, budgets: WorkerBudgets | None = None) -> None:
         self._pool = pool
         self._clients = pool.context.clients
-        self.usage = TenantUsage()
+        self.usage = TenantUsage(budgets)
         self._loop = asyncio.get_running_loop()
 
     def admit(self, active: ActiveCall) -> None:
@@ -62,6 +67,8 @@ class CallAdmission:
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, RATE_LIMITED, INVALID_ARGUMENTS,
                 INVALID_REQUEST.
+            PermitNeeded: Permits of a limit come first. Get them with `missing_permit`; then admit
+                the call anew.
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
@@ -141,14 +148,28 @@ class CallAdmission:
 
         Raises:
             Fault: RATE_LIMITED.
+            PermitNeeded: Permits must be asked for.
         """
         if active.was_counted:
             return
-        active.was_counted = True
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         now = self._loop.time()
         active.is_counted = self.usage.start_call(tenant, call.server_id, policy, now)
+        active.was_counted = True
+
+    def missing_permit(self, active: ActiveCall) -> PermitNeeded | None:
+        """Count a call that waits for permits; return what it still lacks, or None.
+
+        Raises:
+            Fault: RATE_LIMITED.
+        """
+        assert active.policy is not None  # it has limits
+        try:
+            self._count(active, active.policy)
+        except PermitNeeded as needed:
+            return needed
+        return None
 
     def end_call(self, active: ActiveCall) -> None:
         self.usage.end_call(active.call.tenant or DEFAULT_TENANT)

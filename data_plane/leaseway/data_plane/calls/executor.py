@@ -33,6 +33,7 @@ from leaseway.data_plane.calls.stages.turn import TurnStage
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
+from leaseway.data_plane.core.tools.budgets import PERMIT_WAIT, PermitNeeded, PermitsPort
 from leaseway.data_plane.core.tools.prompts_resources import METHODS, SUBSCRIBE, has_only_tools
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
@@ -66,6 +67,7 @@ class Executor:
         confirmation: Asks people to approve calls, or None if no approver can be reached.
         recorder: Records calls in the audit, or None if there is no audit.
         recent: Remembers ended calls, or None if no calls are remembered.
+        permits: Gets permits of limits that hold over the fleet, or None: they hold here alone.
 
     Attributes:
         draining: Whether new calls are rejected.
@@ -84,6 +86,7 @@ class Executor:
         confirmation: Confirmation | None = None,
         recorder: Recorder | None = None,
         recent: RecentCalls | None = None,
+        permits: PermitsPort | None = None,
     ) -> None:
         self._pool = pool
         self._leases = leases
@@ -95,7 +98,8 @@ class Executor:
         self._recorder = recorder
         self.recent = recent
         self._admin = AdminTools(pool, leases)
-        self._admission = CallAdmission(pool)
+        self._permits = permits
+        self._admission = CallAdmission(pool, permits.budgets if permits is not None else None)
         self.usage = self._admission.usage
         self._subscriptions = WorkerSubscriptions(leases, self._admission.is_uri_visible)
         self._turns = TurnStage()
@@ -174,7 +178,13 @@ class Executor:
     def _admit(self, active: ActiveCall) -> None:
         """Admit a call by the current configuration, and choose the stages that it has to pass."""
         active.configuration = self._pool.desired_state
-        self._admission.admit(active)
+        try:
+            self._admission.admit(active)
+        except PermitNeeded:
+            active.configuration = None  # so that it is admitted anew
+            active.line = iter(())
+            self.wait_for(active, self._wait_for_permits)
+            return
         spec, call = active.generation.variant.spec, active.call
         if active.deadline is None:
             if call.timeout_ms:
@@ -235,6 +245,15 @@ class Executor:
             self._expire_after(active, active.call.timeout_ms / 1000)
         active.event("waiting for the registry version")
         await self._pool.wait_for_version(active.call.registry_version)
+
+    async def _wait_for_permits(self, active: ActiveCall) -> None:
+        if active.deadline is None and active.call.timeout_ms:
+            self._expire_after(active, active.call.timeout_ms / 1000)
+        active.event("waiting for a permit")
+        assert self._permits is not None  # without them no call needs one
+        until = self._loop.time() + PERMIT_WAIT
+        while (needed := self._admission.missing_permit(active)) is not None:
+            await self._permits.get(needed.demand, until)
 
     def fail(self, active: ActiveCall, error: Exception) -> None:
         """End a call with a fault; log any other error and end the call with INTERNAL."""

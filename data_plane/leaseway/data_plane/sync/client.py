@@ -23,6 +23,7 @@ from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.budgets import Permits
 from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
 from leaseway.data_plane.sync.probes import Prober
@@ -75,6 +76,7 @@ class SyncClient:
         status: Builds the messages with the worker's state.
         outgoing: Queues the messages of the current stream.
         approvals: Handles the answers to the worker's questions.
+        permits: Handles the answers to its requests for permits of limits.
         on_drain: Called with a reason when the control plane asks the worker to shut down.
         inspect: Answers operators' inspections.
         on_record: Called with decisions about calls and actions of operators, for the audit.
@@ -91,6 +93,7 @@ class SyncClient:
         status: WorkerStatus,
         outgoing: Outgoing,
         approvals: ApprovalQuestions,
+        permits: Permits,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected],
         on_record: Callable[[AuditMessage], None],
@@ -99,6 +102,7 @@ class SyncClient:
         self._status = status
         self._outgoing = outgoing
         self._approvals = approvals
+        self._permits = permits
         self._registration = status.registration
         self._pool = status.pool
         self._leases = status.leases
@@ -163,7 +167,7 @@ class SyncClient:
             await self._write(stream, sync_pb2.SyncRequest(hello=hello))
             welcome = await self._receive_welcome(stream)
             welcomed = True
-            await self._serve(stream, welcome.pulse_interval.ToTimedelta().total_seconds())
+            await self._serve(stream, welcome)
             _logger.info("The control plane ended the Sync stream; reconnecting.")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             if not self._switch_control_plane(error):
@@ -175,6 +179,7 @@ class SyncClient:
             _logger.exception("The Sync stream failed in this worker; reconnecting.")
         finally:
             self._outgoing.close()
+            self._permits.handle_loss()
             self._prober.cancel_all()
             stream.cancel()
         return welcomed
@@ -252,8 +257,10 @@ class SyncClient:
             )
         self._highest_epoch = epoch
 
-    async def _serve(self, stream: Stream, pulse_interval: float) -> None:
+    async def _serve(self, stream: Stream, welcome: sync_pb2.Welcome) -> None:
         outgoing = self._outgoing.open()
+        self._permits.handle_welcome(welcome)
+        pulse_interval = welcome.pulse_interval.ToTimedelta().total_seconds()
         self._applied_delta = False
         self.joined.set()
         loop = asyncio.get_running_loop()
@@ -261,6 +268,7 @@ class SyncClient:
             loop.create_task(self._read_all(stream), name="sync reader"),
             loop.create_task(self._write_all(stream, outgoing), name="sync writer"),
             loop.create_task(self._report(), name="sync reporter"),
+            loop.create_task(self._permits.return_idle(), name="sync slots"),
             loop.create_task(_fail_when_overfull(self._outgoing.overfull), name="sync limit"),
         ]
         if pulse_interval > 0:
@@ -305,8 +313,16 @@ class SyncClient:
                 self._outgoing.send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
             case "server_folders":
                 self.server_folders = tuple(message.server_folders.folders)
+            case _:
+                self._handle_answer(message)
+
+    def _handle_answer(self, message: sync_pb2.SyncResponse) -> None:
+        """Pass on what is neither of the registry nor of a lease to the part that waits for it."""
+        match message.WhichOneof("message"):
             case "approval_answer":
                 self._approvals.handle_answer(message.approval_answer)
+            case "budget_grant":
+                self._permits.handle_grant(message.budget_grant)
             case "login_step":
                 self._logins.start(message.login_step)
             case "approval_decision" | "operator_action" | "refused_rpc" as kind:

@@ -94,7 +94,7 @@ class TenantConfig:
         None,
         Key(
             OwnReader(),
-            "The tenant's limits on each worker.",
+            "The tenant's limits: see [identity](identity.md#grants).",
             default="unlimited",
             only=(TENANT,),
             inside=tuple(keys_of(TenantLimits)),

@@ -9,10 +9,15 @@ import functools
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
+from leaseway.data_plane.core.tools.budgets import (
+    Demand,
+    LimitReached,
+    WorkerBudgets,
+)
 from leaseway.data_plane.core.tools.paths import PathJudge
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE
 from leaseway.data_plane.core.tools.toolset import ToolPlan
@@ -34,11 +39,8 @@ from leaseway.spec.rules import (
     compile_expression,
 )
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import limit_metadata
+from leaseway.wire.limits import BudgetKey, CallQuota, limit_metadata
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
-
-CallQuota = Literal["calls", "concurrent", "external"]
-"""From `limits` of a tenant and `rate_limit` of a server."""
 
 TOOLS_CALL: Final = "tools/call"
 _MAX_BUCKETS: Final = 10_000
@@ -345,12 +347,17 @@ def _reason(restrictions: Restrictions, judged: JudgedCall) -> str:
 class TenantUsage:
     """Each tenant's calls on this worker, checked against its limits.
 
+    Args:
+        budgets: This worker's shares of the limits. Without a fleet the limits hold on this worker
+            alone.
+
     Attributes:
         in_flight: Calls in flight of each tenant with a `concurrent` limit.
         refused: How often each (tenant, limit) caused a rejection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budgets: WorkerBudgets | None = None) -> None:
+        self._budgets = budgets or WorkerBudgets()
         self._buckets = TokenBuckets()
         self.in_flight: Counter[str] = Counter()
         self.refused: Counter[tuple[str, CallQuota]] = Counter()
@@ -360,7 +367,10 @@ class TenantUsage:
 
         Raises:
             Fault: RATE_LIMITED, with the delay after which to try again; nothing was counted.
+            PermitNeeded: The control plane must be asked first; nothing was counted.
         """
+        if self._budgets.fleet is not None:
+            return self._start_within_budgets(tenant, server_id, policy, now)
         limits = policy.limits
         limit = limits.concurrent if limits is not None else None
         if limit is not None and self.in_flight[tenant] >= limit:
@@ -386,7 +396,55 @@ class TenantUsage:
             self.in_flight[tenant] += 1
         return limit is not None
 
+    def _start_within_budgets(
+        self, tenant: str, server_id: str, policy: ToolPolicy, now: float
+    ) -> bool:
+        demands = []
+        limits, rate = policy.limits, policy.rate
+        concurrent = limits.concurrent if limits is not None else None
+        if concurrent is not None:
+            demands.append(Demand(BudgetKey(tenant, "concurrent"), concurrent))
+        if limits is not None and limits.calls is not None:
+            calls = limits.calls
+            demands.append(Demand(BudgetKey(tenant, "calls"), calls.calls, calls.seconds))
+        if rate is not None:
+            key = BudgetKey(tenant, "external", server_id)
+            demands.append(Demand(key, rate.calls, rate.seconds))
+        try:
+            self._budgets.take(demands, now)
+        except LimitReached as reached:
+            raise self._fleet_fault(reached) from None
+        if concurrent is not None:
+            self.in_flight[tenant] += 1
+        return concurrent is not None
+
+    def _fleet_fault(self, reached: LimitReached) -> Fault:
+        demand, key = reached.demand, reached.demand.key
+        self._count_refusal(key.tenant, key.quota)
+        metadata = {
+            **limit_metadata(f"limits.{key.quota}", "tenant"),
+            "remaining": str(self._budgets.remaining(key)),
+            "renews_in": f"{reached.wait:.2f}",
+        }
+        if key.quota == "concurrent":
+            message = (
+                f"Tenant {key.tenant} has {demand.limit} calls in flight on all workers, its limit,"
+                " or other workers have just used the rest. Wait for some to end."
+            )
+        else:
+            tools = (
+                f"External tools of server {key.server_id}"
+                if key.quota == "external"
+                else f"Tools of tenant {key.tenant}"
+            )
+            message = (
+                f"{tools} may be called {demand.limit} times in {demand.period:g} s on all workers "
+                f"together, and no call is left. The next one is possible in {reached.wait:.2f} s."
+            )
+        return Fault(Reason.RATE_LIMITED, message, metadata=metadata, retry_delay=reached.wait)
+
     def end_call(self, tenant: str) -> None:
+        self._budgets.end_call(tenant)
         self.in_flight[tenant] -= 1
         if not self.in_flight[tenant]:
             del self.in_flight[tenant]

@@ -1,0 +1,154 @@
+"""Asks the control plane for permits of limits, and tells it what this worker has of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from leaseway.data_plane.core.tools.budgets import (
+    Demand,
+    Fleet,
+    PermitAsk,
+    PermitGrant,
+    WorkerBudgets,
+)
+from leaseway.data_plane.sync.outgoing import Outgoing
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import BudgetKey, limit_metadata
+from leaseway.wire.messages.budgets import budget_key_from_proto, budget_key_to_proto
+from leaseway.wire.timing.durations import duration, seconds
+
+_RETURN_INTERVAL: Final = 0.5
+
+
+class Permits:
+    """Gets permits for the calls that wait; one question for each limit is open at a time.
+
+    Args:
+        outgoing: Sends the questions.
+
+    Attributes:
+        budgets: What this worker has.
+    """
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self.budgets = WorkerBudgets()
+        self._outgoing = outgoing
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[BudgetKey, list[asyncio.Future[None]]] = {}
+        self._asked: set[BudgetKey] = set()
+
+    async def get(self, demand: Demand, until: float) -> None:
+        """Wait until the control plane has answered a request for permits, or is lost.
+
+        Other calls may take what it grants: the caller tries again.
+
+        Args:
+            demand: The limit.
+            until: When to stop waiting, by the clock of the event loop.
+
+        Raises:
+            Fault: RATE_LIMITED: there is no answer.
+        """
+        answered: asyncio.Future[None] = self._loop.create_future()
+        waiting = self._waiting.setdefault(demand.key, [])
+        waiting.append(answered)
+        if demand.key not in self._asked:
+            self._asked.add(demand.key)
+            self._loop.call_soon(self._ask, demand)  # once, for all calls that have arrived
+        try:
+            async with asyncio.timeout_at(until):
+                await answered
+        except TimeoutError:
+            self._asked.discard(demand.key)  # the next call asks again
+            raise _no_answer(demand.key) from None
+        finally:
+            if answered in waiting:
+                waiting.remove(answered)
+            if not waiting and self._waiting.get(demand.key) is waiting:
+                del self._waiting[demand.key]
+
+    def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
+        """Begin with a control plane: tell it what this worker has."""
+        fleet = _fleet_from_proto(welcome.fleet) if welcome.HasField("fleet") else None
+        told = self.budgets.join(fleet, self._loop.time())
+        if fleet is not None:
+            for ask in told:
+                self._send(ask)
+
+    def handle_grant(self, message: sync_pb2.BudgetGrant) -> None:
+        """Note the answer to a question, and let the calls that wait try again, in their order."""
+        key = budget_key_from_proto(message.key)
+        if key is None:
+            return  # this worker asks for no such limit
+        grant = PermitGrant(
+            key=key,
+            granted=message.granted,
+            remaining=message.remaining,
+            renews_in=seconds(message.renews_in),
+            retry_in=seconds(message.retry_in),
+        )
+        if message.HasField("fleet"):
+            self.budgets.update_fleet(_fleet_from_proto(message.fleet))
+        self.budgets.handle_grant(grant, self._loop.time())
+        self._asked.discard(grant.key)
+        self._wake(self._waiting.pop(grant.key, ()))
+
+    def handle_loss(self) -> None:
+        """Note that the control plane is lost; calls that wait go on with this worker's part."""
+        self.budgets.lose(self._loop.time())
+        self._asked.clear()
+        for waiting in list(self._waiting.values()):
+            self._wake(waiting)
+        self._waiting.clear()
+
+    async def return_idle(self) -> None:
+        """Return slots that no call uses, until cancelled."""
+        while True:
+            await asyncio.sleep(_RETURN_INTERVAL)
+            for ask in self.budgets.idle_slots():
+                self._send(ask)
+
+    def _ask(self, demand: Demand) -> None:
+        waiting = self._waiting.get(demand.key)
+        if waiting:
+            self._send(self.budgets.ask(demand, len(waiting), self._loop.time()))
+        else:
+            self._asked.discard(demand.key)
+
+    def _wake(self, waiting: Iterable[asyncio.Future[None]]) -> None:
+        for answered in waiting:
+            if not answered.done():
+                answered.set_result(None)
+
+    def _send(self, ask: PermitAsk) -> None:
+        demand = ask.demand
+        message = sync_pb2.BudgetAsk(
+            key=budget_key_to_proto(demand.key),
+            limit=demand.limit,
+            needed=ask.needed,
+            expected=ask.expected,
+            returned=ask.returned,
+            held=ask.held,
+        )
+        if demand.period:
+            message.period.CopyFrom(duration(demand.period))
+        if ask.renews_in:
+            message.renews_in.CopyFrom(duration(ask.renews_in))
+        self._outgoing.send(sync_pb2.SyncRequest(budget_ask=message))
+
+
+def _no_answer(key: BudgetKey) -> Fault:
+    return Fault(
+        Reason.RATE_LIMITED,
+        f"A limit of tenant {key.tenant} holds over all workers, and the control plane, which"
+        " shares it out, has not answered this worker in time. Try again.",
+        metadata=limit_metadata(f"limits.{key.quota}", "tenant"),
+        retry_delay=0.5,
+    )
+
+
+def _fleet_from_proto(message: sync_pb2.Fleet) -> Fleet:
+    return Fleet(max(1, message.workers), message.position)

@@ -1,0 +1,56 @@
+"""Limits of a tenant hold over all workers of a running system."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.e2e.system import System, python_server
+
+from leaseway.sdk import AsyncClient, RateLimited
+
+SERVERS = {"echo": python_server("echo_raw.py", **{"truely-stateless": True})}
+
+
+def configuration(limits: dict[str, object]) -> str:
+    tenants = {"*": {"limits": limits}}
+    return yaml.safe_dump({"version": 1, "servers": SERVERS, "tenants": tenants})
+
+
+async def passed(client: AsyncClient, calls: int) -> int:
+    """Call at once; return how many calls were not refused for a limit."""
+    refusals: list[tuple[str, str]] = []
+
+    async def passes() -> bool:
+        try:
+            await client.call_tool("echo", {"text": "x"}, timeout=30)
+        except RateLimited as error:
+            refusals.append((error.metadata["limit"], error.metadata["renews_in"]))
+            return False
+        return True
+
+    count = sum(await asyncio.gather(*(passes() for _ in range(calls))))
+    assert {limit for limit, _ in refusals} <= {"limits.calls"}
+    assert all(float(renews_in) > 0 for _, renews_in in refusals)
+    return count
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_rate_holds_over_three_workers_and_the_loss_of_parts(tmp_path: Path) -> None:
+    system = System(tmp_path, SERVERS, workers=3)
+    system.write_text(configuration({"calls": "6/h"}))
+    async with system, AsyncClient(system.address) as client:
+        assert await passed(client, 30) == 6
+        assert system.control_plane is not None
+        await system.control_plane.end(signal.SIGKILL)
+        assert await passed(client, 10) == 0
+        await system.start_control_plane()
+        await system.ready()
+        assert await passed(client, 10) == 0
+        await system.workers["worker-1"].end(signal.SIGKILL)
+        assert await passed(client, 10) == 0
+        await system.start_worker("worker-1")
+        assert await passed(client, 10) == 0

@@ -1,0 +1,245 @@
+"""Limits over the fleet, simulated: a control plane's budgets and the shares of all workers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.control_plane.core.budgets import BudgetAsk, Budgets
+from leaseway.data_plane.core.tools.budgets import (
+    Demand,
+    Fleet,
+    LimitReached,
+    PermitAsk,
+    PermitGrant,
+    PermitNeeded,
+    WorkerBudgets,
+)
+from leaseway.wire.limits import BudgetKey
+
+KEY = BudgetKey("acme", "calls")
+SIX_A_MINUTE = Demand(KEY, 6, 60.0)
+SLOTS = Demand(BudgetKey("acme", "concurrent"), 4)
+
+
+class System:
+    """A control plane and workers, whose messages arrive at once."""
+
+    def __init__(self, workers: int) -> None:
+        self.now = 1_000.0
+        self.names = [f"w{number}" for number in range(workers)]
+        self.workers = {name: WorkerBudgets() for name in self.names}
+        self.plane: Budgets | None = None
+        self.start_plane(is_first=True)
+
+    def start_plane(self, *, is_first: bool = False) -> None:
+        self.plane = Budgets(self.now)
+        for name in self.names:
+            self.plane.handle_joined(name, had_leader=not is_first)
+        for position, (name, worker) in enumerate(self.workers.items()):
+            for told in worker.join(Fleet(len(self.names), position), self.now):
+                self._send(name, told)
+
+    def kill_plane(self) -> None:
+        self.plane = None
+        for worker in self.workers.values():
+            worker.lose(self.now)
+
+    def kill_worker(self, name: str) -> None:
+        self.names.remove(name)
+        del self.workers[name]
+
+    def _send(self, name: str, ask: PermitAsk) -> None:
+        assert self.plane is not None
+        demand = ask.demand
+        sent = BudgetAsk(
+            key=demand.key,
+            limit=demand.limit,
+            period=demand.period,
+            needed=ask.needed,
+            expected=ask.expected,
+            returned=ask.returned,
+            held=ask.held,
+            renews_in=ask.renews_in,
+        )
+        grant = self.plane.ask(name, sent, self.names, self.now)
+        if ask.needed:
+            answer = PermitGrant(
+                key=demand.key,
+                granted=grant.granted,
+                remaining=grant.remaining,
+                renews_in=grant.renews_in,
+                retry_in=grant.retry_in,
+            )
+            self.workers[name].handle_grant(answer, self.now)
+
+    def call(self, name: str, demand: Demand = SIX_A_MINUTE) -> float:
+        """Call; return 0, or the seconds after which the next call is possible."""
+        worker = self.workers[name]
+        for _ in range(3):
+            try:
+                worker.take([demand], self.now)
+            except LimitReached as reached:
+                return reached.wait
+            except PermitNeeded:
+                self._send(name, worker.ask(demand, 1, self.now))
+            else:
+                return 0.0
+        raise AssertionError("the worker keeps on asking")
+
+    def return_idle(self) -> None:
+        for name, worker in self.workers.items():
+            for ask in worker.idle_slots():
+                self._send(name, ask)
+
+
+def calls_in_windows(times: list[float], start: float, period: float) -> list[int]:
+    windows = int((times[-1] - start) // period) + 1
+    return [
+        sum(start + window * period <= time < start + (window + 1) * period for time in times)
+        for window in range(windows)
+    ]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([1, 3, 10]),
+    st.lists(st.floats(0.01, 1.0), min_size=10, max_size=10),
+    st.integers(0, 2**32),
+)
+def test_six_a_minute_are_six_a_minute_at_any_split_of_the_load(
+    workers: int, weights: list[float], seed: int
+) -> None:
+    system, chance = System(workers), random.Random(seed)
+    passed = []
+    for _ in range(600):
+        name = chance.choices(system.names, weights[:workers])[0]
+        if not system.call(name):
+            passed.append(system.now)
+        system.now += 0.5
+    assert calls_in_windows(passed, passed[0], 60.0)[:5] == [6] * 5
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.floats(0, 200))
+def test_the_share_of_a_lost_worker_returns_within_a_period(seed: int, lost_after: float) -> None:
+    system, chance = System(3), random.Random(seed)
+    start = system.now
+    passed = []
+    for step in range(720):
+        if len(system.names) == 3 and step / 2 >= lost_after:
+            system.kill_worker("w0")
+        if not system.call(chance.choice(system.names)):
+            passed.append(system.now)
+        system.now += 0.5
+    counts = calls_in_windows(passed, start, 60.0)
+    assert max(counts) <= 7
+    assert all(count == 6 for count in counts[int(lost_after // 60) + 2 :])
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([1, 3, 10]),
+    st.integers(0, 2**32),
+    st.floats(0, 120),
+    st.floats(1, 200),
+)
+def test_no_more_calls_pass_when_the_control_plane_is_lost_and_returns(
+    workers: int, seed: int, lost_after: float, returns_after: float
+) -> None:
+    system, chance = System(workers), random.Random(seed)
+    passed = []
+    start = system.now
+    for step in range(1_000):
+        elapsed = step / 2
+        if system.plane is not None and lost_after <= elapsed < lost_after + returns_after:
+            system.kill_plane()
+        elif system.plane is None and elapsed >= lost_after + returns_after:
+            system.start_plane()
+        if not system.call(chance.choice(system.names)):
+            passed.append(system.now)
+        system.now += 0.5
+    # Windows of workers that were alone begin at different times: at most one slice more.
+    assert max(calls_in_windows(passed, start, 60.0)) <= 12
+    assert len(passed) <= 6 * (500 / 60 + 2)
+    assert len(passed) >= 6 * 4
+
+
+def test_each_worker_has_its_part_while_there_is_no_control_plane() -> None:
+    system = System(4)
+    assert not system.call("w0")
+    system.kill_plane()
+    system.now += 60.0
+    passed = {name: [not system.call(name) for _ in range(3)] for name in system.names}
+    assert {name: sum(calls) for name, calls in passed.items()} == {
+        "w0": 2,
+        "w1": 2,
+        "w2": 1,
+        "w3": 1,
+    }
+
+
+def test_a_worker_that_does_not_know_the_window_waits_for_a_period_after_the_loss() -> None:
+    system = System(2)
+    assert not any(system.call("w0") for _ in range(6))
+    system.kill_plane()
+    assert system.call("w1") == pytest.approx(60.0)
+
+
+def test_a_new_control_plane_learns_what_workers_have_before_it_leases_more() -> None:
+    system = System(2)
+    assert not any(system.call("w0") for _ in range(5))
+    system.now += 10.0
+    system.kill_plane()
+    system.start_plane()
+    assert 0 < system.call("w1") <= 3.0
+    system.now += 3.1
+    assert not system.call("w1")
+    assert system.call("w1") == pytest.approx(46.9)
+
+
+def test_high_demand_is_leased_in_slices_that_grow() -> None:
+    system = System(2)
+    demand = Demand(KEY, 10_000, 60.0)
+    asked = 0
+    for _ in range(500):
+        try:
+            system.workers["w0"].take([demand], system.now)
+        except PermitNeeded:
+            asked += 1
+            system.call("w0", demand)
+        system.now += 0.001
+    assert asked < 20
+
+
+def test_calls_at_once_are_limited_over_all_workers_and_idle_slots_return() -> None:
+    system = System(2)
+    assert [system.call("w0", SLOTS) for _ in range(4)] == [0.0] * 4
+    assert system.call("w1", SLOTS) > 0
+    system.workers["w0"].end_call("acme")
+    system.return_idle()  # it was used since the last time
+    system.return_idle()
+    system.now += 0.2
+    assert not system.call("w1", SLOTS)
+    assert system.call("w1", SLOTS) > 0
+
+
+def test_slots_of_a_lost_worker_are_free() -> None:
+    system = System(2)
+    assert [system.call("w0", SLOTS) for _ in range(4)] == [0.0] * 4
+    system.kill_worker("w0")
+    assert not system.call("w1", SLOTS)
+
+
+def test_a_new_control_plane_knows_the_slots_in_use() -> None:
+    system = System(2)
+    assert [system.call("w0", SLOTS) for _ in range(3)] == [0.0] * 3
+    system.kill_plane()
+    system.now += 5.0
+    system.start_plane()
+    system.now += 3.1
+    assert not system.call("w1", SLOTS)
+    assert system.call("w1", SLOTS) > 0
