@@ -124,7 +124,7 @@ class Grant:
 class TenantLimits:
     """Limits of one tenant; None means unlimited.
 
-    Those of calls hold over all workers, those of leases and artifacts on each worker.
+    Those of calls and leases hold over all workers, that of artifacts on each worker.
 
     Attributes:
         weight: The tenant's share of turns when calls wait for an instance.
@@ -222,6 +222,11 @@ class ServerPolicy:
 
     def limits_of(self, tenant: str) -> TenantLimits | None:
         return self.limits.get(tenant) or self.limits.get(OTHER_TENANTS)
+
+    def leases_of(self, tenant: str) -> int | None:
+        """Return a tenant's limit of leases, or None."""
+        limits = self.limits_of(tenant)
+        return limits.leases if limits is not None else None
 
     def weight_of(self, tenant: str) -> int:
         limits = self.limits_of(tenant)

@@ -508,8 +508,8 @@ def _start_interrupted(lease: WorkerLease) -> Fault:
 
 
 def _tenant_limit(generation: Generation, tenant: str) -> int:
-    limits = generation.variant.spec.policy.limits_of(tenant)
-    return MAX_TENANT_LEASES if limits is None or limits.leases is None else limits.leases
+    limit = generation.variant.spec.policy.leases_of(tenant)
+    return MAX_TENANT_LEASES if limit is None else limit
 
 
 def _mark_retrieved(future: asyncio.Future[None]) -> None:

@@ -23,6 +23,7 @@ from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import place, place_or_wait
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import InstancePolicy
+from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
@@ -153,3 +154,14 @@ def test_the_denial_of_a_full_tenant_contains_its_limit() -> None:
     assert isinstance(denied, Denial)
     assert "holds 1024 leases, which is its limit." in denied.message
     assert "wait=" in denied.message
+
+
+def test_a_tenants_limit_of_leases_holds_over_all_workers() -> None:
+    limits = {"default": TenantLimits(leases=2)}
+    state, _ = started(replace(spec("a", shared=False), policy=ServerPolicy(limits=limits)))
+    for number, worker in enumerate(("w1", "w2")):
+        state.placements.add_lease(lease(f"L{number}", worker, f"s{number}"))
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denial)
+    assert denied.reason is Reason.CAPACITY
+    assert "holds 2 leases, which is its limit." in denied.message

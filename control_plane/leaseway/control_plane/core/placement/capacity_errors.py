@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import PlacementTable
+from leaseway.control_plane.core.placement.table import PlacementTable, tenant_limit
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.limits import limit_metadata
@@ -24,6 +24,7 @@ def capacity_error(
     key: LeaseKey,
     able: Sequence[str],
     max_leases: int,
+    of_tenant: int | None = None,
 ) -> Denial:
     """Return the denial for a lease that no worker has capacity for.
 
@@ -32,9 +33,10 @@ def capacity_error(
         key: The requested lease.
         able: Workers that could hold it, at least one. One with free capacity has refused it.
         max_leases: Limit of leases of the server per worker.
+        of_tenant: The tenant's limit of leases in the configuration, or None.
     """
-    if table.is_tenant_full(key.tenant):
-        return _tenant_full(key.tenant)
+    if table.is_tenant_full(key.tenant, of_tenant):
+        return _tenant_full(key.tenant, tenant_limit(of_tenant))
     limits = Counter(_limit(table, key.server_id, worker, max_leases) for worker in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
@@ -55,11 +57,8 @@ def queue_full_error(server_id: str) -> Denial:
     return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
-def _tenant_full(tenant: str) -> Denial:
-    message = (
-        f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, which is its limit."
-        f" {_RELEASE}, {_WAIT}."
-    )
+def _tenant_full(tenant: str, limit: int) -> Denial:
+    message = f"Tenant '{tenant}' holds {limit} leases, which is its limit. {_RELEASE}, {_WAIT}."
     return Denial(
         Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **limit_metadata("leases", "tenant")}
     )

@@ -217,9 +217,14 @@ class PlacementTable:
         """Return a tenant's number of leases and reservations."""
         return self._tenants.get(tenant, 0)
 
-    def is_tenant_full(self, tenant: str) -> bool:
-        """Return whether a tenant has reached its limit of leases and reservations."""
-        return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES
+    def is_tenant_full(self, tenant: str, limit: int | None = None) -> bool:
+        """Return whether a tenant has reached its limit of leases and reservations.
+
+        Args:
+            tenant: The tenant.
+            limit: The limit in the configuration, or None.
+        """
+        return self._tenants.get(tenant, 0) >= tenant_limit(limit)
 
     def held_count(self, worker_id: str) -> int:
         """Return how many leases a worker has reported."""
@@ -238,7 +243,12 @@ class PlacementTable:
         self._available.set_capacity(worker_id, capacity, self.load(worker_id))
 
     def place(
-        self, key: LeaseKey, eligible: Eligible, excluded: Collection[str], now: float
+        self,
+        key: LeaseKey,
+        eligible: Eligible,
+        excluded: Collection[str],
+        now: float,
+        of_tenant: int | None = None,
     ) -> Placement | None:
         """Choose a worker and reserve capacity on it.
 
@@ -251,6 +261,7 @@ class PlacementTable:
             eligible: Which workers could hold it.
             excluded: Workers that refused or were unreachable.
             now: The time on the control plane's monotonic clock.
+            of_tenant: The tenant's limit of leases in the configuration, or None.
         """
         self.expire(now)
         for lease in self._by_key.get(key, ()):
@@ -262,7 +273,7 @@ class PlacementTable:
                 self._reserved[key] = self._reserved.pop(key).renewed(now)
                 return Placement(booked.worker_id)
             self._cancel(key)
-        if self.is_tenant_full(key.tenant):
+        if self.is_tenant_full(key.tenant, of_tenant):
             return None
         chosen = self._choose(key, eligible, excluded) or self._displace(key, eligible, excluded)
         if chosen is None:
@@ -460,6 +471,12 @@ class PlacementTable:
         _add(workers, worker_id, step)
         if not workers:
             del self._sessions[session]
+
+
+def tenant_limit(configured: int | None) -> int:
+    """Return how many leases a tenant may have on all workers together."""
+    most = bounds.MAX_TENANT_LEASES
+    return most if configured is None else min(configured, most)
 
 
 def _add(counts: dict[_Key, int], key: _Key, step: int) -> None:

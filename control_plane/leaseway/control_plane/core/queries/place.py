@@ -86,7 +86,8 @@ def _try_place(
         return disconnected
     eligible = _EligibleWorkers(state, served, now.mono, served.spec.instances.max_instances)
     ending = state.placements.workers_ending(key)
-    placed = state.placements.place(key, eligible, {*excluded, *ending}, now.mono)
+    of_tenant = served.spec.policy.leases_of(key.tenant)
+    placed = state.placements.place(key, eligible, {*excluded, *ending}, now.mono, of_tenant)
     if placed is None and any(_keeps_leases(state, worker_id) for worker_id in ending):
         message = (
             f"Worker '{ending[0]}' has not ended the session's lost lease yet. Try again in a"
@@ -126,7 +127,13 @@ def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
     able = [record.id for record in state.workers_serving(served) if record.accepts_work]
     if not able:
         return not_served(state, served.key)
-    return capacity_error(state.placements, key, able, served.spec.instances.max_instances)
+    return capacity_error(
+        state.placements,
+        key,
+        able,
+        served.spec.instances.max_instances,
+        served.spec.policy.leases_of(key.tenant),
+    )
 
 
 def place_or_wait(
