@@ -94,6 +94,14 @@ def test_artifacts_of_a_call_in_a_session_are_read(
     assert client.asked == [("session", "s1"), ("shot", False), ("read", REF, None)]
 
 
+def test_an_artifact_of_another_user_is_read_for_him(
+    run: Run, client: _Client, tmp_path: Path
+) -> None:
+    options = ("--session", "s1", "--user", "anna", "--output", str(tmp_path / "a.png"))
+    assert run("artifact", REF, *options).exit_code == 0
+    assert (client.user, client.asked[-1]) == ("anna", ("read", REF, None))
+
+
 def test_json_of_a_call_without_a_session_has_media_in_place(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:

@@ -225,12 +225,14 @@ def _print_result(result: ToolResult, session: str | None, output: Output | None
 )
 @click.argument("ref")
 @click.option("--session", required=True, help="The session of the call that returned it.")
+@click.option("--user", default="", help="The user of that call; needs the role delegate.")
 @output_options("the content")
 @timeout_option("Seconds to wait for each part; else 30.")
 @client_options
 def artifact(
     ref: str,
     session: str,
+    user: str,
     output: Output | None,
     timeout: float | None,
     connection: ConnectionOptions,
@@ -238,8 +240,9 @@ def artifact(
     """Get the image or sound REF of an earlier call.
 
     REF is the `artifact` of a content item, which `leaseway call` prints. Only the session and
-    tenant of that call can read it, until its worker stops or deletes it. Without --output the
-    bytes are written to stdout, unless that is a terminal.
+    tenant of that call can read it (and only its user, if the server acts for users), until its
+    worker stops or deletes it. Without --output the bytes are written to stdout, unless that is a
+    terminal.
     """
     target = output or stdout_or_fail()
 
@@ -248,7 +251,7 @@ def artifact(
         content = await artifact
         return Piece(content, ref.rpartition("/")[2], artifact.mime_type)
 
-    target.save([with_client(connection, request)])
+    target.save([with_client(connection, request, user=user)])
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
