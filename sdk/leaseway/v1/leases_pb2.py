@@ -27,7 +27,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from leaseway.v1 import catalog_pb2 as leaseway_dot_v1_dot_catalog__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leaseway/v1/leases.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x19leaseway/v1/catalog.proto\"\xbe\x02\n\x05Lease\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0f\n\x07session\x18\x05 \x01(\t\x12\r\n\x05\x61gent\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08reminder\x18\x08 \x01(\t\x12\x13\n\x0blaunch_hash\x18\t \x01(\t\x12\x13\n\x0binstance_id\x18\n \x01(\t\x12&\n\x03\x61ge\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61\x63quirer\x18\x0c \x01(\t\x12\'\n\x04idle\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04user\x18\x0e \x01(\t\"\xf0\x01\n\x0cPlaceRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12\x17\n\x0f\x65xclude_workers\x18\x05 \x03(\t\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11unreached_workers\x18\x07 \x03(\t\x12\x12\n\nlost_lease\x18\x08 \x01(\t\x12\x12\n\nreport_end\x18\t \x01(\x08\"c\n\rPlaceResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x10\n\x08lease_id\x18\x03 \x01(\t\"o\n\x10\x46indLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\"M\n\x11\x46indLeaseResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\x9b\x01\n\x17ShareSessionEndsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x65nded\x18\x03 \x03(\t\x12\r\n\x05\x61sked\x18\x04 \x03(\t\x12)\n\x06states\x18\x05 \x03(\x0b\x32\x19.leaseway.v1.SessionState\".\n\x0cSessionState\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\x0c\"a\n\x18ShareSessionEndsResponse\x12\r\n\x05\x65nded\x18\x01 \x03(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.leaseway.v1.SessionState\"\xf7\x01\n\x13\x41\x63quireLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10registry_version\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x63quirer\x18\x08 \x01(\t\x12\x15\n\rsubject_token\x18\t \x01(\t\x12\x12\n\nmcp_client\x18\n \x01(\x0cJ\x04\x08\x06\x10\x07\"J\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xb2\x01\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\'\n\x04idle\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eleaving_client\x18\x05 \x01(\t\x12\'\n\x04keep\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x14ReleaseLeaseResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\x12\'\n\x04idle\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x01\n\x14ResolveLeasedRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x10\n\x08lease_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"Z\n\x15ResolveLeasedResponse\x12\'\n\x04tool\x18\x01 \x01(\x0b\x32\x19.leaseway.v1.ResolvedTool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"7\n\x10KeepAliveRequest\x12\x11\n\tlease_ids\x18\x01 \x03(\t\x12\x10\n\x08sessions\x18\x02 \x03(\t\"@\n\x11KeepAliveResponse\x12+\n\x08renewals\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.LeaseRenewal\"k\n\x0cLeaseRenewal\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"J\n\x11ListLeasesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Q\n\x12ListLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xff\x01\n\x10PlacementService\x12>\n\x05Place\x12\x19.leaseway.v1.PlaceRequest\x1a\x1a.leaseway.v1.PlaceResponse\x12J\n\tFindLease\x12\x1d.leaseway.v1.FindLeaseRequest\x1a\x1e.leaseway.v1.FindLeaseResponse\x12_\n\x10ShareSessionEnds\x12$.leaseway.v1.ShareSessionEndsRequest\x1a%.leaseway.v1.ShareSessionEndsResponse2\xab\x03\n\x0cLeaseService\x12S\n\x0c\x41\x63quireLease\x12 .leaseway.v1.AcquireLeaseRequest\x1a!.leaseway.v1.AcquireLeaseResponse\x12S\n\x0cReleaseLease\x12 .leaseway.v1.ReleaseLeaseRequest\x1a!.leaseway.v1.ReleaseLeaseResponse\x12J\n\tKeepAlive\x12\x1d.leaseway.v1.KeepAliveRequest\x1a\x1e.leaseway.v1.KeepAliveResponse\x12V\n\rResolveLeased\x12!.leaseway.v1.ResolveLeasedRequest\x1a\".leaseway.v1.ResolveLeasedResponse\x12M\n\nListLeases\x12\x1e.leaseway.v1.ListLeasesRequest\x1a\x1f.leaseway.v1.ListLeasesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leaseway/v1/leases.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x19leaseway/v1/catalog.proto\"\xce\x02\n\x05Lease\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0f\n\x07session\x18\x05 \x01(\t\x12\r\n\x05\x61gent\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08reminder\x18\x08 \x01(\t\x12\x13\n\x0blaunch_hash\x18\t \x01(\t\x12\x13\n\x0binstance_id\x18\n \x01(\t\x12&\n\x03\x61ge\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61\x63quirer\x18\x0c \x01(\t\x12\'\n\x04idle\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04user\x18\x0e \x01(\t\x12\x0e\n\x06holder\x18\x0f \x01(\t\"\xf0\x01\n\x0cPlaceRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12\x17\n\x0f\x65xclude_workers\x18\x05 \x03(\t\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11unreached_workers\x18\x07 \x03(\t\x12\x12\n\nlost_lease\x18\x08 \x01(\t\x12\x12\n\nreport_end\x18\t \x01(\x08\"c\n\rPlaceResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x10\n\x08lease_id\x18\x03 \x01(\t\"o\n\x10\x46indLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\"M\n\x11\x46indLeaseResponse\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\x9b\x01\n\x17ShareSessionEndsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x65nded\x18\x03 \x03(\t\x12\r\n\x05\x61sked\x18\x04 \x03(\t\x12)\n\x06states\x18\x05 \x03(\x0b\x32\x19.leaseway.v1.SessionState\".\n\x0cSessionState\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\x0c\"a\n\x18ShareSessionEndsResponse\x12\r\n\x05\x65nded\x18\x01 \x03(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.leaseway.v1.SessionState\"\xf7\x01\n\x13\x41\x63quireLeaseRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10registry_version\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x63quirer\x18\x08 \x01(\t\x12\x15\n\rsubject_token\x18\t \x01(\t\x12\x12\n\nmcp_client\x18\n \x01(\x0cJ\x04\x08\x06\x10\x07\"J\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xb2\x01\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\'\n\x04idle\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eleaving_client\x18\x05 \x01(\t\x12\'\n\x04keep\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x14ReleaseLeaseResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\x12\'\n\x04idle\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x01\n\x14ResolveLeasedRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x10\n\x08lease_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"Z\n\x15ResolveLeasedResponse\x12\'\n\x04tool\x18\x01 \x01(\x0b\x32\x19.leaseway.v1.ResolvedTool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"7\n\x10KeepAliveRequest\x12\x11\n\tlease_ids\x18\x01 \x03(\t\x12\x10\n\x08sessions\x18\x02 \x03(\t\"@\n\x11KeepAliveResponse\x12+\n\x08renewals\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.LeaseRenewal\"k\n\x0cLeaseRenewal\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"J\n\x11ListLeasesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Q\n\x12ListLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xff\x01\n\x10PlacementService\x12>\n\x05Place\x12\x19.leaseway.v1.PlaceRequest\x1a\x1a.leaseway.v1.PlaceResponse\x12J\n\tFindLease\x12\x1d.leaseway.v1.FindLeaseRequest\x1a\x1e.leaseway.v1.FindLeaseResponse\x12_\n\x10ShareSessionEnds\x12$.leaseway.v1.ShareSessionEndsRequest\x1a%.leaseway.v1.ShareSessionEndsResponse2\xab\x03\n\x0cLeaseService\x12S\n\x0c\x41\x63quireLease\x12 .leaseway.v1.AcquireLeaseRequest\x1a!.leaseway.v1.AcquireLeaseResponse\x12S\n\x0cReleaseLease\x12 .leaseway.v1.ReleaseLeaseRequest\x1a!.leaseway.v1.ReleaseLeaseResponse\x12J\n\tKeepAlive\x12\x1d.leaseway.v1.KeepAliveRequest\x1a\x1e.leaseway.v1.KeepAliveResponse\x12V\n\rResolveLeased\x12!.leaseway.v1.ResolveLeasedRequest\x1a\".leaseway.v1.ResolveLeasedResponse\x12M\n\nListLeases\x12\x1e.leaseway.v1.ListLeasesRequest\x1a\x1f.leaseway.v1.ListLeasesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,45 +35,45 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'leaseway.v1.leases_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LEASE']._serialized_start=126
-  _globals['_LEASE']._serialized_end=444
-  _globals['_PLACEREQUEST']._serialized_start=447
-  _globals['_PLACEREQUEST']._serialized_end=687
-  _globals['_PLACERESPONSE']._serialized_start=689
-  _globals['_PLACERESPONSE']._serialized_end=788
-  _globals['_FINDLEASEREQUEST']._serialized_start=790
-  _globals['_FINDLEASEREQUEST']._serialized_end=901
-  _globals['_FINDLEASERESPONSE']._serialized_start=903
-  _globals['_FINDLEASERESPONSE']._serialized_end=980
-  _globals['_SHARESESSIONENDSREQUEST']._serialized_start=983
-  _globals['_SHARESESSIONENDSREQUEST']._serialized_end=1138
-  _globals['_SESSIONSTATE']._serialized_start=1140
-  _globals['_SESSIONSTATE']._serialized_end=1186
-  _globals['_SHARESESSIONENDSRESPONSE']._serialized_start=1188
-  _globals['_SHARESESSIONENDSRESPONSE']._serialized_end=1285
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1288
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1535
-  _globals['_ACQUIRELEASERESPONSE']._serialized_start=1537
-  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1611
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1614
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1792
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1794
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1875
-  _globals['_RESOLVELEASEDREQUEST']._serialized_start=1878
-  _globals['_RESOLVELEASEDREQUEST']._serialized_end=2006
-  _globals['_RESOLVELEASEDRESPONSE']._serialized_start=2008
-  _globals['_RESOLVELEASEDRESPONSE']._serialized_end=2098
-  _globals['_KEEPALIVEREQUEST']._serialized_start=2100
-  _globals['_KEEPALIVEREQUEST']._serialized_end=2155
-  _globals['_KEEPALIVERESPONSE']._serialized_start=2157
-  _globals['_KEEPALIVERESPONSE']._serialized_end=2221
-  _globals['_LEASERENEWAL']._serialized_start=2223
-  _globals['_LEASERENEWAL']._serialized_end=2330
-  _globals['_LISTLEASESREQUEST']._serialized_start=2332
-  _globals['_LISTLEASESREQUEST']._serialized_end=2406
-  _globals['_LISTLEASESRESPONSE']._serialized_start=2408
-  _globals['_LISTLEASESRESPONSE']._serialized_end=2489
-  _globals['_PLACEMENTSERVICE']._serialized_start=2492
-  _globals['_PLACEMENTSERVICE']._serialized_end=2747
-  _globals['_LEASESERVICE']._serialized_start=2750
-  _globals['_LEASESERVICE']._serialized_end=3177
+  _globals['_LEASE']._serialized_end=460
+  _globals['_PLACEREQUEST']._serialized_start=463
+  _globals['_PLACEREQUEST']._serialized_end=703
+  _globals['_PLACERESPONSE']._serialized_start=705
+  _globals['_PLACERESPONSE']._serialized_end=804
+  _globals['_FINDLEASEREQUEST']._serialized_start=806
+  _globals['_FINDLEASEREQUEST']._serialized_end=917
+  _globals['_FINDLEASERESPONSE']._serialized_start=919
+  _globals['_FINDLEASERESPONSE']._serialized_end=996
+  _globals['_SHARESESSIONENDSREQUEST']._serialized_start=999
+  _globals['_SHARESESSIONENDSREQUEST']._serialized_end=1154
+  _globals['_SESSIONSTATE']._serialized_start=1156
+  _globals['_SESSIONSTATE']._serialized_end=1202
+  _globals['_SHARESESSIONENDSRESPONSE']._serialized_start=1204
+  _globals['_SHARESESSIONENDSRESPONSE']._serialized_end=1301
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1304
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1551
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=1553
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1627
+  _globals['_RELEASELEASEREQUEST']._serialized_start=1630
+  _globals['_RELEASELEASEREQUEST']._serialized_end=1808
+  _globals['_RELEASELEASERESPONSE']._serialized_start=1810
+  _globals['_RELEASELEASERESPONSE']._serialized_end=1891
+  _globals['_RESOLVELEASEDREQUEST']._serialized_start=1894
+  _globals['_RESOLVELEASEDREQUEST']._serialized_end=2022
+  _globals['_RESOLVELEASEDRESPONSE']._serialized_start=2024
+  _globals['_RESOLVELEASEDRESPONSE']._serialized_end=2114
+  _globals['_KEEPALIVEREQUEST']._serialized_start=2116
+  _globals['_KEEPALIVEREQUEST']._serialized_end=2171
+  _globals['_KEEPALIVERESPONSE']._serialized_start=2173
+  _globals['_KEEPALIVERESPONSE']._serialized_end=2237
+  _globals['_LEASERENEWAL']._serialized_start=2239
+  _globals['_LEASERENEWAL']._serialized_end=2346
+  _globals['_LISTLEASESREQUEST']._serialized_start=2348
+  _globals['_LISTLEASESREQUEST']._serialized_end=2422
+  _globals['_LISTLEASESRESPONSE']._serialized_start=2424
+  _globals['_LISTLEASESRESPONSE']._serialized_end=2505
+  _globals['_PLACEMENTSERVICE']._serialized_start=2508
+  _globals['_PLACEMENTSERVICE']._serialized_end=2763
+  _globals['_LEASESERVICE']._serialized_start=2766
+  _globals['_LEASESERVICE']._serialized_end=3193
 # @@protoc_insertion_point(module_scope)

@@ -41,6 +41,7 @@ class Lease(_message.Message):
     ACQUIRER_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The lease's permanent id: the worker's incarnation and a counter."""
     server_id: _builtins.str
@@ -64,6 +65,10 @@ class Lease(_message.Message):
     user: _builtins.str
     """The tenant's user for whom its server acts. Empty means nobody, or the holder of a token that
     came with the calls.
+    """
+    holder: _builtins.str
+    """The credential that acquired it, if its server acts for the holder of a token that came with the
+    calls, and for no user. Empty otherwise.
     """
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
@@ -94,10 +99,11 @@ class Lease(_message.Message):
         acquirer: _builtins.str = ...,
         idle: _duration_pb2.Duration | None = ...,
         user: _builtins.str = ...,
+        holder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "idle", b"idle", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "id", b"id", "idle", b"idle", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "user", b"user", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "holder", b"holder", "id", b"id", "idle", b"idle", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "user", b"user", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

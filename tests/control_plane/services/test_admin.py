@@ -288,3 +288,30 @@ async def test_a_lease_that_acts_for_a_user_is_listed_for_those_who_speak_for_hi
         await running.until(lambda state: len(state.placements.leases) == 3)
         answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
         assert [lease.id for lease in answer.leases] == seen
+
+
+@pytest.mark.parametrize(
+    ("who", "seen"),
+    [
+        (Principal("a service", CALLS, "default"), ["L1", "a service"]),
+        (Principal("ann's key", CALLS, "default", user="ann"), ["L1"]),
+        (Principal("a delegate", CALLS | {Role.DELEGATE}, "default"), ["L1", "a service", "b"]),
+        (Principal("an operator", frozenset({Role.OPERATOR})), ["L1", "a service", "b"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Principal) else None,
+)
+async def test_a_lease_that_acts_for_the_holder_of_a_token_is_listed_for_him(
+    running: Running, monkeypatch: pytest.MonkeyPatch, who: Principal, seen: list[str]
+) -> None:
+    monkeypatch.setattr(admin_service, "caller", lambda: who)
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        of_tokens = [
+            leases_pb2.Lease(id=name, server_id="mail", tenant="default", session=name, holder=name)
+            for name in ("a service", "b")
+        ]
+        await w1.send(report=sync_pb2.Report(leases_gained=of_tokens))
+        await running.until(lambda state: len(state.placements.leases) == 3)
+        answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
+        assert [lease.id for lease in answer.leases] == seen

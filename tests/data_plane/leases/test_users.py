@@ -160,6 +160,32 @@ async def test_another_user_neither_sees_nor_keeps_nor_ends_a_lease(users: Users
     assert (await bench.leases.ReleaseLease(release, metadata=anna)).released
 
 
+@pytest.mark.parametrize("by_call", [True, False])
+async def test_a_lease_of_a_token_is_listed_for_the_credential_that_brought_it(
+    tmp_path: Path, by_call: bool
+) -> None:
+    path, keys = tmp_path / "keys.json", {}
+    for name in ("one", "two"):
+        keys[name], record = make_key(roles=(Role.CALLER,), tenant="acme", agent=None, now=0.0)
+        add_key(path, record)
+    one, two = (bearer_metadata(keys[name]) for name in ("one", "two"))
+    guard = IdentityInterceptor(Authenticator(keys=path))
+    async with worker_bench(interceptors=(guard,)) as bench:
+        await bench.serve("mail", auth=Auth("token_exchange", "caller"), shared=False)
+        if by_call:
+            caller = bench.caller(keys["one"])
+            await caller.call("mail", session="s1", subject_token="of-anna")
+        else:
+            request = leases_pb2.AcquireLeaseRequest(
+                session="s1", server_id="mail", subject_token="of-anna"
+            )
+            await bench.leases.AcquireLease(request, metadata=one)
+        everything = leases_pb2.ListLeasesRequest(tenant="acme")
+        [lease] = (await bench.leases.ListLeases(everything, metadata=one)).leases
+        assert (lease.session, lease.user, bool(lease.holder)) == ("s1", "", True)
+        assert not (await bench.leases.ListLeases(everything, metadata=two)).leases
+
+
 async def test_another_user_cannot_continue_a_suspended_call(users: Users) -> None:
     bench, keys = users
     await bench.hold("mail", auth=FOR_USERS)

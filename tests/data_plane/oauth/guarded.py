@@ -209,5 +209,8 @@ class Guarded:
     async def _api(self, request: web.Request) -> web.Response:
         refusal = self._refusal(request, "api")
         self.called += refusal is None
-        said = {"said": request.headers.get("Authorization")}
-        return refusal or web.json_response(said, status=self.status)
+        if refusal is not None:
+            return refusal
+        token = request.headers.get("Authorization", "")
+        said = {"said": token, "by": self.name_of(token.removeprefix("Bearer "))}
+        return web.json_response(said, status=self.status)

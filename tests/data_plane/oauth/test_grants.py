@@ -15,7 +15,7 @@ from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
 
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.subjects import subject_name, user_of_subject
-from leaseway.data_plane.oauth.caller_tokens import CallerTokens
+from leaseway.data_plane.oauth.caller_tokens import CallerTokens, CallToken
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.spec.auth import Auth, AuthGrant, Subject
@@ -25,6 +25,7 @@ from leaseway.spec.references import Value
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import Login, LoginKey, LoginStore
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.secrets.redaction import redact
 
 __all__ = ["bench"]
 SECRET = "planted-secret-9Xc41p"
@@ -187,6 +188,45 @@ async def test_a_new_token_of_the_caller_is_exchanged_once_and_an_old_one_is_rem
         assert not [each.fault for each in outcomes if each.fault]
     assert [form["subject_token"] for form in issuer.granted] == ["first", "second"]
     await instance.close()
+
+
+@pytest.mark.parametrize("transport", ["streamable_http", "sse", "http_api"])
+async def test_each_call_of_a_user_with_two_tokens_uses_the_one_that_came_with_it(
+    bench: Bench, issuer: Issuer, transport: str
+) -> None:
+    callers, key = CallerTokens(), GRANTS["token_exchange", "caller"]
+    callers.give(key, "token-newest")
+    spec = spec_of(issuer, transport, key, auth_of(issuer, "token_exchange", "caller"))
+    instance = await started(bench, spec, ENVIRONMENT, Tokens(SealedTokens(None), callers=callers))
+
+    async def call_with(token: str) -> bytes:
+        given = CallToken(key, token)
+        with given.in_use():
+            outcome = await call(instance)
+        given.end()
+        assert outcome.fault is None, outcome.fault
+        return outcome.payload
+
+    given = [f"token-{number % 2}" for number in range(40)]
+    answers = await asyncio.gather(*map(call_with, given))
+    assert [token.encode() in answer for token, answer in zip(given, answers, strict=True)] == [
+        True
+    ] * 40
+    assert b"token-newest" in (await call(instance)).payload
+    await instance.close()
+
+
+def test_the_token_of_a_call_is_used_for_its_subject_only_and_until_it_ends() -> None:
+    anna, bob = VariantKey("remote", "acme", "anna"), VariantKey("remote", "acme", "bob")
+    callers = CallerTokens()
+    callers.give(anna, "newest-of-anna")
+    callers.give(bob, "newest-of-bob")
+    given = CallToken(anna, "older-of-anna")
+    with given.in_use():
+        assert (callers.of(anna), callers.of(bob)) == ("older-of-anna", "newest-of-bob")
+        assert redact("older-of-anna") == "[redacted]"
+        given.end()
+        assert callers.of(anna) == "newest-of-anna"
 
 
 @pytest.mark.parametrize("grant", ["token_exchange", "id_jag"])

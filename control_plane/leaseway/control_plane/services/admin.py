@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 
+from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.queries.status import count_servers_up
 from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.operators.inspector import Inspector
@@ -23,7 +24,7 @@ from leaseway.control_plane.services.requests import (
 )
 from leaseway.control_plane.sync.convert import problem_from_proto
 from leaseway.identity.interceptor import caller
-from leaseway.identity.principal import SEES_ALL
+from leaseway.identity.principal import SEES_ALL, Principal
 from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -94,8 +95,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListHeldLeasesResponse:
         """List one page of recent lease ends, then of reported leases.
 
-        A caller sees leases that act for a user only if it speaks for him: a session key says whose
-        conversation it is.
+        A caller sees leases that act for a user only if it speaks for him, and those that act for
+        the holder of a token only if it is him: a session key says whose conversation it is.
         """
         await check_client(request.client, context, request.tenant)
         start = await page_of("ListHeldLeases", request, context)
@@ -107,8 +108,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         held = (
             lease
             for lease in leases.values()
-            if tenant in ("", lease.key.tenant)
-            and (sees_all or not lease.user or who.speaks_for(lease.user))
+            if tenant in ("", lease.key.tenant) and (sees_all or _may_list(lease, who))
         )
         page, token = pages.ends_and_leases(ends, held, now, start)
         leases_of_page = [item for item in page if isinstance(item, leases_pb2.Lease)]
@@ -261,3 +261,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 def _events(events: Sequence[EventRecord], dropped: int = 0) -> admin_pb2.WatchEventsResponse:
     return admin_pb2.WatchEventsResponse(events=map(event_to_proto, events), dropped=dropped)
+
+
+def _may_list(lease: HeldLease, who: Principal) -> bool:
+    """Return whether a lease acts for nobody, for the caller, or for a user that he speaks for."""
+    is_own = lease.holder in ("", who.name) or who.names_users
+    return is_own and (not lease.user or who.speaks_for(lease.user))

@@ -90,6 +90,7 @@ def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
         instance_id=held.instance_id,
         age=duration(max(0.0, now - held.granted_at)),
         user=held.user,
+        holder=held.holder,
     )
 
 

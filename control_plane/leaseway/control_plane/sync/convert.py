@@ -171,6 +171,7 @@ def _lease_from_proto(message: leases_pb2.Lease, worker_id: str, now: float) -> 
         launch_hash=message.launch_hash,
         instance_id=message.instance_id,
         user=message.user,
+        holder=message.holder,
     )
 
 

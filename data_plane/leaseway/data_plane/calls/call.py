@@ -27,6 +27,7 @@ from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
+from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.identity.principal import Principal
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -276,7 +277,7 @@ class ActiveCall:
         plan: Its tool or other request, once it is admitted.
         line: The stages that it still has to pass.
         configuration: The state of the registry that admitted it, or None.
-        caller: Who asks for it, if it is recorded or needs an approval.
+        caller: Who asks for it, if it is recorded, needs an approval, or brings a token.
         approval: `given` before its instance is found, then `spent`; empty without one.
         is_new_lease: Whether this call acquired its lease.
         is_counted: Whether it counts as a concurrent call of its tenant.
@@ -291,6 +292,7 @@ class ActiveCall:
         arrived_at: When it arrived, on the same clock.
         started_at: The same; 0 if the call is not remembered.
         client: The MCP client that the caller speaks for, once it is admitted, or None.
+        given: The token that its requests use, or None if its server asks for no caller's token.
         marks: Waits and other phases with their start times, or None if there were none.
     """
 
@@ -325,6 +327,7 @@ class ActiveCall:
     started_at: float = 0.0
     marks: list[tuple[str, float]] | None = None
     client: McpClient | None = None
+    given: CallToken | None = None
 
     def event(self, name: str) -> None:
         """Add an event to the call's span, and to the record of the call."""

@@ -159,6 +159,8 @@ class Executor:
         if self._recorder is not None:
             active.caller = caller()
             active.audit = AuditEntry(active.caller.name)
+        elif call.subject_token:  # it may acquire a lease by its token
+            active.caller = caller()
         try:
             if self.draining:
                 raise self.draining_fault()
@@ -296,6 +298,8 @@ class Executor:
         del self._active[active.number]
         if self.meters is not None:
             self._measure(self.meters, active, fault, is_error)
+        if active.given is not None:
+            active.given.end()
         live = active.live
         if self.recent is not None and active.started_at:
             server_id = live.spec.key.server_id if live is not None else active.call.server_id

@@ -30,4 +30,9 @@ def subject_name(user: str, token: str) -> str:
 
 def user_of_subject(subject: str) -> str:
     """Return the user that a subject's name names; empty for the digest of a token."""
-    return "" if subject.startswith(_DIGEST) else subject
+    return "" if is_of_token(subject) else subject
+
+
+def is_of_token(subject: str) -> bool:
+    """Return whether a subject's name is the digest of a token, so that it names no user."""
+    return subject.startswith(_DIGEST)

@@ -19,7 +19,7 @@ from leaseway.data_plane.core.leases.errors import (
     wrong_holder,
 )
 from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
-from leaseway.data_plane.core.subjects import user_of_subject
+from leaseway.data_plane.core.subjects import is_of_token, user_of_subject
 from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -189,6 +189,7 @@ class WorkerLeaseManager:
         agent: str = "",
         user: str = "",
         subject_token: str = "",
+        credential: str = "",
         acquirer: str = "",
         ttl: float = LEASE_TTL,
         client: McpClient | None = None,
@@ -200,6 +201,7 @@ class WorkerLeaseManager:
             agent: The calling agent.
             user: The user for whom it calls, or empty.
             subject_token: The token of whoever it calls for, or empty.
+            credential: The name of the caller's credential, or empty.
             acquirer: The name of the client, or empty.
             ttl: The requested time to live in seconds.
             client: The MCP client for which a new instance greets its server, or None.
@@ -213,7 +215,7 @@ class WorkerLeaseManager:
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
             lease, created, starting = self._grant(
-                key, agent, user, subject_token, acquirer, ttl, Greeting.of(client)
+                key, agent, user, subject_token, credential, acquirer, ttl, Greeting.of(client)
             )
             if starting is not None:
                 await asyncio.shield(starting)
@@ -228,6 +230,7 @@ class WorkerLeaseManager:
         agent: str,
         user: str,
         subject_token: str,
+        credential: str,
         acquirer: str,
         ttl: float,
         greeting: Greeting,
@@ -248,6 +251,7 @@ class WorkerLeaseManager:
                 ttl=ttl,
                 agent=agent,
                 user=generation.key.user,
+                holder=credential if is_of_token(generation.key.user) else "",
                 acquirer=acquirer,
                 server_limit=generation.variant.spec.instances.max_instances,
                 tenant_limit=_tenant_limit(generation, key.tenant),
@@ -521,3 +525,9 @@ def _mark_retrieved(future: asyncio.Future[None]) -> None:
 def may_use(lease: WorkerLease, principal: Principal) -> bool:
     """Return whether a lease acts for nobody, or for somebody for whom a principal speaks."""
     return not lease.user or principal.speaks_for(user_of_subject(lease.user))
+
+
+def may_list(lease: WorkerLease, principal: Principal) -> bool:
+    """Return whether a principal sees a lease: it may use it, and no other one holds its token."""
+    is_own = lease.holder in ("", principal.name) or principal.names_users
+    return is_own and may_use(lease, principal)

@@ -1,17 +1,59 @@
 """The callers' own tokens, for servers that act for whoever calls.
 
-Only the newest token of a subject counts. See design.md#tokens-for-remote-servers.
+The requests of a call use the token that came with it. All others of a subject, such as those that
+open a connection, use the newest. See design.md#tokens-for-remote-servers.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import secret_forms
+
+
+@dataclass(eq=False)
+class CallToken:
+    """The token that came with one call; it is redacted in all texts until the call has ended.
+
+    Attributes:
+        key: The subject's server.
+        token: The token; empty once the call has ended.
+    """
+
+    key: VariantKey
+    token: str = field(repr=False)
+    _hidden: Hidden | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._hidden = hide(secret_forms((self.token,)))
+
+    def of(self, key: VariantKey) -> str:
+        """Return the token for a subject of a server; empty if it is not this one's, or no more."""
+        return self.token if key == self.key else ""
+
+    def end(self) -> None:
+        """Let what the call began, and outlives it, use the newest token from now on."""
+        self.token, self._hidden = "", None
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Use the token for requests in the block, and in tasks that begin in it."""
+        before = _of_call.set(self)
+        try:
+            yield
+        finally:
+            _of_call.reset(before)
+
+
+_of_call: ContextVar[CallToken | None] = ContextVar("token of a call", default=None)
 
 
 class CallerTokens:
@@ -40,7 +82,10 @@ class CallerTokens:
             self._tokens.popitem(last=False)
 
     def of(self, key: VariantKey) -> str:
-        """Return the token of a subject, or empty for none."""
+        """Return the call's own token, or else the newest of a subject; empty for none."""
+        of_call = _of_call.get()
+        if of_call is not None and (token := of_call.of(key)):
+            return token
         known = self._tokens.get(key)
         return known[0] if known is not None else ""
 

@@ -174,7 +174,7 @@ class TokenAuthorization:
 
 
 class CallerAuthorization:
-    """The authorization of requests for whoever calls, by the newest token that a call brought.
+    """The authorization of requests for whoever calls, by the token that `callers` has for them.
 
     Args:
         grant_of: Returns the grant of a caller's token.
@@ -239,7 +239,7 @@ class CallerAuthorization:
 
     def without_token(self, text: str) -> str:
         """Return a text without the token in use."""
-        return text if self._grant is None else self._grant.without_token(text)
+        return text if not self._callers.of(self._subject) else self._current().without_token(text)
 
 
 class Tokens:

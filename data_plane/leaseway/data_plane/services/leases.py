@@ -13,7 +13,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.leases.table import WorkerLease, idle_cause
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_use
+from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_list
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL, Principal
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
@@ -133,6 +133,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             agent=request.client.agent,
             user=request.client.user,
             subject_token=caller().subject_token_for(request.client.user, request.subject_token),
+            credential=caller().name,
             acquirer=request.acquirer[:MAX_KEY_LENGTH],
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
             client=self._pool.context.clients.find(request.mcp_client),
@@ -227,7 +228,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         found = (
             ((lease.id,), lease)
             for lease in held
-            if tenant in ("", lease.key.tenant) and (sees_all or may_use(lease, principal))
+            if tenant in ("", lease.key.tenant) and (sees_all or may_list(lease, principal))
         )
         leases, token = one_page(start, found, self._lease_message)
         return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)

@@ -190,6 +190,7 @@ class LeaseMessages:
             age=duration(max(0.0, self.clock() - lease.granted_at)),
             acquirer=lease.acquirer,
             user=user_of_subject(lease.user),
+            holder=lease.holder,
         )
 
 

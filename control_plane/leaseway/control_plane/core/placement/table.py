@@ -75,6 +75,7 @@ class HeldLease:
     Attributes:
         granted_at: When it was granted, on the control plane's monotonic clock.
         user: The tenant's user for whom its server acts, or empty.
+        holder: The credential that acquired it, if its server acts for the holder of a token.
     """
 
     id: str
@@ -86,6 +87,7 @@ class HeldLease:
     launch_hash: str = ""
     instance_id: str = ""
     user: str = ""
+    holder: str = ""
 
 
 class Eligible(Protocol):

@@ -128,6 +128,7 @@ class InstanceStage:
             agent=call.agent,
             user=call.user,
             subject_token=call.subject_token,
+            credential=active.caller.name if active.caller is not None else "",
             acquirer=call.acquirer,
             ttl=ttl,
             client=active.client,

@@ -15,6 +15,7 @@ from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, Admitted
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.wire.channels.trace_context import meta_from
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import check_log_level
@@ -72,7 +73,12 @@ class SendStage:
         if method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
             self._subscribe(active, live, plan)
             return True
-        active.pending = live.instance.call(request, active.handle_outcome)
+        if call.subject_token and active.generation.variant.subject == "caller":
+            active.given = CallToken(active.generation.key, call.subject_token)
+            with active.given.in_use():
+                active.pending = live.instance.call(request, active.handle_outcome)
+        else:
+            active.pending = live.instance.call(request, active.handle_outcome)
         if active.trace is not None:
             active.trace.set_request_id(getattr(active.pending, "id", None))
         return True

@@ -50,6 +50,8 @@ class WorkerLease:
             client that used it has left; 0 if none has.
         kept_until: When that time ends.
         has_started: Whether its instance has started.
+        holder: The name of the credential that acquired it, if its instance acts for the holder of
+            a token and for no user; empty otherwise.
     """
 
     id: str
@@ -70,6 +72,7 @@ class WorkerLease:
     kept_until: float = 0.0
     has_started: bool = False
     user: str = ""
+    holder: str = ""
 
     @property
     def lapses_at(self) -> float:
@@ -161,6 +164,7 @@ class LeaseTable:
         ttl: float = bounds.LEASE_TTL,
         agent: str = "",
         user: str = "",
+        holder: str = "",
         acquirer: str = "",
         server_limit: int = bounds.MAX_INSTANCES,
         tenant_limit: int = bounds.MAX_TENANT_LEASES,
@@ -176,6 +180,7 @@ class LeaseTable:
                 held lease keeps the longest requested time.
             agent: The agent that acquires it.
             user: The user whose login its instance uses, or empty.
+            holder: As of a lease.
             acquirer: The name of the client.
             server_limit: The limit of leases of this server.
             tenant_limit: The limit of leases of this tenant.
@@ -202,6 +207,7 @@ class LeaseTable:
             granted_at=now,
             expires_at=now + ttl,
             user=user,
+            holder=holder,
         )
         self.add_client(lease, acquirer)
         self._leases[lease.id] = self._by_key[key] = lease
