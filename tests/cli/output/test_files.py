@@ -203,6 +203,8 @@ def test_a_call_in_a_session_says_how_to_get_its_artifacts(run: Run, client: _Cl
     picture, link = run("call", "shot", "--session", "my job").stderr.splitlines()
     assert picture.endswith(f"; leaseway artifact {REF} --session 'my job' prints it]")
     assert link == "[resource_link n x://a b; leaseway resource 'x://a b' reads it]"
+    of_anna, _ = run("call", "shot", "--session", "s1", "--user", "anna").stderr.splitlines()
+    assert of_anna.endswith(f"; leaseway artifact {REF} --session s1 --user anna prints it]")
 
 
 def test_an_artifact_is_written_to_a_file_a_folder_or_a_pipe(

@@ -35,11 +35,14 @@ def describe_item(item: dict[str, Any], hint: str = "--json prints it") -> str:
     return f"[{one_line(' '.join([kind, *facts]))}{f'; {hint}' if hint else ''}]"
 
 
-def how_to_get(item: dict[str, Any], session: str | None) -> str:
+def how_to_get(item: dict[str, Any], session: str | None, user: str = "") -> str:
     """Return a hint how to get the content of an item of a call's result."""
     ref = item.get("artifact")
     if isinstance(ref, str) and session is not None:
-        return f"leaseway artifact {shlex.quote(ref)} --session {shlex.quote(session)} prints it"
+        owner = f"--session {shlex.quote(session)}" + (
+            f" --user {shlex.quote(user)}" if user else ""
+        )
+        return f"leaseway artifact {shlex.quote(ref)} {owner} prints it"
     if item.get("type") == "resource_link" and isinstance(item.get("uri"), str):
         return f"leaseway resource {shlex.quote(one_line(item['uri']))} reads it"
     return "--output PATH saves it" if _size(item) is not None else "--json prints it"

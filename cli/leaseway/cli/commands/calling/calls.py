@@ -137,7 +137,7 @@ def call(  # noqa: PLR0913 - each is an option of the command
         if as_json:
             print_json(result.raw)
         else:
-            _print_result(result, session, output)
+            _print_result(result, session, user, output)
         if output is not None:
             await _save(output, result, caller, tool)
         return result
@@ -202,14 +202,16 @@ def _read_stdin() -> str:
         raise ValueError("stdin is not UTF-8.") from None
 
 
-def _print_result(result: ToolResult, session: str | None, output: Output | None) -> None:
+def _print_result(
+    result: ToolResult, session: str | None, user: str, output: Output | None
+) -> None:
     bytes_on_stdout = output is not None and output.path is None
     for received in result.content:
         item = received if isinstance(received, dict) else {}  # a server may send anything
         if item.get("type") == "text":
             say(item.get("text", ""), err=bytes_on_stdout)
         else:
-            hint = how_to_get(item, session) if output is None else ""
+            hint = how_to_get(item, session, user) if output is None else ""
             say(describe_item(item, hint), err=True)
     if not result.content and result.structured is not None and not bytes_on_stdout:
         print_json(result.structured)
