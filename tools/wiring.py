@@ -161,19 +161,19 @@ def main() -> int:
             names.add(tree)
     found_lambdas = found_late = 0
     for root, modules in trees.items():
-        of_root = [(path, each) for path, tree in modules.items() for each in lambdas(tree)]
+        of_root = [(path, node) for path, tree in modules.items() for node in lambdas(tree)]
         late = [
-            (path, each)
+            (path, node)
             for path, tree in modules.items()
-            for each in late_wiring(tree, names)
-            if not _has_reason(path, each)
+            for node in late_wiring(tree, names)
+            if not _has_reason(path, node)
         ]
         print(f"{root:<16}{len(of_root):>5} lambdas{len(late):>5} wired late")
         for path, node in late:
             _print(path, node)
         if "--lambdas" in sys.argv[1:]:
-            for path, each in of_root:
-                _print(path, each)
+            for path, node in of_root:
+                _print(path, node)
         found_lambdas, found_late = found_lambdas + len(of_root), found_late + len(late)
     status = 0
     for found, most, what, instead in (

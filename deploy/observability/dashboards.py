@@ -426,7 +426,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for each in DASHBOARDS:
-        path = FOLDER / f"{each.name}.json"
-        path.write_text(render(each), encoding="utf-8")
+    for dashboard in DASHBOARDS:
+        path = FOLDER / f"{dashboard.name}.json"
+        path.write_text(render(dashboard), encoding="utf-8")
         print(path)

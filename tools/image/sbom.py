@@ -28,7 +28,7 @@ def components(environment: Path) -> list[dict[str, Any]]:
         if licence and "\n" not in licence:
             component["licenses"] = [{"license": {"name": licence}}]
         found.append(component)
-    return sorted(found, key=lambda each: str(each["name"]).lower())
+    return sorted(found, key=lambda component: str(component["name"]).lower())
 
 
 def main(environment: str, path: str) -> None:

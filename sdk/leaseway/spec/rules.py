@@ -122,12 +122,12 @@ class Needs:
 def _is_small(value: Any) -> bool:
     count, remaining = 0, [value]
     while remaining:
-        each = remaining.pop()
+        value = remaining.pop()
         count += 1
-        if isinstance(each, _CONTAINERS):  # as JSON is parsed
-            if len(each) > MAX_VALUES:
+        if isinstance(value, _CONTAINERS):  # as JSON is parsed
+            if len(value) > MAX_VALUES:
                 return False
-            remaining.extend(each.values() if isinstance(each, dict) else each)
+            remaining.extend(value.values() if isinstance(value, dict) else value)
         if count + len(remaining) > MAX_VALUES:
             return False
     return True

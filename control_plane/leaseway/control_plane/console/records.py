@@ -273,7 +273,7 @@ def _worker(state: Coordinator, record: WorkerRecord) -> Json:
 def problems(plane: Plane, query: Json) -> Json:
     """Return open problems: errors first, then newest first."""
     found = sorted(
-        plane.state.problems.open(), key=lambda each: (each.problem.severity, -each.last_seen)
+        plane.state.problems.open(), key=lambda entry: (entry.problem.severity, -entry.last_seen)
     )
     words = str(query.get("q", "")).casefold()
     rows = [

@@ -104,7 +104,7 @@ class ProofKey:
 def choose_algorithm(*accepted: Sequence[str]) -> str:
     """Return an algorithm that is in each of some lists; empty lists accept all. Empty for none."""
     lists = [names for names in accepted if names]
-    return next((name for name in PROOF_ALGORITHMS if all(name in each for each in lists)), "")
+    return next((name for name in PROOF_ALGORITHMS if all(name in names for names in lists)), "")
 
 
 def nonce_of(headers: Mapping[str, str]) -> str:

@@ -365,7 +365,7 @@ class SealedTokens:
 def server_of(login: Login) -> AuthorizationServer:
     """Return the authorization server of a login, as it was discovered then."""
     stored = login.metadata.get(SERVER, {})
-    names = {each.name for each in fields(AuthorizationServer)}  # a newer version may store more
+    names = {field.name for field in fields(AuthorizationServer)}  # a newer version may store more
     known: dict[str, Any] = {name: value for name, value in stored.items() if name in names}
     for name in ("client_auth_methods", "scopes"):
         known[name] = tuple(known.get(name, ()))

@@ -60,7 +60,7 @@ def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | 
     }
     if not of_tenant:
         return None
-    heaviest = max(of_tenant, key=lambda each: (of_tenant[each], each == newcomer))
+    heaviest = max(of_tenant, key=lambda tenant: (of_tenant[tenant], tenant == newcomer))
     return GivesWay(heaviest, is_heavier or of_tenant[heaviest] > counts.get(newcomer, 0) + 1)
 
 

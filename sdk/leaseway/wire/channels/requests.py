@@ -102,11 +102,11 @@ def release(error: BaseException) -> None:
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]
     while errors:
-        each = errors.pop()
-        if each is None or id(each) in seen:
+        cause = errors.pop()
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(each))
-        errors += (each.__cause__, each.__context__)
-        if isinstance(each, BaseExceptionGroup):
-            errors.extend(each.exceptions)
-        each.__traceback__ = each.__cause__ = each.__context__ = None
+        seen.add(id(cause))
+        errors += (cause.__cause__, cause.__context__)
+        if isinstance(cause, BaseExceptionGroup):
+            errors.extend(cause.exceptions)
+        cause.__traceback__ = cause.__cause__ = cause.__context__ = None

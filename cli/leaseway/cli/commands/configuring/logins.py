@@ -200,12 +200,12 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
         for listed in ended:
             # A worker that renews it now would otherwise write it again afterwards.
             with store.exclusive(listed.key, LOGIN_LOCK):
-                each = store.read(listed.key) or listed
+                login = store.read(listed.key) or listed
                 store.remove(listed.key)  # before it is revoked: no worker uses it from now on
             client = Client("")
-            if not each.metadata.get("client"):
+            if not login.metadata.get("client"):
                 client = _wanted(server, tenant, user, config, vault).client
-            cause = revoke(each, client)
+            cause = revoke(login, client)
             if cause is not None:
                 say(f"leaseway: Its tokens were not revoked: {cause}.", err=True)
     say(f"leaseway: {_whom(tenant, user)} is logged out of the server {server}.", err=True)

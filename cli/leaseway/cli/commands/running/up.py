@@ -418,7 +418,7 @@ async def _print_recoveries(client: AsyncClient) -> None:
             states = {server.id: server.state.is_up for server in await client.servers()}
         except LeasewayError:  # it is restarted, and logs the reason
             states = dict.fromkeys(down, False)
-        up = {each for each, is_up in states.items() if is_up}
+        up = {server_id for server_id, is_up in states.items() if is_up}
         for server_id in sorted(down & up):
             say(f"leaseway: server {server_id} is up", err=True)
         down = states.keys() - up

@@ -209,7 +209,7 @@ def in_project(table: Table, where: Where, folder: Path) -> Table:
     here = {str(folder), *map(str, folder.parents)}
     own = max(
         (entry for entry in projects.entries if entry.name.rstrip("/\\") in here),
-        key=lambda each: len(each.name),
+        key=lambda entry: len(entry.name),
         default=None,
     )
     _report_other_projects(projects, own, where)

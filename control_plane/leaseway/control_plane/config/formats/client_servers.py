@@ -103,7 +103,7 @@ class ClientServer:
         if not isinstance(self._entry.value, Table):
             return self._entry
         entries = unique_entries(self._entry.value, self._where)
-        entries.sort(key=lambda each: each.name not in _PREFERRED)
+        entries.sort(key=lambda member: member.name not in _PREFERRED)
         if _is_own_front(self._entry):
             self._where.warning(self._entry.at, IssueReason.OWN_ENTRY_SKIPPED, _OWN_ENTRY)
             return None
@@ -117,34 +117,34 @@ class ClientServer:
         self._drop_misplaced()
         return self._entry.with_members(self._native.values())
 
-    def _translate(self, each: TableEntry) -> None:
-        where, key = self._where.child(each), folded(each.name)
-        if isinstance(each.value, Leaf) and each.value.value is None:
+    def _translate(self, member: TableEntry) -> None:
+        where, key = self._where.child(member), folded(member.name)
+        if isinstance(member.value, Leaf) and member.value.value is None:
             return  # clients write null for an option that is not set
-        name = RENAMED.get(each.name, each.name)
-        on = switch_of(each.name)
+        name = RENAMED.get(member.name, member.name)
+        on = switch_of(member.name)
         try:
-            if on is not None and isinstance(each.value, Leaf):
-                self._switch(each.value, on)
+            if on is not None and isinstance(member.value, Leaf):
+                self._switch(member.value, on)
             elif key in ALLOW | DENY | FILTERS:
-                self._rules.add(each)
+                self._rules.add(member)
             elif key in READ_ONLY:
-                self._add_read_only(each)
+                self._add_read_only(member)
             elif key in SECONDS:
-                self._add_timeout(each, where)
+                self._add_timeout(member, where)
             elif key in ("bearertokenenvvar", "envhttpheaders"):
-                self._add_referred_headers(each)
+                self._add_referred_headers(member)
             elif name in SERVER_KEYS:
-                self._add(name, each, where)
-            elif key in APPROVAL_MODES and asks_no_one(each.value):
+                self._add(name, member, where)
+            elif key in APPROVAL_MODES and asks_no_one(member.value):
                 pass
-            elif key in NESTED and isinstance(each.value, Table):
-                for member in each.members:
-                    self._translate(member)
+            elif key in NESTED and isinstance(member.value, Table):
+                for nested in member.members:
+                    self._translate(nested)
             else:
-                self._reject_or_warn(each, where)
+                self._reject_or_warn(member, where)
         except NotUnderstood as error:
-            report_not_understood(error, each.name, where)
+            report_not_understood(error, member.name, where)
 
     def _switch(self, value: Leaf, on: bool) -> None:
         if isinstance(value.value, bool) and not on:
@@ -153,42 +153,42 @@ class ClientServer:
         if self._on is None or value.value is not True:
             self._on = value
 
-    def _add_read_only(self, each: TableEntry) -> None:
-        value = each.value.value if isinstance(each.value, Leaf) else None
+    def _add_read_only(self, member: TableEntry) -> None:
+        value = member.value.value if isinstance(member.value, Leaf) else None
         if value is False:
             return
         if value is not True or self._entry.member("permissions") is not None:
-            raise NotUnderstood(each.at, "it is not 'true', or there are 'permissions', too")
-        no = Leaf(each.value.at, False, "false")
-        table = Table(each.value.at, (TableEntry("write", each.at, no),))
-        self._native["permissions"] = TableEntry("permissions", each.at, table)
+            raise NotUnderstood(member.at, "it is not 'true', or there are 'permissions', too")
+        no = Leaf(member.value.at, False, "false")
+        table = Table(member.value.at, (TableEntry("write", member.at, no),))
+        self._native["permissions"] = TableEntry("permissions", member.at, table)
 
-    def _add_timeout(self, each: TableEntry, where: Where) -> None:
-        name, unit = SECONDS[folded(each.name)]
-        number = _number(each.value)
+    def _add_timeout(self, member: TableEntry, where: Where) -> None:
+        name, unit = SECONDS[folded(member.name)]
+        number = _number(member.value)
         if number is None:
-            self._native.setdefault(name, TableEntry(name, each.at, each.value))
+            self._native.setdefault(name, TableEntry(name, member.at, member.value))
             return
         if number <= 0:
             text = "0 or less is no time; Leaseway's default counts"
-            self._warn(each, where, text)
+            self._warn(member, where, text)
             return
         if unit is None:
             is_long = number >= _MILLISECONDS and not self._in_seconds
             unit = _MILLISECONDS if is_long else 1.0
         value = number / unit
-        node = Leaf(each.value.at, value, f"{value:g}")
-        self._native.setdefault(name, TableEntry(name, each.at, node))
+        node = Leaf(member.value.at, value, f"{value:g}")
+        self._native.setdefault(name, TableEntry(name, member.at, node))
 
-    def _add_referred_headers(self, each: TableEntry) -> None:
+    def _add_referred_headers(self, member: TableEntry) -> None:
         """Add Codex's headers, which name variables."""
-        if folded(each.name) == "bearertokenenvvar" and isinstance(each.value, Leaf):
-            text = f"Bearer ${{{each.value.value}}}"
+        if folded(member.name) == "bearertokenenvvar" and isinstance(member.value, Leaf):
+            text = f"Bearer ${{{member.value.value}}}"
             self._headers.append(
-                TableEntry("Authorization", each.at, Leaf(each.value.at, text, text))
+                TableEntry("Authorization", member.at, Leaf(member.value.at, text, text))
             )
             return
-        for header in each.members:
+        for header in member.members:
             reference = Table(header.value.at, (TableEntry("env", header.at, header.value),))
             self._headers.append(replace(header, value=reference))
 
@@ -200,16 +200,16 @@ class ClientServer:
         at = self._headers[0].at
         self._native["headers"] = TableEntry("headers", at, Table(at, (*own, *self._headers)))
 
-    def _add(self, name: str, each: TableEntry, where: Where) -> None:
-        if name in ("cwd", "env_file") and is_of_client(each.value):
+    def _add(self, name: str, member: TableEntry, where: Where) -> None:
+        if name in ("cwd", "env_file") and is_of_client(member.value):
             text = "only the client can fill in the variables of its path; write the path itself"
-            self._warn(each, where, text)
+            self._warn(member, where, text)
             return
         if name in self._native:
             if name != "transport":
-                self._warn(each, where, f"{quoted(name)} is set already by another spelling")
+                self._warn(member, where, f"{quoted(name)} is set already by another spelling")
             return
-        value = each.value
+        value = member.value
         if name == "command":
             value = self._command(value, where)
         elif name == "transport":
@@ -218,10 +218,10 @@ class ClientServer:
                 return
             value = found
         elif name in _LIST_FILTERS:
-            value = whitelist(each).value
+            value = whitelist(member).value
         if name in _WITH_VARIABLES:
             value = with_native_variables(value, where)
-        self._native[name] = TableEntry(name, each.at, value)
+        self._native[name] = TableEntry(name, member.at, value)
 
     def _command(self, node: Tree, where: Where) -> Tree:
         """Return a command's program; add the arguments of one that is written as a list."""
@@ -244,24 +244,24 @@ class ClientServer:
                 return parts["path"].value
         return node
 
-    def _reject_or_warn(self, each: TableEntry, where: Where) -> None:
-        key = folded(each.name)
+    def _reject_or_warn(self, member: TableEntry, where: Where) -> None:
+        key = folded(member.name)
         if key in HARMLESS:
-            self._warn(each, where, HARMLESS[key])
+            self._warn(member, where, HARMLESS[key])
             return
-        if looks_restrictive(each.name):
-            raise NotUnderstood(each.at, "its meaning is not known")
-        nested = next(restrictive_members(each.value), None)
+        if looks_restrictive(member.name):
+            raise NotUnderstood(member.at, "its meaning is not known")
+        nested = next(restrictive_members(member.value), None)
         if nested is not None:
             raise NotUnderstood(nested.at, f"the meaning of {quoted(nested.name)} is not known")
-        self._warn(each, where, "it has no meaning here")
+        self._warn(member, where, "it has no meaning here")
 
-    def _warn(self, each: TableEntry, where: Where, why: str) -> None:
+    def _warn(self, member: TableEntry, where: Where, why: str) -> None:
         message = (
-            f"{quoted(each.name)} of the server {quoted(self._entry.name)} is not taken over:"
+            f"{quoted(member.name)} of the server {quoted(self._entry.name)} is not taken over:"
             f" {why}."
         )
-        where.warning(each.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
+        where.warning(member.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
 
     def _add_tools(self) -> None:
         try:

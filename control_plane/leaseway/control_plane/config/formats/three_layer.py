@@ -124,7 +124,7 @@ def _class_config(parameters: Sequence[TableEntry], name: str) -> TableEntry:
     if bad is not None:
         return replace(bad, name=name)  # the reader of the key reports it
     merged: dict[str, TableEntry] = {}
-    for parameter in sorted(parameters, key=lambda each: _PARAMETERS.index(each.name)):
+    for parameter in sorted(parameters, key=lambda parameter: _PARAMETERS.index(parameter.name)):
         merged.update((member.name, member) for member in parameter.members)
     return replace(parameters[0], name=name).with_members(merged.values())
 

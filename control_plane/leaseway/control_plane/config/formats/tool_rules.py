@@ -184,18 +184,18 @@ class ToolRules:
             off = off[1:]
         self.denied += off
 
-    def _add_member(self, entry: TableEntry, each: TableEntry) -> None:
+    def _add_member(self, entry: TableEntry, member: TableEntry) -> None:
         """Add a part of a filter (a list), or the settings of one tool."""
-        part, value = folded(each.name), each.value
+        part, value = folded(member.name), member.value
         if isinstance(value, Items) and part in _ALLOW_PARTS | ALLOW:
             self.allowed.append(self._names(value) or [])
         elif isinstance(value, Items) and part in _DENY_PARTS | DENY:
             self.denied += self._names(value) or ()
         elif isinstance(value, Table):
-            self._add_tool(each)
+            self._add_tool(member)
         elif not _is_null(value):
-            text = f"{quoted(each.name)} of {quoted(entry.name)} is no filter that Leaseway knows"
-            raise NotUnderstood(each.at, text)
+            text = f"{quoted(member.name)} of {quoted(entry.name)} is no filter that Leaseway knows"
+            raise NotUnderstood(member.at, text)
 
     def _add_tool(self, tool: TableEntry) -> None:
         """Add the settings of one tool: it is on or off; anything else is not understood."""

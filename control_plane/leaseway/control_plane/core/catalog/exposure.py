@@ -158,7 +158,9 @@ def resolve_clashes(
     owner: dict[str, tuple[str, str]] = {}
     skipped: set[tuple[str, str]] = set()
     problems: list[Problem] = []
-    for server_id in sorted(exposures, key=lambda each: (each != ADMIN_TOOLSET, each)):
+    for server_id in sorted(
+        exposures, key=lambda server_id: (server_id != ADMIN_TOOLSET, server_id)
+    ):
         warnings = ExposureWarnings(server_id)
         clashes: dict[str, list[tuple[str, str]]] = {}
         for original, name in sorted(exposures[server_id]):

@@ -37,7 +37,7 @@ class EndedSessions:
         ended.move_to_end(session)
         self._forget_old(tenant, now)
         if self._count > self._limit:
-            self._forget_oldest(max(self._tenants, key=lambda each: len(self._tenants[each])))
+            self._forget_oldest(max(self._tenants, key=lambda known: len(self._tenants[known])))
 
     def has(self, tenant: str, session: str, now: float) -> bool:
         """Return whether a session has ended within the last 7 days."""

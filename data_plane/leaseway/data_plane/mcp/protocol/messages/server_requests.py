@@ -362,8 +362,8 @@ def unanswerable(server: str, request: ToolRequest, result: bytes) -> Fault | No
     except (ValueError, RecursionError):
         return None
     faults = (
-        lacking_fault(server, request, each.method, parse_params(each.params) or b"{}")
-        for each in requests
+        lacking_fault(server, request, embedded.method, parse_params(embedded.params) or b"{}")
+        for embedded in requests
     )
     return next((fault for fault in faults if fault is not None), None)
 
