@@ -109,6 +109,12 @@ def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
         (entry("url: 'ws://a/mcp'", ""), "transport",
          (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
           " With this 'url', write 'transport: websocket'.")),
+        (entry("image: x", ""), "transport",
+         (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
+          " With this 'image', write 'transport: stdio'.")),
+        (entry("module: m, class: C", ""), "transport",
+         (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
+          " With this 'class' and 'module', write 'transport: python'.")),
         (entry("", "transport: stdio"), "command",
          "The server 's' needs 'command' or 'image' for 'stdio'."),
         (entry("", "transport: streamable_http"), "url",

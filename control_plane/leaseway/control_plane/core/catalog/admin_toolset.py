@@ -11,8 +11,7 @@ from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
-from leaseway.spec.kinds.builtin import BuiltinPart
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import Part, ServerSpec, VariantKey
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 _LISTING: Final = ServerListing(
@@ -20,12 +19,12 @@ _LISTING: Final = ServerListing(
 )
 
 ADMIN: Final = Served(
-    spec=ServerSpec(VariantKey(ADMIN_TOOLSET), "builtin", BuiltinPart(), truely_stateless=True),
+    spec=ServerSpec(VariantKey(ADMIN_TOOLSET), "", Part(), truely_stateless=True),
     hashes=Hashes("", "", _LISTING.digest),
     listing=_LISTING,
     exposed=tuple(ExposedName(name, name) for name in TOOL_DEFINITIONS),
 )
-"""Equal for every tenant; never sent to workers, which have it built in."""
+"""Equal for every tenant, and of no kind; never sent to workers, which have it built in."""
 
 
 def add_admin_toolset(servers: Mapping[str, Served]) -> Mapping[str, Served]:
