@@ -94,7 +94,8 @@ def _document(results: Mapping[str, Sequence[Figures]], seconds: float) -> dict[
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "seconds": seconds,
         "rows": {
-            name: [dataclasses.asdict(each) for each in rounds] for name, rounds in results.items()
+            name: [dataclasses.asdict(measured) for measured in rounds]
+            for name, rounds in results.items()
         },
     }
 

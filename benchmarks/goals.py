@@ -70,13 +70,13 @@ def _sequential(results: Results) -> Spread | None:
     return spread(
         own.loads[1].p50 / (pipe.loads[1].p50 + stream.loads[1].p50)
         for own, pipe, stream in rounds
-        if all(1 in each.loads for each in (own, pipe, stream))
+        if all(1 in measured.loads for measured in (own, pipe, stream))
     )
 
 
 def _cpu(row: str, figure: Callable[[Load], float]) -> Callable[[Results], Spread | None]:
     return lambda results: spread(
-        figure(each.loads[32]) for each in results.get(row, ()) if 32 in each.loads
+        figure(measured.loads[32]) for measured in results.get(row, ()) if 32 in measured.loads
     )
 
 
@@ -104,13 +104,15 @@ def _to_official(row: str, figure: Callable[[Load], float]) -> Callable[[Results
 
 def _special(name: str, figure: str) -> Callable[[Results], Spread | None]:
     return lambda results: spread(
-        each.more[figure] for each in results.get(name, ()) if figure in each.more
+        measured.more[figure] for measured in results.get(name, ()) if figure in measured.more
     )
 
 
 def _warm_lease(results: Results) -> Spread | None:
     rounds = results.get("leases", ())
-    return spread(each.more["warm_p50_ms"] / each.more["call_p50_ms"] for each in rounds)
+    return spread(
+        measured.more["warm_p50_ms"] / measured.more["call_p50_ms"] for measured in rounds
+    )
 
 
 _OFFICIAL_CPU = 160

@@ -45,14 +45,16 @@ def _cells(rounds: Sequence[Figures]) -> list[str]:
     cells = [_cell(rounds, 1, lambda load: load.p50), _cell(rounds, 1, lambda load: load.p99)]
     cells += [_cell(rounds, count, lambda load: load.rate) for count in _COUNTS]
     cells.append(_cell(rounds, 32, lambda load: load.client_cpu))
-    has_worker = any(each.rss for each in rounds)
+    has_worker = any(measured.rss for measured in rounds)
     cells.append(_cell(rounds, 32, lambda load: load.worker_cpu) if has_worker else "–")
-    cells.append(_text(spread(each.rss for each in rounds)) if has_worker else "–")
+    cells.append(_text(spread(measured.rss for measured in rounds)) if has_worker else "–")
     return cells
 
 
 def _cell(rounds: Sequence[Figures], count: int, figure: Callable[[Load], float]) -> str:
-    return _text(spread(figure(each.loads[count]) for each in rounds if count in each.loads))
+    return _text(
+        spread(figure(measured.loads[count]) for measured in rounds if count in measured.loads)
+    )
 
 
 def _text(figure: Spread | None, digits: int = 0) -> str:
@@ -68,7 +70,7 @@ def _figures(title: str, rounds: Sequence[Figures]) -> Table:
     table.add_column("figure")
     table.add_column("measured", justify="right")
     for name in rounds[0].more:
-        table.add_row(name, _text(spread(each.more[name] for each in rounds), 2))
+        table.add_row(name, _text(spread(measured.more[name] for measured in rounds), 2))
     return table
 
 
@@ -76,12 +78,17 @@ def _goals(goal_results: Sequence[GoalResult]) -> Table:
     table = Table(title="Goals")
     for name in ("figure", "goal", "measured", ""):
         table.add_column(name, justify="left" if name == "figure" else "right")
-    for each in goal_results:
-        sign = "≤" if each.goal.at_most else "≥"
-        verdict = "not measured" if each.figure is None else "reached" if each.is_reached else "no"
-        measured = _text(each.figure, 2)
+    for result in goal_results:
+        sign = "≤" if result.goal.at_most else "≥"
+        verdict = (
+            "not measured" if result.figure is None else "reached" if result.is_reached else "no"
+        )
+        measured = _text(result.figure, 2)
         table.add_row(
-            each.goal.title, f"{sign} {each.goal.limit:.3g} {each.goal.unit}", measured, verdict
+            result.goal.title,
+            f"{sign} {result.goal.limit:.3g} {result.goal.unit}",
+            measured,
+            verdict,
         )
     return table
 
@@ -123,7 +130,7 @@ def draw(results: Results, folder: Path) -> None:
 
 
 def _median(rounds: Sequence[Figures], figure: Callable[[Load], float]) -> float:
-    found = spread(figure(each.loads[32]) for each in rounds if 32 in each.loads)
+    found = spread(figure(measured.loads[32]) for measured in rounds if 32 in measured.loads)
     return found.median if found else 0.0
 
 

@@ -123,7 +123,7 @@ async def _grpc_stream() -> AsyncIterator[Driver]:
         grpc.aio.insecure_channel(address) as channel,
     ):
         echo = _Echo(channel.stream_stream("/Floor/Echo")())
-        tasks = [asyncio.create_task(each) for each in (echo.write(), echo.read())]
+        tasks = [asyncio.create_task(direction) for direction in (echo.write(), echo.read())]
 
         async def call(_caller: int) -> None:
             if await echo.request(payload) != payload:

@@ -77,7 +77,7 @@ async def _reload(workers: int) -> tuple[float, float]:
         durations = []
         for edition in range(1, _CHANGES + 1):
             before = [worker.held["s007"] for worker in fleet.workers]
-            old = dict(zip((each.id for each in fleet.workers), before, strict=True))
+            old = dict(zip((worker.id for worker in fleet.workers), before, strict=True))
             for worker in fleet.workers:
                 worker.probe_seconds = _PROBE
             plane.servers["s007"] = _entry(edition)

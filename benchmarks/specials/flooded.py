@@ -75,9 +75,9 @@ async def _flood(client: AsyncClient, tool: str) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        for each in results:
-            if not isinstance(each, asyncio.CancelledError) and isinstance(each, BaseException):
-                raise each
+        for result in results:
+            if not isinstance(result, asyncio.CancelledError) and isinstance(result, BaseException):
+                raise result
 
 
 SPECIALS = (Special("flooded", "one tenant floods a server that another tenant uses", _flooded),)

@@ -48,9 +48,9 @@ async def _wait_for_spares(client: AsyncClient) -> None:
     """Wait until used spares have been replaced, so that the next lease gets a warm one."""
     async with asyncio.timeout(_SPARES_TIMEOUT):
         while True:
-            server = next(each for each in await client.servers() if each.id == "warm")
-            ready = [each for each in server.instances if each.state == "ready"]
-            if len([each for each in ready if not each.lease_id]) >= _SPARES:
+            server = next(listed for listed in await client.servers() if listed.id == "warm")
+            ready = [instance for instance in server.instances if instance.state == "ready"]
+            if len([instance for instance in ready if not instance.lease_id]) >= _SPARES:
                 return
             await asyncio.sleep(0.02)
 

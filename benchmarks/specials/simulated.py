@@ -114,13 +114,13 @@ class Fleet:
         self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Fleet:
-        self._running = [asyncio.create_task(each.run()) for each in self.workers]
+        self._running = [asyncio.create_task(worker.run()) for worker in self.workers]
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         for task in self._running:
             task.cancel()
-        await asyncio.gather(*(each.close() for each in self.workers))
+        await asyncio.gather(*(worker.close() for worker in self.workers))
 
     async def until_all(self, done: Any, within: float = 120.0) -> None:
         """Wait until `done(worker)` is true for every worker."""
