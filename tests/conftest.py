@@ -65,18 +65,23 @@ def no_cel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def npm_server() -> ServerCommand:
+def npm_folder() -> Path:
+    """Return the folder of npm servers and of the TypeScript SDK for servers."""
+    return Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
+
+
+@pytest.fixture(scope="session")
+def npm_server(npm_folder: Path) -> ServerCommand:
     """Return a function from an npm server's binary to the command that starts it.
 
     Names: `mcp-server-everything`, `mcp-server-filesystem`, `mcp-server-memory`, `playwright-mcp`,
     `supergateway`.
     """
-    folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
 
     def command(name: str) -> list[str]:
-        binary = folder / "node_modules" / ".bin" / name
+        binary = npm_folder / "node_modules" / ".bin" / name
         if not binary.exists() or shutil.which("node") is None:
-            absent("npm", f"{name} is not in {folder}; run `make npm-servers` (needs npm).")
+            absent("npm", f"{name} is not in {npm_folder}; run `make npm-servers` (needs npm).")
         return [str(binary)]
 
     return command

@@ -488,9 +488,9 @@ class Peer(Dispatcher[TransportContext]):
     def _find_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
         if self.correlates and related_call is not None:
             return find_asked_call([related_call], method)
-        if self.asks_alone and related_call is not None and not self._abandoned:
-            return find_asked_call([related_call], method)
-        return find_asked_call(self._calls.values(), method, shared=not self.leased)
+        calls = self._calls.values()
+        is_alone = self.asks_alone and len(calls) == 1 and not self._abandoned
+        return find_asked_call(calls, method, shared=not self.leased and not is_alone)
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""

@@ -16,6 +16,7 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import fault_of
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, answerable
+from leaseway.data_plane.core.instances.greeting import LEGACY as FOR_OLDER_CLIENTS
 from leaseway.data_plane.core.instances.greeting import Greeting
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
@@ -52,10 +53,14 @@ class Asked:
 
 @contextlib.asynccontextmanager
 async def asking(
-    bench: Bench, how: str, client: McpClient | None = None, **spec: Any
+    bench: Bench,
+    how: str,
+    client: McpClient | None = None,
+    greeting: Greeting | None = None,
+    **spec: Any,
 ) -> AsyncIterator[Instance]:
     """Start a server that sends requests; `how` is its transport and era."""
-    greeting = Greeting.of(client)
+    greeting = greeting or Greeting.of(client)
     transport, _, era = how.partition(" ")
     options = ["--legacy"] if era.startswith("legacy") else []
     if transport == "stdio":
@@ -207,6 +212,24 @@ async def test_a_legacy_request_without_a_caller_is_rejected_with_the_reason(
         assert refusal["code"] == -32601
         assert why in refusal["message"]
         assert answers.asks.empty()
+
+
+@pytest.mark.parametrize("how", ["stdio legacy", "http legacy by GET"])
+async def test_older_clients_of_a_shared_server_are_asked_for_the_only_call_in_flight(
+    bench: Bench, how: str
+) -> None:
+    caller, other = Asked(), Asked(holds=True)
+    question = {"questions": [NAME]}
+    async with asking(bench, how, greeting=FOR_OLDER_CLIENTS, truely_stateless=True) as instance:
+        (answer,) = await call_tool(bench, instance, "ask", question, **caller.request)
+        assert answer == {"said": ELICIT, "unknown": 1.0}
+        call, _ = bench.start_call(instance, "ask", question, **other.request)
+        await other.next()
+        (refusal,) = await call_tool(bench, instance, "ask", question, **caller.request)
+        assert "Several callers share" in refusal["message"]
+        call.cancel("no longer wanted")  # the server may still ask for it
+        (refusal,) = await call_tool(bench, instance, "ask", question, **caller.request)
+        assert "Several callers share" in refusal["message"]
 
 
 async def test_a_request_after_its_calls_end_is_rejected(bench: Bench) -> None:
