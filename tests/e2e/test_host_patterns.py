@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +42,8 @@ class Place:
         return [Row(*json.loads(line)) for line in output.splitlines()]
 
 
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+@asynccontextmanager
+async def playing(tmp_path: Path, *options: str) -> AsyncIterator[Place]:
     """Run a front whose counters can be told from those of other tests."""
     word = f"counter of {tmp_path}"
     counter = {
@@ -50,8 +51,17 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         "command": sys.executable,
         "args": [str(HOSTS / "counter.py"), word],
     }
-    async with running(tmp_path, {"counter": counter}) as (system, _), front(system) as url:
+    async with (
+        running(tmp_path, {"counter": counter}) as (system, _),
+        front(system, *options) as url,
+    ):
         yield Place(url, word)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with playing(tmp_path) as place:
+        yield place
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,17 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     ],
 )
 async def test_each_conversation_of_a_host_has_one_process(place: Place, host: str) -> None:
-    rows = await place.play(host, 8)
+    check_processes(await place.play(host, 8))
+
+
+async def test_a_model_keeps_its_state_although_its_host_renews_the_session(tmp_path: Path) -> None:
+    rules = ("--sessions-from", "argument,handle,conversation,cookie")
+    async with playing(tmp_path, *rules) as place:
+        check_processes(await place.play("renews-and-passes", 8))
+
+
+def check_processes(rows: list[Row]) -> None:
+    """Check that two conversations by turns have a process each."""
     assert [row.count for row in rows] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert {row.pid for row in rows[::2]} == {rows[0].pid}
     assert {row.pid for row in rows[1::2]} == {rows[1].pid}

@@ -10,7 +10,7 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.subscriptions import listen
 from tests.conftest import BOUND, ServerCommand
@@ -73,3 +73,6 @@ async def test_a_client_is_listed_what_a_server_lists_to_it_directly(
                 await client.call_tool("echo", {"message": "hi"})
                 await changed.wait()
                 assert await listed(client) == shown
+                with pytest.raises(MCPError) as unknown:
+                    await client.call_tool("trigger-sampling-request", {"prompt": "hi"})
+                assert unknown.value.error.code == -32602

@@ -97,6 +97,14 @@ def test_an_undeclared_capability_is_named_as_clients_declare_it(
     assert (older.code, older.data) == (-32000, error.data)
 
 
+@pytest.mark.parametrize(("facts", "code"), [({"offered": "no"}, -32602), ({}, -32000)])
+def test_a_tool_that_a_server_does_not_offer_to_a_client_is_unknown_to_it(
+    facts: dict[str, str], code: int
+) -> None:
+    error = error_from_fault(Fault(Reason.TOOL_DIFFERS, "It does not offer it.", metadata=facts))
+    assert rpc_error(error, modern=True).code == code
+
+
 @pytest.mark.parametrize(
     ("code", "older"), [(-32020, -32600), (-32021, -32000), (-32022, -32602), (-32042, -32042)]
 )

@@ -117,6 +117,20 @@ def initializes_before_each_call(url: str, calls: int) -> Iterator[dict]:
         yield host.call(host.initialize())
 
 
+def renews_and_passes(url: str, calls: int) -> Iterator[dict]:
+    """Send `initialize` before each call; its model passes back the `session` of a result, if any.
+
+    Results say one if the front's rules leave `mcp-session` out (`--sessions-from`).
+    """
+    host = Host(url, "renews-and-passes")
+    known: list[dict[str, str]] = [{}, {}]
+    for number in range(calls):
+        result = host.call(host.initialize(), arguments=known[number % 2])
+        if session := result.get("_meta", {}).get("leaseway/session"):
+            known[number % 2] = {"session": session}
+        yield result
+
+
 def names_its_conversations(url: str, calls: int) -> Iterator[dict]:
     """Send `initialize` before each call, and the conversation as `openai/session`."""
     host = Host(url, "names-its-conversations")
@@ -168,6 +182,7 @@ HOSTS = {
     for host in (
         keeps_its_session,
         initializes_before_each_call,
+        renews_and_passes,
         names_its_conversations,
         sends_no_session,
         passes_the_argument,

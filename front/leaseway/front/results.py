@@ -223,6 +223,7 @@ def tool_error(text: str) -> bytes:
 
 
 def _code(error: LeasewayError) -> int:
-    if isinstance(error, ToolNotFound) or error.reason in _INVALID:
+    is_hidden = error.metadata.get("offered") == "no"  # the server knows no such tool of its client
+    if isinstance(error, ToolNotFound) or error.reason in _INVALID or is_hidden:
         return INVALID_PARAMS
     return INTERNAL_ERROR if error.reason in _INTERNAL else _UNAVAILABLE

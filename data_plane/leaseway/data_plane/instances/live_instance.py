@@ -268,7 +268,11 @@ class LiveInstance:
                 Reason.TOOL_DIFFERS,
                 f"Server {self.spec.key} does not offer its tool {tool} to an MCP client with the "
                 "capabilities and the protocol version that this one has declared.",
-                metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
+                metadata={
+                    "server": self.spec.key.server_id,
+                    "instance": self.instance.id,
+                    "offered": "no",
+                },
             )
         return Fault(
             Reason.TOOL_DIFFERS,

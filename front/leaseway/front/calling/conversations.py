@@ -65,12 +65,6 @@ class Carried:
     lost_cookie: bool = False
     set_cookie: Callable[[str], None] | None = None
 
-    def let_out(self, live: LiveSession) -> None:
-        """Let what servers of a session say reach the client on its session of the protocol."""
-        protocol = self.protocol
-        if protocol is not None and live is not protocol and live.outlet is not protocol:
-            protocol.let_out(live)
-
 
 def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
     """Return the name of a client's program, or empty."""
@@ -79,6 +73,16 @@ def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
     if isinstance(name, str):
         return name
     return carried.protocol.sealed.client if carried.protocol is not None else ""
+
+
+def is_offered(rules: Sequence[str], has_session: bool) -> bool:
+    """Return whether tools with these rules have the argument for a client.
+
+    Args:
+        rules: The rules, in order.
+        has_session: Whether the client's protocol says its session with every request.
+    """
+    return not (has_session and MCP_SESSION in rules)
 
 
 class Conversations:
@@ -109,7 +113,9 @@ class Conversations:
         for rule in rules:
             live = self._by_rule(rule, carried, meta, scope, tells_end)
             if live is not None:
-                carried.let_out(live)
+                protocol = carried.protocol
+                if protocol is not None and live is not protocol:
+                    protocol.let_out(live)
                 return live
         return None
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.conversations import ARGUMENT, MCP_SESSION, SessionOptions
+from leaseway.front.calling.conversations import ARGUMENT, SessionOptions, is_offered
 from leaseway.front.calling.session_argument import (
     ESCAPE,
     META_KEY,
@@ -122,7 +122,7 @@ class SessionOffer:
 
     def shows(self, tool: Tool, has_session: bool) -> bool:
         """Return whether a tool is offered to a client whose protocol has sessions, or has none."""
-        return not tool.shared and not (has_session and MCP_SESSION in self._options.rules_of(tool))
+        return not tool.shared and is_offered(self._options.rules_of(tool), has_session)
 
     def may_carry(self, arguments: bytes) -> bool:
         """Return whether the arguments of a call may contain the one for the session."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leaseway.front.calling.conversations import COOKIE, Conversations, client_name
+from leaseway.front.calling.conversations import COOKIE, Conversations, client_name, is_offered
 from leaseway.front.calling.handles import UNKNOWN_SESSION, OfferedTool, SessionOffer
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.session_argument import (
@@ -66,7 +66,8 @@ class Places:
             JsonRpcError: The session has ended, or there are too many.
         """
         carried, scope, offer = request.carried, request.scope, self._offer
-        is_shown = offer is not None and tool is not None and offer.shows(tool, request.has_session)
+        rules = self._conversations.options.rules_of(tool)
+        is_shown = offer is not None and tool is not None and is_offered(rules, request.has_session)
         argument = None
         if offer is not None and tool is not None and (is_shown or offer.may_carry(arguments)):
             listing = await self._catalog.listing("tools", scope)
@@ -85,9 +86,9 @@ class Places:
             live = await carried.sessions.open(handle, scope)
             if live is None:
                 raise InvalidSessionArgument(UNKNOWN_SESSION)
-            carried.let_out(live)
+            if carried.protocol is not None and carried.protocol is not live:
+                carried.protocol.let_out(live)
             return Place(live, is_carried=False, argument=argument), arguments
-        rules = self._conversations.options.rules_of(tool)
         live = self._conversations.find(carried, request.meta, scope, rules)
         if live is not None or not is_shown:
             return Place(live, argument=argument), arguments

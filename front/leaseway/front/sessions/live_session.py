@@ -272,8 +272,9 @@ class LiveSession:
 
     def let_out(self, conversation: LiveSession) -> None:
         """Let another session, of which its client has made a call, reach the client here."""
-        conversation.outlet = self
-        self._conversations.add(conversation)
+        if conversation.outlet is not self:
+            conversation.outlet = self
+            self._conversations.add(conversation)
 
     def _leasing(self) -> list[AsyncSession]:
         others = [live.sdk for live in self._conversations if live.outlet is self]
