@@ -461,7 +461,7 @@ async def worker_bench(
         capacity: The most leases that it takes.
         meter: Measures it.
         fields: Of its options, or parts of it: `known` (its vault), `storage`, `watch_timing`,
-            `audit`, `login_links`. Or `interceptors` of its server, such as who calls.
+            `audit`, `shipper`, `login_links`. Or `interceptors` of its server, such as who calls.
     """
     server = make_server(interceptors=fields.pop("interceptors", ()))
     bound = bind(server, Endpoint("127.0.0.1", 0))
@@ -470,7 +470,7 @@ async def worker_bench(
         parts: dict[str, Any] = {"vault": fields.pop("known", None)}
         parts |= {
             name: fields.pop(name)
-            for name in ("storage", "watch_timing", "audit", "login_links")
+            for name in ("storage", "watch_timing", "audit", "shipper", "login_links")
             if name in fields
         }
         labels = {"zone": "a"}

@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.artifacts.storage import DirectoryStorage
+from leaseway.data_plane.audit.backlog import Backlog
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
+from leaseway.data_plane.audit.shipping import Shipper
+from leaseway.data_plane.audit.sinks.addresses import open_sink
+from leaseway.data_plane.audit.sinks.port import SinkError
 from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import (
     LoginLinksPort,
@@ -48,6 +52,8 @@ from leaseway.wire.channels.serving import bind, make_server
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0
 """Seconds to wait at shutdown until the artifacts are removed."""
+_SHIPPING_GRACE: Final = 5.0
+"""Seconds to wait at shutdown until the audit's sink has acknowledged the last records."""
 _PODS_GRACE: Final = 5.0
 """Seconds to wait at shutdown until pods are removed; the rest ends with the worker's own pod."""
 
@@ -70,7 +76,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     bound = bind(server, options.listen)
     shutdown, callers = Shutdown(), CallerTokens()
     exported = otlp_audit(options.id) if options.audit is not None else None
-    audit = _audit(options, exported)
+    audit, shipper = _audit(options, exported)
 
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
     protect(_own_files(options))
@@ -106,6 +112,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         meter,
                         storage,
                         audit,
+                        shipper,
                         callers,
                     )
                     worker = Worker(options, bound, surroundings)
@@ -121,6 +128,9 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 authenticator.refusals.flush()
                 if audit is not None:
                     audit.close()
+                if shipper is not None:
+                    with contextlib.suppress(TimeoutError):  # the next worker ships the rest
+                        await asyncio.wait_for(shipper.ship_all(), _SHIPPING_GRACE)
                 if exported is not None:
                     await asyncio.to_thread(exported.close)
     return 0
@@ -149,24 +159,34 @@ async def _load_mcp_after(caught_up: asyncio.Event, opener: Opener) -> None:
     await opener.load()
 
 
-def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | None:
-    """Open the audit, or return None if it is off.
+def _audit(
+    options: WorkerOptions, exported: OtlpAudit | None
+) -> tuple[AuditLog | None, Shipper | None]:
+    """Open the audit, and what ships it to a sink; None for each that is off.
 
     Raises:
-        OSError: The audit cannot be written.
+        OSError: The audit cannot be written, or its sink not be opened.
     """
     if options.audit is None:
-        return None
+        return None, None
+    sink, backlog = options.audit_sink, None
     try:
-        return AuditLog(
+        opened = open_sink(sink.address) if sink is not None else None
+        if sink is not None:
+            backlog = Backlog(sink.space, sink.policy)
+        audit = AuditLog(
             options.audit,
             options.id,
             secrets.token_hex(8),
             time.time,
             on_written=exported.send if exported is not None else None,
+            backlog=backlog,
         )
-    except AuditUnavailable as error:
+    except (AuditUnavailable, SinkError) as error:
         raise OSError(str(error)) from None
+    if opened is None or backlog is None:
+        return audit, None
+    return audit, Shipper(audit, opened, backlog)
 
 
 @contextlib.asynccontextmanager

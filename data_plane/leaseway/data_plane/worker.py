@@ -22,9 +22,11 @@ import grpc
 from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
 from leaseway.data_plane.artifacts.store import ArtifactStore, ignore
+from leaseway.data_plane.audit.backlog import Policy
 from leaseway.data_plane.audit.log import AuditLog
 from leaseway.data_plane.audit.planes import PlaneRecords
 from leaseway.data_plane.audit.record import Recorder
+from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.executor import Executor
@@ -40,7 +42,7 @@ from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, Wa
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.metrics.gauges import QuotaMeters, StateMeters
+from leaseway.data_plane.metrics.gauges import AuditMeters, QuotaMeters, StateMeters
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.references.vault import WorkerVault
@@ -74,6 +76,21 @@ _STOP_GRACE: Final = 5.0
 
 
 @dataclass(frozen=True)
+class AuditSink:
+    """Where a worker's audit is shipped to.
+
+    Attributes:
+        address: The sink, such as s3://BUCKET/FOLDER.
+        policy: What happens while the sink does not acknowledge records.
+        space: Bytes of files that may wait for the sink.
+    """
+
+    address: str
+    policy: Policy
+    space: int
+
+
+@dataclass(frozen=True)
 class WorkerOptions:
     """How a worker runs.
 
@@ -97,6 +114,7 @@ class WorkerOptions:
         artifacts_http: The address at which pages read artifacts, or None.
         recent_calls: How many calls are kept for operators; 0 for none.
         audit: The folder of the audit, or None.
+        audit_sink: Where the audit is shipped to, or None.
         standbys: Control planes of which one may lead instead of the first one.
         own_paths: Further files and folders of Leaseway, which no sandboxed server may see.
     """
@@ -118,6 +136,7 @@ class WorkerOptions:
     artifacts_http: ArtifactsListener | None = None
     recent_calls: int = RECENT_CALLS
     audit: Path | None = None
+    audit_sink: AuditSink | None = None
     standbys: tuple[Endpoint, ...] = ()
     own_paths: tuple[Path, ...] = ()
 
@@ -169,6 +188,7 @@ class Surroundings:
         meter: Measures the worker, or None if metrics are off.
         storage: Stores artifacts.
         audit: Gets the records of calls, or None if there is no audit.
+        shipper: Ships them to a sink, or None if there is none.
         callers: The tokens that callers bring; `open_instance` uses them.
         watch_timing: The intervals at which references are checked.
         clock: Returns seconds for the times to live of leases, or None for the loop's clock.
@@ -183,6 +203,7 @@ class Surroundings:
     meter: Meter | None = None
     storage: ArtifactStorage = field(default_factory=MemoryStorage)
     audit: AuditLog | None = None
+    shipper: Shipper | None = None
     callers: CallerTokens = field(default_factory=CallerTokens)
     watch_timing: WatchTiming = field(default_factory=WatchTiming)
     clock: Callable[[], float] | None = None
@@ -223,7 +244,11 @@ class Worker:
         recorder = None
         if given.audit is not None:
             given.audit.problem.connect(problems.on_audit)
-            recorder = Recorder(given.audit)
+            recorder = Recorder(given.audit, given.shipper)
+        if given.shipper is not None:
+            given.shipper.problem.connect(problems.on_audit_sink)
+            given.background.supervise(given.shipper.run, "ship the audit")
+            given.background.supervise(given.shipper.recover, "ship what killed workers left")
         self.records = PlaneRecords(recorder)
 
         # Instances, and what keeps them.
@@ -331,6 +356,8 @@ class Worker:
         if meters is not None:
             StateMeters(meters, self.state)
             QuotaMeters(meters.meter, self.state)
+            if given.shipper is not None:
+                AuditMeters(meters.meter, given.shipper.backlog)
 
     def server_folders(self) -> Iterator[str]:
         """Yield the folders that servers name as their own, which are hidden from others."""

@@ -75,6 +75,8 @@ ARTIFACT_AGE: Final = 24 * 3600.0
 """How long a worker stores an artifact; default of `--artifact-age`."""
 ARTIFACT_SPACE: Final = 2048 * MIB
 """Total size of a worker's artifacts; default of `--artifact-space`."""
+AUDIT_SPACE: Final = 1024 * MIB
+"""Total size of a worker's audit files that wait for a sink; default of `--audit-space`."""
 ARTIFACT_READERS: Final = 64
 """Artifacts that one worker sends at the same time, by RPC and by HTTP."""
 TENANT_ARTIFACT_READERS: Final = 48

@@ -15,7 +15,7 @@ from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.sizes import parse_size
 
 
-class _SizeType(click.ParamType[int]):
+class SizeType(click.ParamType[int]):
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -64,7 +64,7 @@ _OPTIONS: Final = {
     ),
     "artifact_space": click.option(
         "--artifact-space",
-        type=_SizeType(),
+        type=SizeType(),
         default=bounds.ARTIFACT_SPACE,
         help="Size limit of a worker's artifacts; the oldest are deleted first.  [default: 2GiB]",
     ),

@@ -117,14 +117,6 @@ _LOG: Final = (
     ),
 )
 
-audit_option = click.option(
-    "--audit",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="LEASEWAY_AUDIT",
-    show_envvar=True,
-    help="Record every call in files in this folder; see `leaseway audit`.",
-)
-
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."
 )

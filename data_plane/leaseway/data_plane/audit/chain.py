@@ -88,16 +88,19 @@ def verify_run(files: Iterable[tuple[str, Iterable[bytes]]]) -> RunReport:
     Args:
         files: Names and lines, with line ends, in the order in which they were written.
     """
-    check = _RunCheck()
+    check = RunCheck()
     for name, lines in files:
-        check.start_file(name)
-        for line in lines:
-            check.add_line(line)
-    check.finish()
-    return check.report
+        check.add_file(name, lines)
+    return check.finish()
 
 
-class _RunCheck:
+class RunCheck:
+    """Checks the files of one run, one after the other.
+
+    Attributes:
+        report: What was found so far.
+    """
+
     def __init__(self) -> None:
         self.report = RunReport()
         self._chain: HashChain | None = None
@@ -109,13 +112,19 @@ class _RunCheck:
         self._first_unsealed = 0
         self._run: object = None
 
-    def start_file(self, name: str) -> None:
+    def add_file(self, name: str, lines: Iterable[bytes]) -> None:
+        """Check the next file, or the next part of a file, which begins after a whole write."""
+        self._start_file(name)
+        for line in lines:
+            self._add_line(line)
+
+    def _start_file(self, name: str) -> None:
         self._check_empty()
         self._check_torn()
         self._check_unsealed()
         self._file, self._line = name, 0
 
-    def add_line(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         self._check_torn()
         self._line += 1
         if self._closed:
@@ -165,19 +174,21 @@ class _RunCheck:
             self._add_fault("The file does not continue the one before it.")
         chain.last = record["hash"]
 
-    def finish(self) -> None:
+    def finish(self) -> RunReport:
+        """Return what was found, after the last file."""
         self._check_empty()
         if self._torn:
             self.report.remarks.append(
                 f"{self._file} ends in the middle of a line: the worker was killed there."
             )
-            return
+            return self.report
         self._check_unsealed()
         if not self._closed and self.report.records:
             self.report.remarks.append(
                 f"{self._file} has no closing record: its worker is running, was killed, or lines "
                 "at the end were removed."
             )
+        return self.report
 
     def _start(self, record: dict[str, Any]) -> None:
         prev = record.get("prev")

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import functools
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from leaseway.data_plane.audit.backlog import Backlog
 from leaseway.data_plane.audit.chain import HashChain, file_name
+from leaseway.data_plane.audit.segments import Position
 from leaseway.wire.bounds import MIB
 from leaseway.wire.signals import Signal
 
@@ -51,8 +55,12 @@ class AuditLog:
         file_size: Bytes after which a file is rotated.
         check_interval: Seconds between checks that the file is still where it was created.
         on_written: Called with written records, without their members of the hash chain.
+        backlog: Counts what a sink has not acknowledged; None if there is no sink.
 
     Attributes:
+        folder: As given.
+        run: The name of the run, with which the names of its files begin.
+        written: Announces that the files have grown.
         worker: Members of each record that identify the worker and its run.
         problem: Announces a sentence when writing fails, and "" when it works again.
         lost: Records that were dropped since the last write.
@@ -71,10 +79,15 @@ class AuditLog:
         file_size: int = FILE_SIZE,
         check_interval: float = _CHECK_INTERVAL,
         on_written: Callable[[list[bytes]], None] | None = None,
+        backlog: Backlog | None = None,
     ) -> None:
         self.lost = 0
         self.problem: Signal[str] = Signal()
+        self.written: Signal[()] = Signal()
+        self.folder = folder
+        self.run = file_name(worker_id, incarnation, 1).removesuffix(".000001.jsonl")
         self._on_written = on_written
+        self._backlog = backlog
         self._folder = folder
         self._path = folder
         self._check_interval = check_interval
@@ -98,6 +111,15 @@ class AuditLog:
                 f"No audit can be written to {folder}: {error.strerror}."
             ) from None
 
+    @property
+    def position(self) -> Position:
+        """The end of what is written."""
+        return Position(self._number, self._size)
+
+    def path_of(self, number: int) -> Path:
+        """Return the path of one of the run's files."""
+        return self._folder / file_name(self.worker["worker"], self.worker["run"], number)
+
     def write(self, bodies: Sequence[bytes]) -> None:
         """Write records at once, all of them or none.
 
@@ -107,6 +129,14 @@ class AuditLog:
         Raises:
             AuditUnavailable: They cannot be written.
         """
+        if self._backlog is not None and self._backlog.is_full:
+            if not self._backlog.drops:
+                raise AuditUnavailable(
+                    "The audit's sink acknowledges no records, and the worker's files have reached "
+                    "their limit, so that calls that change something are refused."
+                )
+            self.lost += len(bodies)
+            return
         self._buffer += bodies
         if not self._flush():
             del self._buffer[-len(bodies) :]
@@ -114,7 +144,8 @@ class AuditLog:
 
     def add(self, body: bytes) -> None:
         """Write a record, a JSON object on one line, within a moment."""
-        if self._buffered_bytes + len(body) > _MAX_BUFFERED:
+        is_full = self._backlog is not None and self._backlog.is_full
+        if is_full or self._buffered_bytes + len(body) > _MAX_BUFFERED:
             self.lost += 1
             return
         self._buffer.append(body)
@@ -163,6 +194,7 @@ class AuditLog:
         self._buffer, self._buffered_bytes = [], 0
         if self._on_written is not None:
             self._on_written(bodies)
+        self.written.emit()
         if self._problem:
             self._problem = ""
             _logger.warning("The audit is written again.")
@@ -220,13 +252,16 @@ class AuditLog:
             os.ftruncate(self._descriptor, self._size)  # remove a partial line
             raise
         self._size += len(content)
+        if self._backlog is not None:
+            self._backlog.add(len(content))
 
     def _next_file(self) -> None:
         number = self._number + 1
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._folder / file_name(self.worker["worker"], self.worker["run"], number)
+        path = self.path_of(number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
+        _lock(descriptor)
         chain = HashChain(self._chain.seq, self._chain.last)
         first = chain.seal((self._marker("opened", prev=self._chain.last, file=number),))
         before = self._descriptor, self._size
@@ -259,6 +294,12 @@ class AuditLog:
             self._problem = sentence
             _logger.error("%s", sentence)
             self.problem.emit(sentence)
+
+
+def _lock(descriptor: int) -> None:
+    """Show to shippers of other workers that this run goes on; the kernel ends it with us."""
+    with suppress(OSError):  # a file system without locks: then nobody else ships this run
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def timestamp(seconds: float) -> str:

@@ -18,6 +18,7 @@ import msgspec
 
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp, timestamp_of
 from leaseway.data_plane.audit.redact import Redactors
+from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
@@ -77,11 +78,18 @@ class Recorder:
 
     Args:
         log: Writes the records.
+        shipper: Ships them to a sink, or None if there is none.
         now: Returns Unix time in seconds.
     """
 
-    def __init__(self, log: AuditLog, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        log: AuditLog,
+        shipper: Shipper | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._log = log
+        self._shipper = shipper if shipper is not None and shipper.holds_calls else None
         self._now = now
         self._redactors = Redactors()
         self._worker = _encode(log.worker)[1:-1]
@@ -101,6 +109,24 @@ class Recorder:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
         for entry, *_ in calls:
             entry.written = True
+
+    @property
+    def holds_calls(self) -> bool:
+        """Whether each call waits until a sink has acknowledged that it begins."""
+        return self._shipper is not None
+
+    async def acknowledged(self) -> None:
+        """Wait until the sink has acknowledged what is written.
+
+        Raises:
+            Fault: OVERLOADED: the sink does not, so the calls must not run.
+        """
+        if self._shipper is None:
+            return
+        try:
+            await self._shipper.acknowledged()
+        except AuditUnavailable as error:
+            raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
 
     def end(
         self,

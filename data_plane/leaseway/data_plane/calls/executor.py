@@ -96,6 +96,7 @@ class Executor:
         self.meters = pool.context.meters
         self._artifacts = artifacts
         self._recorder = recorder
+        self._holds_calls = recorder is not None and recorder.holds_calls
         self.recent = recent
         self._admin = AdminTools(pool, leases)
         self._permits = permits
@@ -117,7 +118,9 @@ class Executor:
         rules, approval = RulesStage().enter, ApprovalStage(confirmation)
         instance = InstanceStage(self._pool, self._leases).enter
         send = SendStage(self._subscriptions, self._artifacts, self.meters).enter
-        record = RecordStage(self._recorder).enter if self._recorder is not None else None
+        record = None
+        if self._recorder is not None:
+            record = RecordStage(self._recorder, self._background).enter
         lines: dict[_Needs, tuple[Enter, ...]] = {}
         for judged, asks, limited, recorded in itertools.product((False, True), repeat=4):
             stages = (
@@ -200,7 +203,7 @@ class Executor:
         if policy is None:
             active.line = iter(self._lines[False, False, limited, False])
             return
-        recorded = active.audit is not None and active.audit.writes_first
+        recorded = active.audit is not None and (active.audit.writes_first or self._holds_calls)
         active.line = iter(
             self._lines[active.judged is not None, policy.needs_approval, limited, recorded]
         )

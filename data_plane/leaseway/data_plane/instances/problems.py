@@ -178,6 +178,11 @@ class WorkerProblems:
             bool(failure),
         )
 
+    def on_audit_sink(self, failure: str) -> None:
+        """Report why the audit's sink acknowledges no records; empty if it does again."""
+        problem = WorkerProblem("worker", "AUDIT_NOT_SHIPPED", failure)
+        self._reports.set_problem(problem, bool(failure))
+
     def on_audit(self, failure: str) -> None:
         """Report why the audit cannot be written; empty if it can again."""
         problem = WorkerProblem("worker", "AUDIT_NOT_WRITTEN", failure)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, Literal, Protocol
 
+from leaseway.data_plane.audit.backlog import Backlog
 from leaseway.data_plane.metrics.instruments import MeasuredInstance, WorkerMeters
 from leaseway.spec.policy import OTHER_TENANTS, TenantLimits
 from leaseway.telemetry.metrics import Meter, Reading, Retention
@@ -179,6 +180,22 @@ class StateMeters:
 
 _Series = Iterator[tuple[tuple[str, str], float]]
 _HELD: Final[tuple[Quota, ...]] = ("concurrent", "leases", "artifact_bytes")
+
+
+class AuditMeters:
+    """Reads at collection what waits for the audit's sink."""
+
+    def __init__(self, meter: Meter, backlog: Backlog) -> None:
+        self._backlog = backlog
+        meter.observe(
+            "leaseway.audit.unshipped",
+            "By",
+            "Bytes of audit files that the sink has not acknowledged.",
+            self._unshipped,
+        )
+
+    def _unshipped(self) -> Reading:
+        return [((), float(self._backlog.size))]
 
 
 class QuotaMeters:

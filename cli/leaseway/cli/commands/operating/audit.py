@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import examples, json_option
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from leaseway.data_plane.audit.chain import RunReport
 
 AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
 _POLL: Final = 0.25
@@ -33,18 +37,22 @@ def audit() -> None:
     """
 
 
-@audit.command(epilog=examples("leaseway audit verify /var/log/leaseway/audit"))
-@_folder
+@audit.command(
+    epilog=examples(
+        "leaseway audit verify /var/log/leaseway/audit",
+        "leaseway audit verify s3://bucket/audit",
+    )
+)
+@click.argument("place", metavar="FOLDER|SINK", envvar=AUDIT_VARIABLE)
 @json_option
-def verify(folder: Path, as_json: bool) -> int:
+def verify(place: str, as_json: bool) -> int:
     """Verify that no record was changed or removed.
 
-    The exit status is 1 if one was.
+    SINK is where workers ship the files to, such as s3://BUCKET/FOLDER; the credentials come from
+    LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID and so on. The exit status is 1 if a record was changed or
+    removed.
     """
-    from leaseway.data_plane.audit.chain import verify_run
-
-    runs = _runs(folder)
-    reports = {run: verify_run(_opened(files)) for run, files in runs.items()}
+    reports = _of_sink(place) if "://" in place else _of_folder(Path(place))
     if as_json:
         print_json(
             [
@@ -66,6 +74,32 @@ def verify(folder: Path, as_json: bool) -> int:
             for remark in report.remarks:
                 say(f"  note: {one_line(remark)}")
     return FAILED if any(report.faults for report in reports.values()) else 0
+
+
+def _of_folder(folder: Path) -> dict[str, RunReport]:
+    from leaseway.data_plane.audit.chain import verify_run
+
+    if not folder.is_dir():
+        raise click.UsageError(f"'{folder}' is no folder, and no sink such as s3://BUCKET/FOLDER.")
+    return {run: verify_run(_opened(files)) for run, files in _runs(folder).items()}
+
+
+def _of_sink(address: str) -> dict[str, RunReport]:
+    from leaseway.data_plane.audit.sinks.addresses import open_sink
+    from leaseway.data_plane.audit.sinks.port import SinkError
+    from leaseway.data_plane.audit.verifying import verify_sink
+
+    try:
+        reports = asyncio.run(verify_sink(open_sink(address)))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except SinkError as error:
+        raise CliFailure(str(error), FAILED) from None
+    if not reports:
+        raise CliFailure(
+            f"{address} contains no audit log. Start workers with: --audit-sink {address}", FAILED
+        )
+    return reports
 
 
 @audit.command(

@@ -22,10 +22,10 @@ import click
 from leaseway.cli.commands.running.memory import collect_rarely
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
+from leaseway.cli.options.audit import AuditOptions, audit_options
 from leaseway.cli.options.common import (
     ENDPOINT,
     LogOptions,
-    audit_option,
     console_option,
     console_url_option,
     examples,
@@ -246,7 +246,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     help="How many calls, and how many failed calls, to keep for `trace`; 0 keeps none.",
 )
 @identity_options
-@audit_option
+@audit_options
 @metrics_option
 @click.option(
     "--own-path",
@@ -270,7 +270,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     artifacts: ArtifactOptions,
     credentials: Credentials,
     recent_calls: int,
-    audit: Path | None,
+    audit: AuditOptions,
     metrics: Endpoint | None,
     own_paths: tuple[Path, ...],
     exit_with_stdin: bool,
@@ -286,8 +286,9 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         os.environ.update(ancestors.extended(os.environ, ancestors.of_address(address.reachable)))
     with _gc_disabled():
         from leaseway.data_plane.app import run
+        from leaseway.data_plane.audit.backlog import Policy
         from leaseway.data_plane.core.artifacts.index import ArtifactLimits
-        from leaseway.data_plane.worker import WorkerOptions
+        from leaseway.data_plane.worker import AuditSink, WorkerOptions
         from leaseway.identity.principal import SEES_ALL, Role
         from leaseway.telemetry.http_listener import ArtifactsListener
         from leaseway.telemetry.prometheus_http import MetricsListener
@@ -316,7 +317,12 @@ def worker(  # noqa: PLR0913 - each is an option of the command
             retention=ArtifactLimits(artifacts.age, artifacts.space),
             artifacts_http=artifacts_listener,
             recent_calls=recent_calls,
-            audit=audit,
+            audit=audit.folder,
+            audit_sink=(
+                AuditSink(audit.sink, Policy(audit.policy), audit.space)
+                if audit.sink is not None
+                else None
+            ),
             own_paths=(*own_paths, *credentials.files, *log.files),
         )
         return run_process(

@@ -27,11 +27,11 @@ from leaseway.cli.commands.running.child_processes import (
 )
 from leaseway.cli.errors import USAGE, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
+from leaseway.cli.options.audit import AuditOptions, audit_options
 from leaseway.cli.options.common import (
     ENDPOINT,
     ConnectionOptions,
     LogOptions,
-    audit_option,
     console_option,
     console_url_option,
     examples,
@@ -81,7 +81,7 @@ class _Options:
     mcp: Endpoint | None
     reach: FrontReach
     credentials: Credentials
-    audit: Path | None
+    audit: AuditOptions
     log: LogOptions
 
 
@@ -133,7 +133,7 @@ class _Options:
 @vault_arguments_option
 @artifact_options
 @identity_options
-@audit_option
+@audit_options
 @log_options
 def up(**given: Any) -> int:
     """Run a control plane and workers until Ctrl-C.
@@ -321,7 +321,7 @@ class _Up:
             *self._metrics_arguments(number, self._workers[number - 1]),
             *self._artifacts_arguments(number),
             *self._options.vault,
-            *(("--audit", str(self._options.audit)) if self._options.audit else ()),
+            *self._options.audit.as_arguments(),
             *(("--own-path", str(self._options.trace_file)) if self._options.trace_file else ()),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",

@@ -6,6 +6,7 @@ import asyncio
 from contextvars import copy_context
 
 from leaseway.data_plane.audit.record import Recorder
+from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.call import ActiveCall
 
 
@@ -14,10 +15,12 @@ class RecordStage:
 
     Args:
         recorder: Writes the audit.
+        background: Runs the wait for a sink that must acknowledge the records.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, background: Background) -> None:
         self._recorder = recorder
+        self._background = background
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # of no caller: one write serves all of them
         self._waiting: list[ActiveCall] = []
@@ -53,6 +56,21 @@ class RecordStage:
         except Exception as error:  # noqa: BLE001 - the calls that wait for it get it
             for active in waiting:
                 active.fail_with(error)
+            return
+        if self._recorder.holds_calls:
+            self._background.spawn(self._resume_acknowledged(waiting), "wait for the audit's sink")
+            return
+        for active in waiting:
+            active.resume()
+
+    async def _resume_acknowledged(self, waiting: list[ActiveCall]) -> None:
+        """Resume calls when the sink has their records; calls that ended meanwhile ignore it."""
+        try:
+            await self._recorder.acknowledged()
+        except Exception as error:  # noqa: BLE001 - the calls that wait for it get it
+            for active in waiting:
+                if not active.has_ended:
+                    active.fail_with(error)
             return
         for active in waiting:
             active.resume()

@@ -1,0 +1,263 @@
+"""Ships the audit's files to a sink: in order, each byte once, from disk, so memory stays flat.
+
+The sink's objects say how far a run was shipped. A worker also ships what killed workers left in
+its folder; the kernel's lock on their newest file, which `AuditLog` holds, says which still runs.
+Files that the sink has acknowledged as a whole are deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from leaseway.data_plane.audit.backlog import Backlog, Policy
+from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
+from leaseway.data_plane.audit.segments import Position, object_name, runs_of, sealed_part
+from leaseway.data_plane.audit.sinks.port import ObjectExists, Sink, SinkError
+from leaseway.wire.bounds import MIB
+from leaseway.wire.signals import Signal
+from leaseway.wire.timing.backoff import RECONNECT
+
+_logger = logging.getLogger(__name__)
+
+PART_SIZE: Final = 4 * MIB
+"""Bytes of an object; one write of a worker is never cut."""
+_MAX_WRITE: Final = 64 * MIB
+_DELAY: Final = 1.0
+"""Seconds for which records are collected, unless calls wait for them."""
+_HOLD_TIMEOUT: Final = 10.0
+_DELETED_RETRY: Final = 0.2
+_RECOVERY_INTERVAL: Final = 30.0
+
+
+class Shipper:
+    """Ships the files of a run, and those that killed runs left in its folder.
+
+    Args:
+        log: The run.
+        sink: Gets the objects.
+        backlog: Counts what is not acknowledged.
+        delay: Seconds for which records are collected, unless calls wait for them.
+        hold_timeout: Seconds that calls wait for the sink.
+
+    Attributes:
+        problem: Announces a sentence when the sink fails, and "" when it works again.
+        shipped: Bytes that the sink has acknowledged.
+    """
+
+    def __init__(
+        self,
+        log: AuditLog,
+        sink: Sink,
+        backlog: Backlog,
+        *,
+        delay: float = _DELAY,
+        hold_timeout: float = _HOLD_TIMEOUT,
+    ) -> None:
+        self.problem: Signal[str] = Signal()
+        self.shipped = 0
+        self._log = log
+        self._sink = sink
+        self._backlog = backlog
+        self._delay = 0.0 if backlog.policy is Policy.BLOCK else delay
+        self._hold_timeout = hold_timeout
+        self._at = Position(1, 0)
+        self._grown = asyncio.Event()
+        self._grown.set()
+        self._moved = asyncio.Condition()
+        self._losses = 0
+        self._problem = ""
+        log.written.connect(self._grown.set)
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._backlog
+
+    @property
+    def holds_calls(self) -> bool:
+        """Whether calls wait until the sink has acknowledged that they begin."""
+        return self._backlog.policy is Policy.BLOCK
+
+    async def acknowledged(self) -> None:
+        """Wait until the sink has acknowledged all records that are written now.
+
+        Raises:
+            AuditUnavailable: It did not within the time that calls wait for it.
+        """
+        position, losses = self._log.position, self._losses
+        try:
+            async with asyncio.timeout(self._hold_timeout), self._moved:
+                while self._at < position:
+                    await self._moved.wait()
+        except TimeoutError:
+            raise AuditUnavailable(
+                self._problem
+                or f"The audit's sink has not acknowledged a record for {self._hold_timeout:g} s."
+            ) from None
+        if losses != self._losses:
+            raise AuditUnavailable("An audit file was deleted before it was shipped.")
+
+    async def run(self) -> None:
+        """Ship this run, as it grows."""
+        while True:
+            await self._grown.wait()
+            await asyncio.sleep(self._delay)
+            self._grown.clear()
+            await self.ship_all()
+
+    async def ship_all(self) -> None:
+        """Ship all that is written; retry until the sink has acknowledged it."""
+        while self._at < (end := self._log.position):
+            path = self._log.path_of(self._at.file)
+            size = end.offset if end.file == self._at.file else None
+            start = self._at
+            try:
+                reached = await self._ship_part(path, start, size)
+            except FileNotFoundError:
+                self._report(f"The audit file {path.name} was deleted before it was shipped.")
+                if end.file == start.file:  # the log notices it, and continues in another file
+                    await asyncio.sleep(_DELETED_RETRY)
+                    continue
+                self._losses += 1
+                self._backlog.size = self._size_after(start.file, end.file)
+                reached = None
+            if reached is not None:
+                self._backlog.remove(reached - start.offset)
+                self._at = Position(start.file, reached)
+            else:
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+                self._at = Position(start.file + 1, 0)
+            async with self._moved:
+                self._moved.notify_all()
+
+    def _size_after(self, lost: int, newest: int) -> int:
+        """Return the bytes of the files that follow a deleted one."""
+        paths = [self._log.path_of(number) for number in range(lost + 1, newest + 1)]
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    async def recover(self) -> None:
+        """Ship what killed runs left in the folder, now and then again."""
+        while True:
+            for run in await asyncio.to_thread(self._other_runs):
+                await self._recover_run(run)
+            await asyncio.sleep(_RECOVERY_INTERVAL)
+
+    def _other_runs(self) -> list[str]:
+        return [run for run in runs_in(self._log.folder) if run != self._log.run]
+
+    async def _recover_run(self, run: str) -> None:
+        paths = (await asyncio.to_thread(runs_in, self._log.folder)).get(run)
+        if not paths:
+            return
+        lock = await asyncio.to_thread(_lock, paths[-1])
+        if lock is None:
+            return
+        try:
+            if (await asyncio.to_thread(runs_in, self._log.folder)).get(run) != paths:
+                return
+            for path in paths:
+                await self._recover_file(run, path)
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+        finally:
+            os.close(lock)
+
+    async def _recover_file(self, run: str, path: Path) -> None:
+        number = int(path.stem.rpartition(".")[2])
+        offset = await self._shipped_of(run, number)
+        size = (await asyncio.to_thread(path.stat)).st_size
+        while offset < size:
+            reached = await self._ship_part(path, Position(number, offset), size, run)
+            if reached is None:
+                return
+            offset = reached
+
+    async def _shipped_of(self, run: str, number: int) -> int:
+        """Return how many bytes of a file the sink has."""
+        for attempt in range(1_000_000_000):
+            try:
+                objects = [each async for each in self._sink.objects(f"{run}/")]
+                segments = runs_of(objects).get(run, [])
+                return max((each.end for each in segments if each.start.file == number), default=0)
+            except SinkError as error:
+                self._report(str(error))
+                await asyncio.sleep(RECONNECT.delay(attempt))
+        raise AssertionError
+
+    async def _ship_part(
+        self, path: Path, start: Position, size: int | None, run: str = ""
+    ) -> int | None:
+        """Ship the next part of a file; return where it ends, or None at the file's end.
+
+        Raises:
+            FileNotFoundError: Somebody deleted the file.
+        """
+        content = await asyncio.to_thread(_read, path, start.offset, size)
+        if not content:
+            return None
+        content = sealed_part(content, PART_SIZE)
+        name = object_name(run or self._log.run, start)
+        attempt = 0
+        while True:
+            try:
+                length = await self._put(name, content)
+                break
+            except SinkError as error:
+                self._report(str(error))
+                await asyncio.sleep(RECONNECT.delay(attempt))
+                attempt += 1
+        self._report("")
+        self.shipped += length
+        return start.offset + length
+
+    async def _put(self, name: str, content: bytes) -> int:
+        """Store an object; return how many of the bytes it has, which an earlier try may decide."""
+        try:
+            await self._sink.put(name, content)
+        except ObjectExists:
+            stored = await self._sink.get(name)
+            if not stored or not content.startswith(stored):
+                raise SinkError(
+                    f"The audit's sink has an object {name} with other content. Nothing is "
+                    "overwritten: find out who wrote it, and move it away."
+                ) from None
+            return len(stored)
+        return len(content)
+
+    def _report(self, sentence: str) -> None:
+        if sentence == self._problem:
+            return
+        self._problem = sentence
+        if sentence:
+            _logger.error("%s", sentence)
+        else:
+            _logger.warning("The audit's sink acknowledges records again.")
+        self.problem.emit(sentence)
+
+
+def _read(path: Path, offset: int, size: int | None) -> bytes:
+    """Return a part of a file that contains a whole write."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        limit = _MAX_WRITE if size is None else min(_MAX_WRITE, size - offset)
+        content = file.read(min(limit, PART_SIZE))
+        if len(content) == PART_SIZE < limit and sealed_part(content, PART_SIZE) is content:
+            content += file.read(limit - PART_SIZE)
+        return content
+
+
+def _lock(path: Path) -> int | None:
+    """Return a descriptor with the lock of a run's newest file, or None if its worker runs."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

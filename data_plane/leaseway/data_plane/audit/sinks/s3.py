@@ -1,0 +1,106 @@
+"""Objects in an S3-compatible store, by `obstore` (extra `audit-s3`).
+
+Credentials and the endpoint come from variables of the process (`LEASEWAY_AUDIT_AWS_REGION` and so
+on, which no MCP server inherits, or else `AWS_REGION`), a web identity, or the machine's role.
+Objects are created only if their name is free, and with a checksum, which buckets with object lock
+require.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError, StoredObject
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_TIMEOUT: Final = timedelta(seconds=20)
+_CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+
+
+_OWN_PREFIX: Final = "LEASEWAY_AUDIT_"
+
+
+class S3Sink:
+    """A folder of a bucket.
+
+    Args:
+        bucket: The bucket.
+        prefix: The folder in it; empty for the whole bucket.
+
+    Raises:
+        SinkError: The library is not installed, or the settings are not valid.
+    """
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self._address = f"s3://{bucket}/{prefix}".rstrip("/")
+        try:
+            from obstore.exceptions import BaseError
+            from obstore.store import S3Store
+        except ImportError:
+            raise SinkError(
+                f"The audit's sink {self._address} needs the extra: "
+                "pip install 'leaseway[audit-s3]'"
+            ) from None
+        try:
+            self._store: S3Store = S3Store(
+                bucket,
+                config=_own_settings(os.environ),  # type: ignore[arg-type]  # obstore checks the names
+                prefix=prefix or None,
+                checksum_algorithm="SHA256",
+                client_options={
+                    "timeout": _TIMEOUT,
+                    "connect_timeout": _CONNECT_TIMEOUT,
+                    "allow_http": True,
+                },
+                retry_config={"max_retries": 0, "retry_timeout": _TIMEOUT},
+            )
+        except (BaseError, OSError) as error:
+            raise self._failed("be opened", error) from None
+
+    async def put(self, name: str, content: bytes) -> None:
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        try:
+            await self._store.put_async(name, content, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            raise ObjectExists(f"{self._address} already has {name}.") from None
+        except (BaseError, OSError) as error:
+            raise self._failed("be written", error) from None
+
+    async def get(self, name: str) -> bytes:
+        from obstore.exceptions import BaseError
+
+        try:
+            return bytes(await (await self._store.get_async(name)).bytes_async())
+        except (BaseError, OSError) as error:
+            raise self._failed("be read", error) from None
+
+    async def objects(self, below: str = "") -> AsyncIterator[StoredObject]:
+        from obstore.exceptions import BaseError
+
+        try:
+            pages: Any = self._store.list(below or None)
+            async for page in pages:
+                for meta in page:
+                    yield StoredObject(meta["path"], meta["size"])
+        except (BaseError, OSError) as error:
+            raise self._failed("be listed", error) from None
+
+    def _failed(self, what: str, error: Exception) -> SinkError:
+        """Return an error with the kind of failure; what the server sent is not repeated."""
+        kind = type(error).__name__.removesuffix("Error")
+        return SinkError(f"The audit's sink {self._address} cannot {what} ({kind}).")
+
+
+def _own_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that are for the sink alone, as the library names them."""
+    return {
+        name.removeprefix(_OWN_PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(f"{_OWN_PREFIX}AWS_")
+    }

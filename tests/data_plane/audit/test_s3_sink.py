@@ -1,0 +1,48 @@
+"""The sink in an S3 server, a foreign process."""
+
+from __future__ import annotations
+
+import pytest
+from tests.s3_server import S3Server, s3_server
+
+from leaseway.data_plane.audit.sinks.addresses import open_sink
+from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError
+
+
+def reach(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+async def test_an_object_is_stored_once_and_listed_below_the_folder_of_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with s3_server() as server:
+        reach(server, monkeypatch)
+        sink = open_sink(server.sink)
+        await sink.put("w1.abc/000001.000000000000", b"one\n")
+        with pytest.raises(ObjectExists):
+            await sink.put("w1.abc/000001.000000000000", b"two\n")
+        await sink.put("w2.def/000001.000000000000", b"other\n")
+        assert await sink.get("w1.abc/000001.000000000000") == b"one\n"
+        assert [(each.name, each.size) async for each in sink.objects("w1.abc/")] == [
+            ("w1.abc/000001.000000000000", 4)
+        ]
+        assert len([each async for each in sink.objects()]) == 2
+        with pytest.raises(SinkError, match="cannot be read"):
+            await sink.get("w3.ghi/000001.000000000000")
+        with pytest.raises(SinkError) as caught:
+            await open_sink("s3://other/fleet").put("w1/1", b"x")
+        assert "only-for-tests" not in str(caught.value)
+
+
+async def test_a_server_that_cannot_be_reached_is_an_error_without_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("LEASEWAY_AUDIT_AWS_REGION", "us-east-1")
+    monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
+    with pytest.raises(SinkError) as caught:
+        await open_sink("s3://audit/fleet").put("w1/1", b"x")
+    assert str(caught.value) == "The audit's sink s3://audit/fleet cannot be written (Generic)."
