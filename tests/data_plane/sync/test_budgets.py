@@ -1,0 +1,74 @@
+"""Questions for permits of limits, and what follows their answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from leaseway.data_plane.core.tools.budgets import Demand, PermitNeeded
+from leaseway.data_plane.sync.budgets import Permits
+from leaseway.data_plane.sync.outgoing import Outgoing
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import BudgetKey
+from leaseway.wire.messages.budgets import budget_key_to_proto
+from leaseway.wire.timing.durations import duration
+
+KEY = BudgetKey("acme", "calls")
+DEMAND = Demand(KEY, 6, 60.0)
+BOUND = 10.0
+
+
+def joined() -> tuple[Permits, asyncio.Queue[sync_pb2.SyncRequest]]:
+    """Return the permits of a worker in a fleet of three, and its messages."""
+    outgoing = Outgoing("control-plane:1")
+    permits, queue = Permits(outgoing), outgoing.open()
+    permits.handle_welcome(sync_pb2.Welcome(fleet=sync_pb2.Fleet(workers=3, position=0)))
+    return permits, queue
+
+
+async def get(permits: Permits, bound: float = BOUND) -> None:
+    await permits.get(DEMAND, asyncio.get_running_loop().time() + bound)
+
+
+async def next_ask(queue: asyncio.Queue[sync_pb2.SyncRequest]) -> sync_pb2.BudgetAsk:
+    async with asyncio.timeout(BOUND):
+        return (await queue.get()).budget_ask
+
+
+async def test_calls_that_arrive_together_ask_once_and_all_try_again() -> None:
+    permits, queue = joined()
+    calls = [asyncio.create_task(get(permits)) for _ in range(3)]
+    assert (await next_ask(queue)).needed == 3
+    grant = sync_pb2.BudgetGrant(key=budget_key_to_proto(KEY), granted=3)
+    grant.renews_in.CopyFrom(duration(60.0))
+    permits.handle_grant(grant)
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*calls)
+    now = asyncio.get_running_loop().time()
+    for _ in range(3):
+        permits.budgets.take([DEMAND], now)
+    with pytest.raises(PermitNeeded):
+        permits.budgets.take([DEMAND], now)
+    assert queue.empty()
+
+
+async def test_a_call_waits_for_an_answer_for_a_bounded_time() -> None:
+    permits, queue = joined()
+    with pytest.raises(Fault) as raised:
+        await get(permits, bound=0.01)
+    assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
+    assert (await next_ask(queue)).needed == 1
+    again = asyncio.create_task(get(permits))
+    assert (await next_ask(queue)).needed == 1, "the next call asks again"
+    permits.handle_loss()
+    async with asyncio.timeout(BOUND):
+        await again
+
+
+async def test_a_control_plane_that_leases_no_budgets_leaves_limits_to_the_worker() -> None:
+    permits, queue = joined()
+    permits.handle_welcome(sync_pb2.Welcome())
+    assert permits.budgets.fleet is None
+    assert queue.empty()
