@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.e2e.system import System, python_server
 
 from leaseway.sdk import AsyncClient, RateLimited
 
+SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SERVERS = {"echo": python_server("echo_raw.py", **{"truely-stateless": True})}
 
 
@@ -54,3 +57,30 @@ async def test_a_rate_holds_over_three_workers_and_the_loss_of_parts(tmp_path: P
         assert await passed(client, 10) == 0
         await system.start_worker("worker-1")
         assert await passed(client, 10) == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SECONDS + 300)
+async def test_six_a_minute_are_six_a_minute_for_long(tmp_path: Path) -> None:
+    system = System(tmp_path, SERVERS, workers=3)
+    system.write_text(configuration({"calls": "6/m"}))
+    times: list[float] = []
+
+    async def call_often(client: AsyncClient, until: float) -> None:
+        while time.monotonic() < until:
+            try:
+                # It waits for the next minute once: a shorter timeout could pass at its start.
+                await client.call_tool("echo", {"text": "x"}, timeout=70)
+            except RateLimited:
+                await asyncio.sleep(0.2)
+            else:
+                times.append(time.monotonic())
+
+    async with system, AsyncClient(system.address) as client:
+        until = time.monotonic() + SECONDS
+        await asyncio.gather(*(call_often(client, until) for _ in range(9)))
+    minutes = int(SECONDS // 60)
+    start = times[0] - 1.0  # a call of the next minute may come a moment early
+    counts = [sum(0 <= each - start - 60 * n < 60 for each in times) for n in range(minutes)]
+    print("calls in each minute:", counts)
+    assert all(5 <= count <= 7 for count in counts)
