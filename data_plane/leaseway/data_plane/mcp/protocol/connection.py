@@ -57,6 +57,8 @@ from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.signals import Signal
 
+MAX_ABANDONED: Final = 4096
+"""Cancelled calls without a response that are remembered: servers need not answer them."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that a cheap request may take after others were refused."""
 
@@ -163,7 +165,7 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
-        self._abandoned: set[int] = set()  # the server may still ask for them
+        self._abandoned: set[int] = set()  # the server may still ask for them; 0: for more of them
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
@@ -441,7 +443,7 @@ class Peer(Dispatcher[TransportContext]):
                 call.rounds.cancel()
                 return
             if self.asks_alone and call.written:
-                self._abandoned.add(call.id)
+                self._abandoned.add(call.id if len(self._abandoned) < MAX_ABANDONED else 0)
             self._abandon(call.id, call, reason, True)
             if call.written or self._is_stuck():
                 self._doubt(call.id)
@@ -455,7 +457,8 @@ class Peer(Dispatcher[TransportContext]):
         """
         call.id = self._new_id()
         self._calls[call.id] = call
-        if call.rounds is None:
+        rounds = call.rounds
+        if rounds is None:
             rounds = InputRounds(
                 self.server,
                 call.request,
@@ -464,8 +467,6 @@ class Peer(Dispatcher[TransportContext]):
                 self.roots,
             )
             call.begin_rounds(rounds)
-        else:
-            rounds = call.rounds
         rounds.start(result, declined)
 
     def _resend(self, call: ToolCall, continuation: bytes) -> None:

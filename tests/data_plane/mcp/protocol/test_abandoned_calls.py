@@ -1,0 +1,62 @@
+"""Questions of a shared server after calls were cancelled, for which it may still ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tests.conftest import BOUND
+from tests.data_plane.doubles.transport import MemoryTransport
+
+from leaseway.data_plane.core.calls.call import Ask, Callbacks, Outcome, ToolRequest
+from leaseway.data_plane.mcp.protocol.connection import MAX_ABANDONED
+from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.wire.messages.mcp import ELICIT
+
+QUESTION = json.dumps(
+    {"jsonrpc": "2.0", "id": "q", "method": ELICIT, "params": {"message": "?"}}
+).encode()
+
+
+class Server:
+    """The far end: it reads all, and answers nothing by itself."""
+
+    def receive(self, messages: list[bytes]) -> None:
+        """Read messages."""
+
+    def lost(self, _fault: object) -> None:
+        """The connection has ended."""
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "passes"), [(MAX_ABANDONED, True), (MAX_ABANDONED + 1, False)]
+)
+async def test_a_question_passes_once_all_cancelled_calls_are_answered_if_they_are_known(
+    cancelled: int, passes: bool
+) -> None:
+    near, far = MemoryTransport.pair()
+    await far.connect(Server())  # type: ignore[arg-type]
+    peer = StreamPeer("shared", near)
+    peer.asks_alone = True
+    await peer.open()
+    outcomes: list[Outcome] = []
+    asked: list[Ask] = []
+    request = ToolRequest("echo", b'"name":"echo","arguments":', b"{}")
+    try:
+        pending = [peer.call(request, outcomes.append) for _ in range(cancelled)]
+        async with asyncio.timeout(BOUND):
+            while not pending[-1].written:
+                await asyncio.sleep(0)
+        for call in pending:
+            call.cancel("nobody waits")
+        request.callbacks = Callbacks(on_ask=asked.append, answers=frozenset({ELICIT}))
+        peer.call(request, outcomes.append)
+        peer.receive([QUESTION])
+        assert not asked
+        for number in range(1, cancelled + 1):
+            peer.receive([b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number])
+        peer.receive([QUESTION])
+        assert bool(asked) is passes
+    finally:
+        await peer.aclose(hurry=True)
