@@ -217,4 +217,4 @@ def test_judging_takes_little_time(arguments: dict[str, Any]) -> None:
         began = time.thread_time()
         judge.denied(arguments)
         took.append(time.thread_time() - began)
-    assert min(took) < 0.05
+    assert min(took) < 0.1  # a machine that is half as fast as usual
