@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.control_plane.core.budgets import BudgetAsk, Budgets
+from leaseway.control_plane.core.budgets import Budgets
 from leaseway.data_plane.core.tools.budgets import (
     Demand,
     Fleet,
     LimitReached,
-    PermitAsk,
-    PermitGrant,
     PermitNeeded,
     WorkerBudgets,
 )
-from leaseway.wire.limits import BudgetKey
+from leaseway.wire.limits import BudgetAsk, BudgetKey
 
 KEY = BudgetKey("acme", "calls")
 SIX_A_MINUTE = Demand(KEY, 6, 60.0)
@@ -52,29 +50,11 @@ class System:
         self.names.remove(name)
         del self.workers[name]
 
-    def _send(self, name: str, ask: PermitAsk) -> None:
+    def _send(self, name: str, ask: BudgetAsk) -> None:
         assert self.plane is not None
-        demand = ask.demand
-        sent = BudgetAsk(
-            key=demand.key,
-            limit=demand.limit,
-            period=demand.period,
-            needed=ask.needed,
-            expected=ask.expected,
-            returned=ask.returned,
-            held=ask.held,
-            renews_in=ask.renews_in,
-        )
-        grant = self.plane.ask(name, sent, self.names, self.now)
+        grant = self.plane.ask(name, ask, self.names, len(self.names), self.now)
         if ask.needed:
-            answer = PermitGrant(
-                key=demand.key,
-                granted=grant.granted,
-                remaining=grant.remaining,
-                renews_in=grant.renews_in,
-                retry_in=grant.retry_in,
-            )
-            self.workers[name].handle_grant(answer, self.now)
+            self.workers[name].handle_grant(grant, self.now)
 
     def call(self, name: str, demand: Demand = SIX_A_MINUTE) -> float:
         """Call; return 0, or the seconds after which the next call is possible."""

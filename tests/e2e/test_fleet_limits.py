@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.e2e.system import System, python_server
 
-from leaseway.sdk import AsyncClient, RateLimited
+from leaseway.sdk import AsyncClient, FateUnknown, RateLimited
 
 SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SERVERS = {"echo": python_server("echo_raw.py", **{"truely-stateless": True})}
@@ -32,6 +32,8 @@ async def passed(client: AsyncClient, calls: int) -> int:
             await client.call_tool("echo", {"text": "x"}, timeout=30)
         except RateLimited as error:
             refusals.append((error.metadata["limit"], error.metadata["renews_in"]))
+            return False
+        except FateUnknown:  # it was sent to a worker that was being killed
             return False
         return True
 

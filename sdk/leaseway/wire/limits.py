@@ -35,6 +35,48 @@ class BudgetKey:
     server_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetAsk:
+    """A worker's request.
+
+    Attributes:
+        limit: The permits of a window, or the slots.
+        period: Seconds of a window; 0 means slots.
+        needed: Permits for calls that wait.
+        expected: Further permits that the worker expects to use soon.
+        returned: Slots that it returns.
+        held: What it has of the window or of the slots, told to a control plane that may not know.
+        renews_in: Seconds to the end of the window that `held` belongs to.
+    """
+
+    key: BudgetKey
+    limit: int
+    period: float
+    needed: int = 0
+    expected: int = 0
+    returned: int = 0
+    held: int = 0
+    renews_in: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetGrant:
+    """The answer.
+
+    Attributes:
+        granted: Permits, at most those that were needed and expected.
+        remaining: What is left for all workers.
+        renews_in: Seconds to the end of the window; 0 for slots.
+        retry_in: Seconds in which to ask for no more; 0 means none.
+    """
+
+    key: BudgetKey
+    granted: int
+    remaining: int
+    renews_in: float
+    retry_in: float
+
+
 _LIMIT: Final = "limit"
 _SCOPE: Final = "scope"
 

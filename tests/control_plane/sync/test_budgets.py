@@ -6,7 +6,6 @@ import pytest
 
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.sync.budgets import BudgetAnswers
-from leaseway.control_plane.sync.toolsets import MalformedMessage
 from leaseway.v1 import sync_pb2
 from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.timing.durations import duration
@@ -31,6 +30,11 @@ MINUTE, NEGATIVE = duration(60.0), duration(-1.0)
     ],
     ids=["no quota", "no limit", "no period", "negative period", "slots of a period", "long name"],
 )
-def test_a_request_that_names_no_limit_is_malformed(ask: sync_pb2.BudgetAsk) -> None:
-    with pytest.raises(MalformedMessage, match="asked for permits"):
-        BudgetAnswers(Plane(epoch=1)).answer("w1", ask)
+def test_a_request_that_names_no_limit_costs_its_worker_nothing_else(
+    ask: sync_pb2.BudgetAsk, caplog: pytest.LogCaptureFixture
+) -> None:
+    plane = Plane(epoch=1)
+    ask.needed = 1
+    BudgetAnswers(plane).answer("w1", ask)
+    assert len(plane.budgets) == 0
+    assert "does not know" in caplog.text

@@ -199,6 +199,22 @@ async def test_a_worker_ships_what_a_killed_one_left_and_leaves_what_a_running_o
     assert running_one.log.path_of(1).exists()
 
 
+async def test_a_run_that_cannot_be_shipped_keeps_its_file_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    sink = MemorySink()
+    sink.stored[f"{RUN}/000001.000000000000"] = b"x" * 10_000
+    for run in ("abc", "def"):
+        killed = Shipped(tmp_path, run=run, sink=sink)
+        killed.write(1)
+        os.close(killed.log._descriptor)  # as the kernel does when the process is killed
+    heir = Shipped(tmp_path, run="ghi", sink=sink)
+    task = asyncio.create_task(heir.shipper.recover())
+    await eventually(lambda: set(runs_in(tmp_path)) == {RUN, "w1.ghi"})
+    task.cancel()
+    assert any(name.startswith("w1.def/") for name in sink.stored)
+
+
 async def test_verify_names_a_deleted_object(tmp_path: Path) -> None:
     sink = await filled(tmp_path)
     for name in sorted(sink.stored)[1:-1]:

@@ -13,15 +13,15 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
 
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.transport.identity import ClientIdentity
-from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, rendezvous
+from leaseway.sdk.transport.workers import ServingWorkers, WorkerPool, WorkerRun, rendezvous
 from leaseway.wire.bounds import WORKERS_PER_CLIENT
 
 NUMBERS = st.integers(0, 2**64 - 1)
 LENGTHS = st.integers(1, 60)
 
 
-def fleet(count: int, incarnation: str = "run") -> tuple[WorkerRun, ...]:
-    return tuple(
+def fleet(count: int, incarnation: str = "run") -> ServingWorkers:
+    return ServingWorkers(
         WorkerRun(f"w{number}", incarnation, f"127.0.0.1:{number + 1}") for number in range(count)
     )
 

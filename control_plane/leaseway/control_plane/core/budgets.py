@@ -15,11 +15,10 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Final
 
 from leaseway.wire.bounds import MAX_BUDGETS
-from leaseway.wire.limits import BudgetKey
+from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey
 
 RESTORE_TIME: Final = 3.0
 """Seconds in which the workers of an earlier control plane tell this one what they have."""
@@ -29,58 +28,37 @@ _SPREAD: Final = 8
 number of workers: so that the last permits are not where no calls are."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetAsk:
-    """A worker's request.
-
-    Attributes:
-        limit: The permits of a window, or the slots.
-        period: Seconds of a window; 0 means slots.
-        needed: Permits for calls that wait.
-        expected: Further permits that the worker expects to use soon.
-        returned: Slots that it returns.
-        held: What it has of the window or of the slots, told to a control plane that may not know.
-        renews_in: Seconds to the end of the window that `held` belongs to.
-    """
-
-    key: BudgetKey
-    limit: int
-    period: float
-    needed: int = 0
-    expected: int = 0
-    returned: int = 0
-    held: int = 0
-    renews_in: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetGrant:
-    """The answer.
-
-    Attributes:
-        granted: Permits, at most those that were needed and expected.
-        remaining: What is left for all workers.
-        renews_in: Seconds to the end of the window; 0 for slots.
-        retry_in: Seconds in which to ask for no more; 0 means none.
-    """
-
-    key: BudgetKey
-    granted: int
-    remaining: int
-    renews_in: float
-    retry_in: float
-
-
-@dataclass(slots=True)
 class _Budget:
-    """What workers have of one limit; slots never end."""
+    """What workers have of one limit.
 
-    ends: float
-    held: dict[str, int] = field(default_factory=dict)
+    Args:
+        ends: When the window ends; slots never end.
 
-    @property
-    def leased(self) -> int:
-        return sum(self.held.values())
+    Attributes:
+        ends: As given.
+        held: The permits of each worker that has some.
+        leased: Their sum, kept because each request needs it.
+        checked: The generation of the fleet when lost workers were last looked for.
+    """
+
+    __slots__ = ("checked", "ends", "held", "leased")
+
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
+        self.held: dict[str, int] = {}
+        self.leased = 0
+        self.checked = -1
+
+    def set(self, worker_id: str, count: int) -> None:
+        """Set what a worker has."""
+        count = max(0, count)
+        self.leased += count - self.held.pop(worker_id, 0)
+        if count:
+            self.held[worker_id] = count
+
+    def add(self, worker_id: str, count: int) -> None:
+        """Change what a worker has."""
+        self.set(worker_id, self.held.get(worker_id, 0) + count)
 
 
 class Budgets:
@@ -105,10 +83,15 @@ class Budgets:
         self._restores = self._restores or had_leader
         for budget in self._budgets.values():
             if math.isinf(budget.ends):
-                budget.held.pop(worker_id, None)
+                budget.set(worker_id, 0)
 
     def ask(
-        self, worker_id: str, ask: BudgetAsk, workers: Collection[str], now: float
+        self,
+        worker_id: str,
+        ask: BudgetAsk,
+        workers: Collection[str],
+        generation: int,
+        now: float,
     ) -> BudgetGrant:
         """Grant what a worker asks for, as far as it is left.
 
@@ -116,6 +99,7 @@ class Budgets:
             worker_id: The worker.
             ask: What it asks for.
             workers: All workers that are not lost.
+            generation: A number that changes when the workers do.
             now: The time.
         """
         budget = self._find(ask, now)
@@ -125,7 +109,11 @@ class Budgets:
             retry_in = budget.ends - now
         else:
             retry_in = _FREE_SLOT_RETRY
-            self._free(budget, worker_id, ask.returned, workers)
+            budget.add(worker_id, -ask.returned)
+            if budget.checked != generation:
+                budget.checked = generation
+                for lost in [holder for holder in budget.held if holder not in workers]:
+                    budget.set(lost, 0)
         left = max(0, ask.limit - budget.leased)
         restoring = self._restored_at - now if self._restores else 0.0
         if restoring > 0:
@@ -134,7 +122,7 @@ class Budgets:
         left -= granted
         granted_early = min(ask.expected, left // (_SPREAD * max(1, len(workers))))
         if granted + granted_early:
-            budget.held[worker_id] = budget.held.get(worker_id, 0) + granted + granted_early
+            budget.add(worker_id, granted + granted_early)
         return BudgetGrant(
             key=ask.key,
             granted=granted + granted_early,
@@ -164,17 +152,7 @@ class Budgets:
             budget.ends = now + min(ask.renews_in, ask.period)
         elif ask.period:
             budget.ends = max(budget.ends, now + min(ask.renews_in, ask.period))
-        budget.held[worker_id] = max(budget.held.get(worker_id, 0), ask.held)
-
-    def _free(
-        self, budget: _Budget, worker_id: str, returned: int, workers: Collection[str]
-    ) -> None:
-        left = budget.held.get(worker_id, 0) - returned
-        budget.held[worker_id] = max(0, left)
-        for holder in [
-            name for name, held in budget.held.items() if not held or name not in workers
-        ]:
-            del budget.held[holder]
+        budget.set(worker_id, max(budget.held.get(worker_id, 0), ask.held))
 
     def __len__(self) -> int:
         return len(self._budgets)

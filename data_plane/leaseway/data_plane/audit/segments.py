@@ -74,11 +74,11 @@ def sealed_part(content: bytes, limit: int) -> bytes:
 def runs_of(objects: Iterable[StoredObject]) -> dict[str, list[Segment]]:
     """Return the segments among objects by run, in the order in which they were written."""
     runs: dict[str, list[Segment]] = {}
-    for each in objects:
-        match = _NAME.fullmatch(each.name)
+    for stored in objects:
+        match = _NAME.fullmatch(stored.name)
         if match is not None:
             start = Position(int(match["file"]), int(match["offset"]))
-            segment = Segment(each.name, match["run"], start, each.size)
+            segment = Segment(stored.name, match["run"], start, stored.size)
             runs.setdefault(segment.run, []).append(segment)
     for segments in runs.values():
         segments.sort(key=_start)

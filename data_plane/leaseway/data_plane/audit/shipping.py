@@ -34,6 +34,10 @@ _DELETED_RETRY: Final = 0.2
 _RECOVERY_INTERVAL: Final = 30.0
 
 
+class _OtherContent(SinkError):
+    """The sink has an object of this name that the worker has not written."""
+
+
 class Shipper:
     """Ships the files of a run, and those that killed runs left in its folder.
 
@@ -140,10 +144,22 @@ class Shipper:
         return sum(path.stat().st_size for path in paths if path.exists())
 
     async def recover(self) -> None:
-        """Ship what killed runs left in the folder, now and then again."""
+        """Ship what killed runs left in the folder, now and then again.
+
+        A run that cannot be shipped is reported and tried again with the next round; it does not
+        hold up the others.
+        """
         while True:
-            for run in await asyncio.to_thread(self._other_runs):
-                await self._recover_run(run)
+            try:
+                runs = await asyncio.to_thread(self._other_runs)
+            except OSError as error:
+                _logger.warning("The audit's folder cannot be read: %s", error.strerror)
+                runs = []
+            for run in runs:
+                try:
+                    await self._recover_run(run)
+                except (_OtherContent, OSError) as error:
+                    _logger.error("The audit of the run %s cannot be shipped: %s", run, error)
             await asyncio.sleep(_RECOVERY_INTERVAL)
 
     def _other_runs(self) -> list[str]:
@@ -169,6 +185,11 @@ class Shipper:
         number = int(path.stem.rpartition(".")[2])
         offset = await self._shipped_of(run, number)
         size = (await asyncio.to_thread(path.stat)).st_size
+        if offset > size:  # the file is all that is left of the records: it stays
+            raise _OtherContent(
+                f"The audit's sink has {offset} bytes of {path.name}, which has {size}: somebody "
+                "else wrote them. Find out who did, and move the objects away."
+            )
         while offset < size:
             reached = await self._ship_part(path, Position(number, offset), size, run)
             if reached is None:
@@ -177,15 +198,17 @@ class Shipper:
 
     async def _shipped_of(self, run: str, number: int) -> int:
         """Return how many bytes of a file the sink has."""
-        for attempt in range(1_000_000_000):
+        attempt = 0
+        while True:
             try:
-                objects = [each async for each in self._sink.objects(f"{run}/")]
-                segments = runs_of(objects).get(run, [])
-                return max((each.end for each in segments if each.start.file == number), default=0)
+                objects = [stored async for stored in self._sink.objects(f"{run}/")]
+                break
             except SinkError as error:
                 self._report(str(error))
                 await asyncio.sleep(RECONNECT.delay(attempt))
-        raise AssertionError
+                attempt += 1
+        segments = [part for part in runs_of(objects).get(run, []) if part.start.file == number]
+        return segments[-1].end if segments else 0
 
     async def _ship_part(
         self, path: Path, start: Position, size: int | None, run: str = ""
@@ -194,6 +217,7 @@ class Shipper:
 
         Raises:
             FileNotFoundError: Somebody deleted the file.
+            _OtherContent: The sink has something else of another run.
         """
         content = await asyncio.to_thread(_read, path, start.offset, size)
         if not content:
@@ -206,6 +230,8 @@ class Shipper:
                 length = await self._put(name, content)
                 break
             except SinkError as error:
+                if run and isinstance(error, _OtherContent):
+                    raise  # only a person can mend it, and other runs wait
                 self._report(str(error))
                 await asyncio.sleep(RECONNECT.delay(attempt))
                 attempt += 1
@@ -220,7 +246,7 @@ class Shipper:
         except ObjectExists:
             stored = await self._sink.get(name)
             if not stored or not content.startswith(stored):
-                raise SinkError(
+                raise _OtherContent(
                     f"The audit's sink has an object {name} with other content. Nothing is "
                     "overwritten: find out who wrote it, and move it away."
                 ) from None

@@ -9,16 +9,13 @@ from typing import Final
 from leaseway.data_plane.core.tools.budgets import (
     Demand,
     Fleet,
-    PermitAsk,
-    PermitGrant,
     WorkerBudgets,
 )
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetKey, limit_metadata
-from leaseway.wire.messages.budgets import budget_key_from_proto, budget_key_to_proto
-from leaseway.wire.timing.durations import duration, seconds
+from leaseway.wire.limits import BudgetAsk, BudgetKey, limit_metadata
+from leaseway.wire.messages.budgets import budget_ask_to_proto, budget_grant_from_proto
 
 _RETURN_INTERVAL: Final = 0.5
 
@@ -80,16 +77,9 @@ class Permits:
 
     def handle_grant(self, message: sync_pb2.BudgetGrant) -> None:
         """Note the answer to a question, and let the calls that wait try again, in their order."""
-        key = budget_key_from_proto(message.key)
-        if key is None:
+        grant = budget_grant_from_proto(message)
+        if grant is None:
             return  # this worker asks for no such limit
-        grant = PermitGrant(
-            key=key,
-            granted=message.granted,
-            remaining=message.remaining,
-            renews_in=seconds(message.renews_in),
-            retry_in=seconds(message.retry_in),
-        )
         if message.HasField("fleet"):
             self.budgets.update_fleet(_fleet_from_proto(message.fleet))
         self.budgets.handle_grant(grant, self._loop.time())
@@ -123,21 +113,8 @@ class Permits:
             if not answered.done():
                 answered.set_result(None)
 
-    def _send(self, ask: PermitAsk) -> None:
-        demand = ask.demand
-        message = sync_pb2.BudgetAsk(
-            key=budget_key_to_proto(demand.key),
-            limit=demand.limit,
-            needed=ask.needed,
-            expected=ask.expected,
-            returned=ask.returned,
-            held=ask.held,
-        )
-        if demand.period:
-            message.period.CopyFrom(duration(demand.period))
-        if ask.renews_in:
-            message.renews_in.CopyFrom(duration(ask.renews_in))
-        self._outgoing.send(sync_pb2.SyncRequest(budget_ask=message))
+    def _send(self, ask: BudgetAsk) -> None:
+        self._outgoing.send(sync_pb2.SyncRequest(budget_ask=budget_ask_to_proto(ask)))
 
 
 def _no_answer(key: BudgetKey) -> Fault:

@@ -118,6 +118,7 @@ class SessionOffer:
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
         self._argument = options.argument
+        self._encoded = options.argument.encode()
         self._cache: dict[tuple[str, bool], _Offered] = {}
 
     def shows(self, tool: Tool, has_session: bool) -> bool:
@@ -126,7 +127,7 @@ class SessionOffer:
 
     def may_carry(self, arguments: bytes) -> bool:
         """Return whether the arguments of a call may contain the one for the session."""
-        return self._argument.encode() in arguments or ESCAPE in arguments
+        return self._encoded in arguments or ESCAPE in arguments
 
     def add_tools(
         self,

@@ -8,7 +8,6 @@ failure (design.md#calls). `recovery` decides what follows a failed try.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
 
@@ -25,7 +24,7 @@ from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.session_users import SessionUsers
-from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
+from leaseway.sdk.transport.workers import ServingWorkers, WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
@@ -376,10 +375,10 @@ def _event_fields(
     ).SerializeToString()
 
 
-def _artifact_holders(workers: Sequence[WorkerRun], payload: bytes) -> Sequence[WorkerRun]:
+def _artifact_holders(workers: ServingWorkers, payload: bytes) -> ServingWorkers:
     """Return the workers that store the artifacts referenced in the arguments, or else all."""
     if len(workers) == 1 or artifact_refs.PREFIX not in payload:
         return workers
     marks = artifact_refs.marks_in(payload)
     holders = [run for run in workers if artifact_refs.incarnation_mark(run.incarnation) in marks]
-    return holders or workers
+    return ServingWorkers(holders) if holders else workers

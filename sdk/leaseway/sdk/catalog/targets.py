@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from leaseway.sdk.transport.workers import worker_from_proto
+from leaseway.sdk.transport.workers import ServingWorkers, worker_from_proto
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL
@@ -83,7 +83,7 @@ class Target:
         self.releases = tool.server_id == ADMIN_TOOLSET and tool.original_name == RELEASE_TOOL
         self.repeatable = tool.idempotent or tool.read_only
         self.call_timeout = seconds(tool.call_timeout) or CALL_TIMEOUT
-        self.workers = tuple(worker_from_proto(worker) for worker in tool.workers)
+        self.workers = ServingWorkers(worker_from_proto(worker) for worker in tool.workers)
         self.registry_version = version
         self.head = execution_pb2.Call(
             server_id=self.server_id, tool=self.original_name, registry_version=version

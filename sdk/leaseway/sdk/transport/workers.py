@@ -26,8 +26,6 @@ from leaseway.wire.errors import Fault, Reason
 
 _FEW: Final = 4
 """Workers of which each pick looks at all: that takes no longer than drawing two."""
-_MAX_SUBSETS: Final = 256
-"""Groups of workers whose subsets are remembered, the newest last."""
 
 
 class WorkerRun(NamedTuple):
@@ -209,6 +207,24 @@ def rendezvous(
     return tuple(nsmallest(count, workers, key=rank))
 
 
+class ServingWorkers(tuple[WorkerRun, ...]):  # noqa: SLOT001 - it keeps its choice
+    """The workers that serve a tool, and those of them that a client uses.
+
+    A resolved name has one and belongs to one client, so that the choice is made once and goes with
+    the name.
+    """
+
+    _near: tuple[WorkerRun, ...] | None = None
+
+    def near(self, client: int) -> tuple[WorkerRun, ...]:
+        """Return the workers that a client uses; see `rendezvous`."""
+        if len(self) <= WORKERS_PER_CLIENT:
+            return self
+        if self._near is None:
+            self._near = rendezvous(self, client)
+        return self._near
+
+
 class WorkerPool:
     """The connections of one client to its workers.
 
@@ -226,7 +242,6 @@ class WorkerPool:
         self._turn = 0
         self._random = random.Random()  # noqa: S311 - it spreads load and guards nothing
         self._number = self._random.getrandbits(64)
-        self._subsets: dict[int, tuple[Sequence[WorkerRun], tuple[WorkerRun, ...]]] = {}
         self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -251,7 +266,7 @@ class WorkerPool:
         if hearer is not None:
             hearer(notification)
 
-    def pick(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun] = ()) -> WorkerLink:
+    def pick(self, workers: ServingWorkers, avoid: Collection[WorkerRun] = ()) -> WorkerLink:
         """Return a worker for a shared call, with few calls in flight.
 
         Of a few workers it is the one with the fewest, in rotation among equals; of more, the
@@ -266,7 +281,7 @@ class WorkerPool:
             only = self._links.get(workers[0])
             if only is not None and not only.draining:
                 return only
-        near = workers if len(workers) <= WORKERS_PER_CLIENT else self._subset(workers)
+        near = workers.near(self._number)
         best: WorkerRun | None = None
         if len(near) > _FEW and not avoid:
             best = self._better_of_two(near)
@@ -306,18 +321,6 @@ class WorkerPool:
             task = asyncio.get_running_loop().create_task(link.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-    def _subset(self, workers: Sequence[WorkerRun]) -> Sequence[WorkerRun]:
-        """Return those of many workers that this client uses."""
-        key = id(workers)  # a resolved name keeps its workers; comparing them would take as long
-        known = self._subsets.get(key)
-        if known is not None and known[0] is workers:
-            return known[1]
-        self._subsets.pop(key, None)
-        self._subsets[key] = workers, rendezvous(workers, self._number)
-        if len(self._subsets) > _MAX_SUBSETS:
-            del self._subsets[next(iter(self._subsets))]
-        return self._subsets[key][1]
 
     def _better_of_two(self, workers: Sequence[WorkerRun]) -> WorkerRun | None:
         """Return one of two drawn workers, or None if one of them needs a closer look."""

@@ -1,4 +1,4 @@
-"""Converts the keys of budgets, which both planes exchange."""
+"""Converts the requests for permits of limits, and their answers, which both planes exchange."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from leaseway.v1 import sync_pb2
-from leaseway.wire.limits import BudgetKey, CallQuota
+from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey, CallQuota
+from leaseway.wire.names import MAX_KEY_LENGTH
+from leaseway.wire.timing.durations import duration, seconds
 
 QUOTAS: Final[Mapping[CallQuota, sync_pb2.BudgetQuota.ValueType]] = {
     "calls": sync_pb2.BUDGET_QUOTA_CALLS,
@@ -24,3 +26,65 @@ def budget_key_from_proto(message: sync_pb2.BudgetKey) -> BudgetKey | None:
     """Return the key of a message, or None if it names a quota of a newer version."""
     quota = _NAMES.get(message.quota)
     return None if quota is None else BudgetKey(message.tenant, quota, message.server_id)
+
+
+def budget_ask_to_proto(ask: BudgetAsk) -> sync_pb2.BudgetAsk:
+    message = sync_pb2.BudgetAsk(
+        key=budget_key_to_proto(ask.key),
+        limit=ask.limit,
+        needed=ask.needed,
+        expected=ask.expected,
+        returned=ask.returned,
+        held=ask.held,
+    )
+    if ask.period:
+        message.period.CopyFrom(duration(ask.period))
+    if ask.renews_in:
+        message.renews_in.CopyFrom(duration(ask.renews_in))
+    return message
+
+
+def budget_ask_from_proto(message: sync_pb2.BudgetAsk) -> BudgetAsk | None:
+    """Return a worker's request, or None if it is for no limit of this version."""
+    key = budget_key_from_proto(message.key)
+    period = seconds(message.period)
+    if key is None or not message.limit or period < 0:
+        return None
+    is_for_slots = key.quota == "concurrent"
+    if is_for_slots != (not period) or max(len(key.tenant), len(key.server_id)) > MAX_KEY_LENGTH:
+        return None
+    return BudgetAsk(
+        key=key,
+        limit=message.limit,
+        period=period,
+        needed=message.needed,
+        expected=message.expected,
+        returned=message.returned,
+        held=min(message.held, message.limit),
+        renews_in=seconds(message.renews_in),
+    )
+
+
+def budget_grant_to_proto(grant: BudgetGrant) -> sync_pb2.BudgetGrant:
+    message = sync_pb2.BudgetGrant(
+        key=budget_key_to_proto(grant.key), granted=grant.granted, remaining=grant.remaining
+    )
+    if grant.renews_in > 0:
+        message.renews_in.CopyFrom(duration(grant.renews_in))
+    if grant.retry_in > 0:
+        message.retry_in.CopyFrom(duration(grant.retry_in))
+    return message
+
+
+def budget_grant_from_proto(message: sync_pb2.BudgetGrant) -> BudgetGrant | None:
+    """Return an answer, or None if it is about no limit of this version."""
+    key = budget_key_from_proto(message.key)
+    if key is None:
+        return None
+    return BudgetGrant(
+        key=key,
+        granted=message.granted,
+        remaining=message.remaining,
+        renews_in=seconds(message.renews_in),
+        retry_in=seconds(message.retry_in),
+    )

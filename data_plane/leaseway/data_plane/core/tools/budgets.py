@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from leaseway.wire.bounds import MAX_BUDGETS
-from leaseway.wire.limits import BudgetKey
+from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey
 
 SLICE: Final = 0.5
 """Seconds of demand that a worker asks for at a time."""
@@ -56,28 +56,26 @@ class Demand:
     limit: int
     period: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class PermitAsk:
-    """What to send to the control plane; see `BudgetAsk` of its protocol."""
-
-    demand: Demand
-    needed: int = 0
-    expected: int = 0
-    returned: int = 0
-    held: int = 0
-    renews_in: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PermitGrant:
-    """What the control plane answers; see `BudgetGrant` of its protocol."""
-
-    key: BudgetKey
-    granted: int
-    remaining: int
-    renews_in: float
-    retry_in: float
+    def ask(
+        self,
+        *,
+        needed: int = 0,
+        expected: int = 0,
+        returned: int = 0,
+        held: int = 0,
+        renews_in: float = 0.0,
+    ) -> BudgetAsk:
+        """Return a request to the control plane about this limit; see `BudgetAsk`."""
+        return BudgetAsk(
+            key=self.key,
+            limit=self.limit,
+            period=self.period,
+            needed=needed,
+            expected=expected,
+            returned=returned,
+            held=held,
+            renews_in=renews_in,
+        )
 
 
 class PermitNeeded(Exception):
@@ -159,7 +157,7 @@ class WorkerBudgets:
         self.fleet: Fleet | None = None
         self._shares: OrderedDict[BudgetKey, _Share] = OrderedDict()
 
-    def join(self, fleet: Fleet | None, now: float) -> list[PermitAsk]:
+    def join(self, fleet: Fleet | None, now: float) -> list[BudgetAsk]:
         """Begin with a control plane that has welcomed this worker; return what to tell it.
 
         Args:
@@ -179,7 +177,7 @@ class WorkerBudgets:
             held = share.used + share.left
             if held:
                 renews_in = share.ends - now if share.demand.period else 0.0
-                told.append(PermitAsk(share.demand, held=held, renews_in=renews_in))
+                told.append(share.demand.ask(held=held, renews_in=renews_in))
         return told
 
     def lose(self, now: float) -> None:
@@ -226,7 +224,7 @@ class WorkerBudgets:
         share = self._shares.get(key)
         return share.remaining if share is not None else 0
 
-    def ask(self, demand: Demand, waiting: int, now: float) -> PermitAsk:
+    def ask(self, demand: Demand, waiting: int, now: float) -> BudgetAsk:
         """Return the request for permits of the calls that wait, and of those to come soon.
 
         Args:
@@ -239,9 +237,9 @@ class WorkerBudgets:
         expected = 0
         if demand.period:
             expected = int(share.taken * SLICE / max(now - share.granted_at, SLICE / 4))
-        return PermitAsk(demand, needed=needed, expected=expected)
+        return demand.ask(needed=needed, expected=expected)
 
-    def handle_grant(self, grant: PermitGrant, now: float) -> None:
+    def handle_grant(self, grant: BudgetGrant, now: float) -> None:
         """Add permits that the control plane has granted."""
         share = self._shares.get(grant.key)
         if share is None:
@@ -257,7 +255,7 @@ class WorkerBudgets:
         share.granted_at = now
         share.taken = 0
 
-    def idle_slots(self) -> Iterator[PermitAsk]:
+    def idle_slots(self) -> Iterator[BudgetAsk]:
         """Return the slots that no call has used since the last time."""
         if self.fleet is None or self.fleet.lost_at is not None:
             return
@@ -268,7 +266,7 @@ class WorkerBudgets:
             share.peak = share.used
             if idle > 0:
                 share.left -= idle
-                yield PermitAsk(share.demand, returned=idle)
+                yield share.demand.ask(returned=idle)
 
     def _open(self, demand: Demand, now: float) -> _Share:
         """Return the share of a limit in the open window."""
