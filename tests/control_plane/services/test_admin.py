@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 from tests.conftest import BOUND
@@ -263,6 +264,19 @@ async def test_lease_ends_of_older_workers_have_no_details(running: Running) -> 
         assert not answer.ended
 
 
+async def listed(running: Running, more: Sequence[leases_pb2.Lease]) -> list[str]:
+    """Hold a lease of nobody and more of `mail`; return the ids that are listed."""
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        for lease in more:
+            lease.server_id, lease.tenant, lease.session = "mail", "default", lease.id
+        await w1.send(report=sync_pb2.Report(leases_gained=more))
+        await running.until(lambda state: len(state.placements.leases) == 1 + len(more))
+        answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
+        return [lease.id for lease in answer.leases]
+
+
 @pytest.mark.parametrize(
     ("who", "seen"),
     [
@@ -277,17 +291,8 @@ async def test_a_lease_that_acts_for_a_user_is_listed_for_those_who_speak_for_hi
     running: Running, monkeypatch: pytest.MonkeyPatch, who: Principal, seen: list[str]
 ) -> None:
     monkeypatch.setattr(admin_service, "caller", lambda: who)
-    running.load()
-    async with worker(running.address) as w1:
-        await hold(running, w1)
-        of_users = [
-            leases_pb2.Lease(id=user, server_id="mail", tenant="default", session=user, user=user)
-            for user in ("ann", "bob")
-        ]
-        await w1.send(report=sync_pb2.Report(leases_gained=of_users))
-        await running.until(lambda state: len(state.placements.leases) == 3)
-        answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
-        assert [lease.id for lease in answer.leases] == seen
+    of_users = [leases_pb2.Lease(id=user, user=user) for user in ("ann", "bob")]
+    assert await listed(running, of_users) == seen
 
 
 @pytest.mark.parametrize(
@@ -304,14 +309,5 @@ async def test_a_lease_that_acts_for_the_holder_of_a_token_is_listed_for_him(
     running: Running, monkeypatch: pytest.MonkeyPatch, who: Principal, seen: list[str]
 ) -> None:
     monkeypatch.setattr(admin_service, "caller", lambda: who)
-    running.load()
-    async with worker(running.address) as w1:
-        await hold(running, w1)
-        of_tokens = [
-            leases_pb2.Lease(id=name, server_id="mail", tenant="default", session=name, holder=name)
-            for name in ("a service", "b")
-        ]
-        await w1.send(report=sync_pb2.Report(leases_gained=of_tokens))
-        await running.until(lambda state: len(state.placements.leases) == 3)
-        answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
-        assert [lease.id for lease in answer.leases] == seen
+    of_tokens = [leases_pb2.Lease(id=name, holder=name) for name in ("a service", "b")]
+    assert await listed(running, of_tokens) == seen

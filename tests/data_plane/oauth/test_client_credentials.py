@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -28,18 +28,6 @@ from leaseway.wire.errors import Fault, Reason
 __all__ = ["bench"]
 SECRET = "planted-secret-7Tq2xW"
 ENVIRONMENT = {"WORD": SECRET}
-
-
-@pytest.fixture
-async def guarded() -> AsyncIterator[Guarded]:
-    guarded = Guarded()
-    server = await guarded.start()
-    try:
-        yield guarded
-    finally:
-        if hasattr(guarded, "closed"):
-            guarded.closed.set()
-        await server.close()
 
 
 def auth(**more: Any) -> Auth:

@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.data_plane.oauth.expired import expired
 from tests.data_plane.oauth.guarded import Guarded
-from tests.data_plane.oauth.renewing import wanted_at
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
-from leaseway.data_plane.oauth.sealed import SealedTokens, described_login
+from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.spec.auth import Auth
-from leaseway.vault.key import VaultPlace
-from leaseway.vault.logins import Login, LoginStore
+from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.fetching import in_thread
 
 USUAL = Attempt(Challenge(401))
 TOKEN = {"access_token": "planted-token", "token_type": "Bearer"}
-
-
-@pytest.fixture
-async def guarded() -> AsyncIterator[Guarded]:
-    guarded = Guarded()
-    server = await guarded.start()
-    try:
-        yield guarded
-    finally:
-        await server.close()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LoginStore:
-    return LoginStore(VaultPlace(tmp_path / "vault", tmp_path / "key"))
 
 
 def answering(body: bytes, kind: str = "application/json", status: int = 200) -> Any:
@@ -209,24 +191,6 @@ async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
 
 
 # Renewals of logins.
-
-
-def expired(
-    guarded: Guarded, store: LoginStore, client: Client | None = None
-) -> tuple[Wanted, Login]:
-    wanted = wanted_at(f"{guarded.base}/mcp")
-    login = Login(
-        wanted.login,
-        access_token="old",
-        obtained_at=1.0,
-        expires_at=2.0,
-        refresh_token="planted-refresh",
-        granted_at=1.0,
-    )
-    server = AuthorizationServer(guarded.base, f"{guarded.base}/token")
-    login = described_login(login, server, "", client)
-    store.write(login)
-    return wanted, login
 
 
 REGISTERED = Client("registered", "word", auth_method="client_secret_post")

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.data_plane.oauth.expired import IgnoredProblems
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
-from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -26,17 +27,6 @@ from leaseway.wire.errors import Fault, Reason
 
 AUTH = Auth(grant="authorization_code", subject="tenant")
 REFUSED = {"www-authenticate": "Bearer"}
-
-
-class Problems(InstanceProblems):
-    def __init__(self) -> None:
-        pass
-
-    def report(self, fault: Fault) -> None:
-        pass
-
-    def clear(self) -> None:
-        pass
 
 
 @asynccontextmanager
@@ -101,7 +91,7 @@ async def test_a_server_that_has_moved_needs_a_new_login(
         tokens = Tokens(SealedTokens(store))
         spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url=url, auth=AUTH)
         resolved = ResolvedValues(url=url)
-        grant = tokens.authorization(spec, resolved, Problems())
+        grant = tokens.authorization(spec, resolved, IgnoredProblems())
         assert grant is not None
         assert await grant.refused(None, 401, REFUSED)
         with pytest.raises(Fault, match="another authorization server") as caught:
@@ -120,7 +110,7 @@ async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
     now = 100.0
     tokens = Tokens(obtain, lambda: now)
     spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url="http://h/mcp", auth=AUTH)
-    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems())
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())
     assert grant is not None
     assert await grant.refused(None, 401, REFUSED)
     for _ in range(5):
@@ -139,7 +129,7 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     wanted = Wanted("mail", "http://h/mcp", AUTH, Client(""), "acme")
     key = VariantKey("mail", "acme")
     spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
-    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Problems())
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())
     assert grant is not None
     for _ in range(3):  # the store is read once, until it has changed
         with pytest.raises(Fault, match="nobody is logged in"):

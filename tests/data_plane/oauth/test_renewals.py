@@ -6,9 +6,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -16,6 +15,7 @@ from aiohttp import web
 from tests.conftest import BOUND, ROOT
 from tests.data_plane.mcp.conftest import until
 from tests.data_plane.oauth.authority import Gate, Resource, consent, provider
+from tests.data_plane.oauth.expired import IgnoredProblems, expired
 from tests.data_plane.oauth.guarded import Guarded
 from tests.data_plane.oauth.renewing import wanted_at
 
@@ -23,40 +23,18 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.login import LoginRequest, Told, log_in
-from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
-from leaseway.data_plane.oauth.sealed import SealedTokens, described_login
-from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
+from leaseway.data_plane.oauth.sealed import SealedTokens
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.vault.key import VaultPlace
-from leaseway.vault.logins import Login, LoginStore
+from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.fetching import in_thread
-from leaseway.wire.errors import Fault
 
 USUAL = Attempt(Challenge(401))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> VaultPlace:
-    return VaultPlace(tmp_path / "vault", tmp_path / "key")
-
-
-@pytest.fixture
-def store(place: VaultPlace) -> LoginStore:
-    return LoginStore(place)
-
-
-@pytest.fixture
-async def guarded() -> AsyncIterator[Guarded]:
-    guarded = Guarded()
-    server = await guarded.start()
-    try:
-        yield guarded
-    finally:
-        await server.close()
 
 
 async def logged_in(wanted: Wanted, store: LoginStore) -> None:
@@ -133,27 +111,11 @@ async def _pass_on(request: web.Request) -> None:
     """Answer nothing, so that the request is passed on."""
 
 
-def expired(guarded: Guarded, store: LoginStore) -> Wanted:
-    """Write a login whose token must be renewed; return whose."""
-    wanted = wanted_at(f"{guarded.base}/mcp")
-    login = Login(
-        wanted.login,
-        access_token="old",
-        obtained_at=1.0,
-        expires_at=2.0,
-        refresh_token="planted-refresh-1",
-        granted_at=1.0,
-    )
-    server = AuthorizationServer(guarded.base, f"{guarded.base}/token")
-    store.write(described_login(login, server, "", None))
-    return wanted
-
-
 @pytest.mark.parametrize("rotates", [True, False])
 async def test_only_a_token_that_may_be_good_for_one_use_is_noted_before_it_is_spent(
     guarded: Guarded, store: LoginStore, rotates: bool
 ) -> None:
-    wanted = expired(guarded, store)
+    wanted, _ = expired(guarded, store)
     marked: list[bool] = []
 
     async def answer(form: Mapping[str, str]) -> web.Response:
@@ -177,7 +139,7 @@ async def test_only_a_token_that_may_be_good_for_one_use_is_noted_before_it_is_s
 async def test_a_refusal_that_says_to_wait_leaves_the_login_as_it_was(
     guarded: Guarded, store: LoginStore
 ) -> None:
-    wanted = expired(guarded, store)
+    wanted, _ = expired(guarded, store)
     before = store.read(wanted.login)
 
     async def busy(form: Mapping[str, str]) -> web.Response:
@@ -193,23 +155,12 @@ async def test_a_refusal_that_says_to_wait_leaves_the_login_as_it_was(
 
 
 async def test_a_worker_that_stops_begins_no_renewal(guarded: Guarded, store: LoginStore) -> None:
-    wanted = expired(guarded, store)
+    wanted, _ = expired(guarded, store)
     sealed = SealedTokens(store)
     sealed.stop()
     with pytest.raises(AuthorizationError, match="stopping"):
         await in_thread(sealed, wanted, USUAL)
     assert not guarded.granted
-
-
-class Ignored(InstanceProblems):
-    def __init__(self) -> None:
-        pass
-
-    def report(self, fault: Fault) -> None:
-        pass
-
-    def clear(self) -> None:
-        pass
 
 
 async def test_a_worker_that_stops_lets_a_renewal_end() -> None:
@@ -224,7 +175,9 @@ async def test_a_worker_that_stops_lets_a_renewal_end() -> None:
     tokens = Tokens(obtain)
     auth = Auth("authorization_code", "tenant", issuer="http://127.0.0.1:9")
     spec = server_spec(VariantKey("mail", "acme"), "streamable_http", auth=auth)
-    authorization = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), Ignored())
+    authorization = tokens.authorization(
+        spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems()
+    )
     assert authorization is not None
     waiting = asyncio.ensure_future(authorization.credential())
     await until(started.is_set)

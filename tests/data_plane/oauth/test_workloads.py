@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,6 @@ from leaseway.wire.errors import Fault, Reason
 
 __all__ = ["bench"]
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-
-
-@pytest.fixture
-async def guarded() -> AsyncIterator[Guarded]:
-    guarded = Guarded()
-    server = await guarded.start()
-    try:
-        yield guarded
-    finally:
-        await server.close()
 
 
 @pytest.fixture
