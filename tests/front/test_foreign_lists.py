@@ -188,6 +188,90 @@ def test_the_official_python_client_reads_every_list(odd: dict[str, Any], modern
                 assert len(items) == 2, "an odd definition is corrected, not skipped"
 
 
+def correct(**members: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Return definitions that conform to MCP, with unknown members."""
+    known = {"title": TEXTS, "description": TEXTS, "_meta": MEMBERS_OF_META, "icons": ICONS}
+    unknown = {"x": PLAIN, "x-more": PLAIN}
+    return st.fixed_dictionaries({}, optional={**known, **unknown, **members})
+
+
+TEXTS = st.sampled_from(["", "A title", "é😀", "a\nb"])
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64) | TEXTS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
+    max_leaves=4,
+)
+PROTOCOL = "io.modelcontextprotocol/"
+MEMBERS_OF_META = st.dictionaries(st.sampled_from(["a", "example.com/b", f"{PROTOCOL}x"]), PLAIN)
+ICONS = st.just([{"src": "https://a/b.png", "sizes": ["48x48"], "theme": "dark", "x": 1}])
+HINTS = st.fixed_dictionaries({}, optional={"readOnlyHint": st.booleans(), "x-hint": PLAIN})
+OF_CONTENT = st.fixed_dictionaries(
+    {}, optional={"audience": st.just(["user"]), "priority": st.floats(0, 1), "x-hint": PLAIN}
+)
+SCHEMA = st.fixed_dictionaries(
+    {"type": st.just("object")},
+    optional={
+        "properties": st.dictionaries(st.sampled_from("ab"), st.just({"type": "string", "x": 1})),
+        "additionalProperties": st.just(False),
+        "x-unknown": PLAIN,
+    },
+)
+ARGUMENTS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from("ab")},
+        optional={
+            "title": TEXTS,
+            "description": TEXTS,
+            "required": st.booleans(),
+            "_meta": MEMBERS_OF_META,
+            "x": PLAIN,
+        },
+    ),
+    max_size=2,
+)
+CORRECT = {
+    "tools/list": correct(inputSchema=SCHEMA, outputSchema=SCHEMA, annotations=HINTS),
+    "prompts/list": correct(arguments=ARGUMENTS),
+    "resources/list": correct(annotations=OF_CONTENT, mimeType=TEXTS, size=st.integers(0, 2**53)),
+    "resources/templates/list": correct(annotations=OF_CONTENT, mimeType=TEXTS),
+}
+
+
+def passing(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what clients get of a definition: docs/mcp.md, "What passes".
+
+    Texts and lists that are empty count as absent.
+    """
+    members = dict(said)
+    for name in ("title", "description", "mimeType", "annotations", "arguments"):
+        if not members.get(name):
+            members.pop(name, None)
+    own = {key: item for key, item in members.pop("_meta", {}).items() if PROTOCOL not in key}
+    if own:
+        members["_meta"] = own
+    if members.get("required") is False:
+        del members["required"]
+    if "arguments" in members:
+        members["arguments"] = [passing(argument) for argument in members["arguments"]]
+    return members
+
+
+@pytest.mark.parametrize("method", CORRECT)
+def test_a_correct_definition_is_listed_as_its_server_wrote_it(method: str) -> None:
+    @given(CORRECT[method])
+    @settings(max_examples=60)
+    def check(said: dict[str, Any]) -> None:
+        for results in lists(said, modern=True):
+            (listed,) = (each for each in results[method].values() if isinstance(each, list))
+            got = next(item for item in listed if item["name"].endswith("odd"))
+            identity = {name: got[name] for name in ("name", "uri", "uriTemplate") if name in got}
+            schema = {"inputSchema": {"type": "object"}} if method == "tools/list" else {}
+            assert PROTOCOL not in str(got.get("_meta"))
+            assert passing(got) == passing({**schema, **said, **identity})
+
+    check()
+
+
 def collected(count: int) -> list[dict[str, Any]]:
     """Return cases for the clients that run in programs of their own."""
     cases: list[dict[str, Any]] = []

@@ -31,10 +31,10 @@ class Recorded(RelayEvents):
         self.seen: list[object] = []
         self.open: dict[int, ServerRequest] = {}
 
-    def on_progress(self, progress: float, total: float | None, message: str) -> None:
+    def on_progress(self, progress: float, total: float | None, message: str, extra: bytes) -> None:
         self.seen.append((progress, total, message))
 
-    def on_log(self, level: str, logger: str, data: bytes) -> None:
+    def on_log(self, level: str, logger: str, data: bytes, extra: bytes) -> None:
         self.seen.append((level, logger, data))
 
     def handle_request(self, request: ServerRequest) -> None:

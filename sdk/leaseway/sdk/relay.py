@@ -102,20 +102,27 @@ class RelayEvents(CallEvents):
     def __init__(self) -> None:
         """Take the defaults, which are attributes of the class."""
 
-    def on_progress(self, progress: float, total: float | None, message: str) -> None:
-        """Pass a progress report on; `message` may be empty."""
+    def on_progress(self, progress: float, total: float | None, message: str, extra: bytes) -> None:
+        """Pass a progress report on; `message` may be empty.
 
-    def on_log(self, level: str, logger: str, data: bytes) -> None:
-        """Pass a log message on; `logger` may be empty, `data` is JSON, or empty for null."""
+        `extra` are the members of the notification that MCP does not name, and `_meta`, as a JSON
+        object, or empty.
+        """
+
+    def on_log(self, level: str, logger: str, data: bytes, extra: bytes) -> None:
+        """Pass a log message on; `logger` may be empty, `data` is JSON, or empty for null.
+
+        `extra` as for a progress report.
+        """
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Convert a progress frame."""
         total = frame.total if frame.HasField("total") else None
-        self.on_progress(frame.progress, total, frame.message)
+        self.on_progress(frame.progress, total, frame.message, frame.extra)
 
     def handle_log(self, frame: execution_pb2.LogMessage) -> None:
         """Convert a frame of a log message."""
-        self.on_log(frame.level, frame.logger, frame.data)
+        self.on_log(frame.level, frame.logger, frame.data, frame.extra)
 
     def handle_request(self, request: ServerRequest) -> None:
         """Answer a server's request, now or later, or reject it; the base class rejects it."""

@@ -570,6 +570,7 @@ class Progress(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The call."""
     progress: _builtins.float
@@ -578,6 +579,10 @@ class Progress(_message.Message):
     """The progress at the end. Unset if the server does not know."""
     message: _builtins.str
     """The server's description of the current step."""
+    extra: _builtins.bytes
+    """The other members of the notification, without the protocol's own keys in `_meta`: a JSON object
+    as UTF-8. Empty means none.
+    """
     def __init__(
         self,
         *,
@@ -585,10 +590,11 @@ class Progress(_message.Message):
         progress: _builtins.float = ...,
         total: _builtins.float | None = ...,
         message: _builtins.str = ...,
+        extra: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "call_id", b"call_id", "message", b"message", "progress", b"progress", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "call_id", b"call_id", "extra", b"extra", "message", b"message", "progress", b"progress", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
     _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
@@ -606,6 +612,7 @@ class LogMessage(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     LOGGER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The call that it belongs to. Zero means none."""
     level: _builtins.str
@@ -614,6 +621,8 @@ class LogMessage(_message.Message):
     """The server's logger. Empty means none."""
     data: _builtins.bytes
     """The message: any JSON value as UTF-8."""
+    extra: _builtins.bytes
+    """The other members of the notification, as in Progress."""
     def __init__(
         self,
         *,
@@ -621,10 +630,11 @@ class LogMessage(_message.Message):
         level: _builtins.str = ...,
         logger: _builtins.str = ...,
         data: _builtins.bytes = ...,
+        extra: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "data", b"data", "level", b"level", "logger", b"logger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "data", b"data", "extra", b"extra", "level", b"level", "logger", b"logger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -214,12 +214,12 @@ class CallSink(Protocol):
         """Called once if the call has no result."""
 
     def progress(
-        self, active: ActiveCall, progress: float, total: float | None, message: str
+        self, active: ActiveCall, progress: float, total: float | None, message: str, extra: bytes
     ) -> None:
-        """Called with a progress report."""
+        """Called with a progress report; `extra` are its other members as JSON, or empty."""
 
-    def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
-        """Called with a log message of the server."""
+    def log(self, active: ActiveCall, level: str, logger: str, data: bytes, extra: bytes) -> None:
+        """Called with a log message of the server; `extra` as for progress."""
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Called with a question of the server to the caller."""
@@ -439,11 +439,13 @@ class ActiveCall:
         pending.cancel(reason)
         return started
 
-    def progress(self, progress: float, total: float | None, message: str) -> None:
+    def progress(
+        self, progress: float, total: float | None, message: str, extra: bytes = b""
+    ) -> None:
         if not self.has_ended:
-            self.sink.progress(self, progress, total, message)
+            self.sink.progress(self, progress, total, message, extra)
 
-    def log(self, level: str, logger: str, data: bytes) -> None:
+    def log(self, level: str, logger: str, data: bytes, extra: bytes = b"") -> None:
         """Pass on a log message; drop one that would fill the caller's stream, with a warning."""
         if self.has_ended:
             return
@@ -455,7 +457,7 @@ class ActiveCall:
                 bounds.BATCH_SIZE,
             )
             return
-        self.sink.log(self, level, logger, data)
+        self.sink.log(self, level, logger, data, extra)
 
     def add_subscription(self) -> None:
         """Reserve a subscription on the caller's stream.

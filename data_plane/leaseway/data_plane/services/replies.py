@@ -265,7 +265,7 @@ class StreamWriter:
         return result
 
     def progress(
-        self, active: ActiveCall, progress: float, total: float | None, message: str
+        self, active: ActiveCall, progress: float, total: float | None, message: str, extra: bytes
     ) -> None:
         """Queue a progress report, or drop it if the stream is full: a newer one will follow."""
         if self.is_full:
@@ -273,11 +273,11 @@ class StreamWriter:
                 self._meters.record_dropped_frame("progress")
             return
         report = execution_pb2.Progress(
-            call_id=active.call.id, progress=progress, total=total, message=message
+            call_id=active.call.id, progress=progress, total=total, message=message, extra=extra
         )
         self._outbox.put(frame(_PROGRESS, report))
 
-    def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
+    def log(self, active: ActiveCall, level: str, logger: str, data: bytes, extra: bytes) -> None:
         """Queue a log message of the server, or drop it with a warning if the stream is full."""
         if self.is_full:
             if self._meters is not None:
@@ -285,7 +285,7 @@ class StreamWriter:
             _logger.warning("A log message of server %s was dropped.", active.call.server_id)
             return
         message = execution_pb2.LogMessage(
-            call_id=active.call.id, level=level, logger=logger, data=data
+            call_id=active.call.id, level=level, logger=logger, data=data, extra=extra
         )
         self._outbox.put(frame(_LOGS, message))
 

@@ -217,26 +217,20 @@ class UnarySink:
         self._changed.set()
 
     def progress(
-        self, active: ActiveCall, progress: float, total: float | None, message: str
+        self, active: ActiveCall, progress: float, total: float | None, message: str, extra: bytes
     ) -> None:
         """Queue a progress report."""
-        self._add(
-            execution_pb2.CallToolStreamingResponse(
-                progress=execution_pb2.Progress(
-                    call_id=active.call.id, progress=progress, total=total, message=message
-                )
-            )
+        report = execution_pb2.Progress(
+            call_id=active.call.id, progress=progress, total=total, message=message, extra=extra
         )
+        self._add(execution_pb2.CallToolStreamingResponse(progress=report))
 
-    def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
+    def log(self, active: ActiveCall, level: str, logger: str, data: bytes, extra: bytes) -> None:
         """Queue a log message."""
-        self._add(
-            execution_pb2.CallToolStreamingResponse(
-                log=execution_pb2.LogMessage(
-                    call_id=active.call.id, level=level, logger=logger, data=data
-                )
-            )
+        message = execution_pb2.LogMessage(
+            call_id=active.call.id, level=level, logger=logger, data=data, extra=extra
         )
+        self._add(execution_pb2.CallToolStreamingResponse(log=message))
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Add a question; questions of one loop iteration are sent together."""

@@ -26,7 +26,7 @@ PAGE: Final = MIB
 LIST_TTL: Final = 1000
 """Milliseconds for which a list is known to hold: as long as a change takes to arrive here."""
 _TASKS: Final = "execution"
-"""The member about tasks, which the front does not support."""
+"""The member of a tool about tasks, which the front does not support."""
 
 ItemT = TypeVar("ItemT")
 ListingKey = tuple[str, ...]
@@ -107,6 +107,7 @@ def template_listing(templates: Iterable[ResourceTemplate]) -> PagedListing[Reso
 
 def tool_definition(tool: Tool) -> dict[str, Any]:
     definition = tool.definition()
+    definition.pop(_TASKS, None)
     return _definition({"inputSchema": definition.pop("inputSchema"), **definition})
 
 
@@ -119,7 +120,7 @@ def has_header_params(tool: Tool) -> bool:
 def _prompt_definition(prompt: Prompt) -> dict[str, Any]:
     arguments = [
         _definition(
-            {},
+            argument.extra,
             name=argument.name,
             title=argument.title,
             description=argument.description,
@@ -164,8 +165,6 @@ def _definition(extra: dict[str, Any], /, **members: Any) -> dict[str, Any]:
     if definition.get("annotations") == {}:
         del definition["annotations"]
     for name, value in extra.items():
-        if name == _TASKS:
-            continue
         if name == "_meta" and isinstance(value, dict):
             value = strip_meta(value)
             if not value:

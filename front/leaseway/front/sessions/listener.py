@@ -63,7 +63,7 @@ class Listener(RelayEvents):
         """Send further notifications to another request of the client."""
         self.send, self.token = other.send, other.token
 
-    def on_progress(self, progress: float, total: float | None, message: str) -> None:
+    def on_progress(self, progress: float, total: float | None, message: str, extra: bytes) -> None:
         """Relay progress, unless the request that resumed the call has no progress token."""
         if not self.token:
             return
@@ -72,12 +72,13 @@ class Listener(RelayEvents):
             parts.append(b',"total":%b' % _json_number(total))
         if message:
             parts.append(b',"message":%b' % encode(message))
-        self.send(notification("notifications/progress", b"".join(parts) + b"}"))
+        parts.append(_rest(extra))
+        self.send(notification("notifications/progress", b"".join(parts)))
 
-    def on_log(self, level: str, logger: str, data: bytes) -> None:
+    def on_log(self, level: str, logger: str, data: bytes, extra: bytes) -> None:
         named = b',"logger":%b' % encode(logger) if logger else b""
-        parts = (encode(level), named, data or b"null")
-        self.send(notification("notifications/message", b'{"level":%b%b,"data":%b}' % parts))
+        parts = (encode(level), named, data or b"null", _rest(extra))
+        self.send(notification("notifications/message", b'{"level":%b%b,"data":%b%b' % parts))
 
     def handle_request(self, server_request: ServerRequest) -> None:
         """Relay a server request to the client, or reject it."""
@@ -103,6 +104,11 @@ class Listener(RelayEvents):
         if self._open:
             for ask_id in tuple(self._open):
                 self.handle_withdrawal(ask_id)
+
+
+def _rest(extra: bytes) -> bytes:
+    """Return the end of a JSON object with some members, to which those of another are added."""
+    return b"," + extra[1:] if extra else b"}"
 
 
 def _json_number(value: float) -> bytes:

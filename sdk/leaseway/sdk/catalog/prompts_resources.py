@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from leaseway.sdk.catalog.tools import CatalogList, json_object
@@ -87,14 +87,22 @@ def _members(message: catalog_pb2.Resource) -> dict[str, Any]:
     }
 
 
+_OF_ARGUMENTS = frozenset({"name", "title", "description", "required"})
+
+
 @dataclass(frozen=True)
 class PromptArgument:
-    """One argument of a prompt, whose value is a string; `title` and `description` may be empty."""
+    """One argument of a prompt, whose value is a string; `title` and `description` may be empty.
+
+    Attributes:
+        extra: The other members of the server's definition.
+    """
 
     name: str
     title: str
     description: str
     required: bool
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,5 +157,9 @@ def _argument(raw: dict[str, Any]) -> PromptArgument:
         return value if isinstance(value, str) else ""
 
     return PromptArgument(
-        text("name"), text("title"), text("description"), raw.get("required") is True
+        name=text("name"),
+        title=text("title"),
+        description=text("description"),
+        required=raw.get("required") is True,
+        extra={key: value for key, value in raw.items() if key not in _OF_ARGUMENTS},
     )

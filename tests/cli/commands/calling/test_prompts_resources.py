@@ -91,6 +91,7 @@ def test_prompts_as_json_have_all_fields(run: Run, client: _Client) -> None:
         "title": "",
         "description": "Which.",
         "required": True,
+        "extra": {},
     }
     assert prompt["extra"] == {"icons": []}
 

@@ -32,11 +32,21 @@ def answerable(methods: Iterable[str]) -> Answers:
     return _SETS[SERVER_METHODS.intersection(methods)]
 
 
-OnProgress = Callable[[float, float | None, str], None]
-"""(progress, total or None, message or empty); runs on the loop and must not block."""
+class OnProgress(Protocol):
+    """Receives a progress report; runs on the loop and must not block."""
 
-OnLog = Callable[[str, str, bytes], None]
-"""(level, logger or empty, data as JSON); runs on the loop and must not block."""
+    def __call__(
+        self, progress: float, total: float | None, message: str, extra: bytes = b""
+    ) -> None:
+        """Handle a report; `message` may be empty, `extra` are its other members as JSON."""
+
+
+class OnLog(Protocol):
+    """Receives a log message; runs on the loop and must not block."""
+
+    def __call__(self, level: str, logger: str, data: bytes, extra: bytes = b"") -> None:
+        """Handle a message; `logger` may be empty, `data` is JSON, and so are its other members."""
+
 
 OnUpdate = Callable[[str], None]
 """(URI that changed, empty once the subscription is confirmed); runs on the loop, never blocks."""

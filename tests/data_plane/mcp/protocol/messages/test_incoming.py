@@ -33,7 +33,7 @@ class Recorder:
             b"{}",
             callbacks=Callbacks(
                 on_progress=lambda *report: self.progress.append(report[2]),
-                on_log=lambda *log: self.logs.append(log),
+                on_log=lambda *log: self.logs.append(log[:3]),
                 log_level="debug",
             ),
         )

@@ -29,6 +29,11 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_result,
     request_key,
 )
+from leaseway.data_plane.mcp.protocol.messages.notifications import (
+    decode_log,
+    read_log,
+    read_progress,
+)
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     parse_params,
@@ -75,29 +80,12 @@ _AMBIGUOUS: Final = (
 _NO_CALL: Final = "No call is in flight, and callers are asked only during their calls."
 
 
-class _Progress(msgspec.Struct, gc=False):
-    progressToken: int | str | float | None = None  # noqa: N815 - MCP's name
-    progress: float = 0.0
-    total: float | None = None
-    message: str | None = None
-
-
-class _Log(msgspec.Struct, gc=False):
-    level: str = "info"
-    logger: str | None = None
-    data: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_decode_progress: Final = msgspec.json.Decoder(_Progress).decode
-_decode_log: Final = msgspec.json.Decoder(_Log).decode
-
-
 class _Completion(msgspec.Struct, gc=False):
     elicitationId: str  # noqa: N815 - MCP's name
 
 
 _OUTSIDE: Final[Mapping[str, Callable[[msgspec.Raw], object]]] = {
-    "notifications/message": _decode_log,
+    "notifications/message": decode_log,
     "notifications/elicitation/complete": msgspec.json.Decoder(_Completion).decode,
 }
 """Decoders of the params of notifications that may belong to no call."""
@@ -246,7 +234,7 @@ class Inbox:
             elif method == "notifications/progress":
                 self._handle_progress(message)
             elif method == "notifications/message" and related_call is not None:
-                self._handle_log(_decode_log(message.params), related_call)
+                self._handle_log(message, related_call)
             elif method in _OUTSIDE:
                 self._handle_outside(method, message)
             else:
@@ -331,14 +319,17 @@ class Inbox:
         self._respond(answer)
 
     def _handle_progress(self, message: JsonRpcMessage) -> None:
-        report = _decode_progress(message.params)
+        report, extra = read_progress(message.params)
         call = self._find_call(request_key(report.progressToken))
         on_progress = call.request.callbacks.on_progress if call is not None else None
         if on_progress is not None:
-            on_progress(report.progress, report.total, (report.message or "")[:_MAX_PROGRESS_TEXT])
+            text = (report.message or "")[:_MAX_PROGRESS_TEXT]
+            on_progress(report.progress, report.total, text, extra)
 
-    def _handle_log(self, log: _Log, related_call: ToolCall) -> None:
-        related_call.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
+    def _handle_log(self, message: JsonRpcMessage, related_call: ToolCall) -> None:
+        log, extra = read_log(message.params)
+        level, logger = log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER]
+        related_call.log(level, logger, bytes(log.data), extra)
 
     def _handle_outside(self, method: str, message: JsonRpcMessage) -> None:
         params = bytes(message.params)

@@ -135,12 +135,12 @@ class ToolCall:
             self._connection.refusals.add()
         self._end(Outcome(b"", fault=fault))
 
-    def log(self, level: str, logger: str, data: bytes) -> None:
+    def log(self, level: str, logger: str, data: bytes, extra: bytes) -> None:
         """Pass on a log message if the caller wants its level."""
         caller = self.request.callbacks
         threshold = LEVELS.get(caller.log_level, 0)
         if caller.on_log is not None and LEVELS.get(level, 0) >= threshold:
-            caller.on_log(level, logger, data)
+            caller.on_log(level, logger, data, extra)
 
     def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
         """Return the outcome, or None if the caller is asked for input first."""
