@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 from collections.abc import AsyncIterator
 
@@ -28,6 +29,18 @@ async def _front() -> AsyncIterator[Driver]:
         command += ["--control-plane", system.address, "--listen", _ANY_PORT]
         process, line = await stack.enter_async_context(run_process(command, ready_text="ready "))
         yield await _driver(stack, f"http://{line.split()[-1]}/mcp", process.pid)
+
+
+@contextlib.asynccontextmanager
+async def _worker() -> AsyncIterator[Driver]:
+    """The same with the front in the worker's process; CPU of both."""
+    async with contextlib.AsyncExitStack() as stack:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        servers = {"echo": echo_server(**{"truely-stateless": True})}
+        system = await stack.enter_async_context(leaseway(servers, options=["--mcp", address]))
+        yield await _driver(stack, f"http://{address}/mcp", system.workers[0])
 
 
 @contextlib.asynccontextmanager
@@ -60,6 +73,7 @@ async def _driver(stack: contextlib.AsyncExitStack, url: str, pid: int) -> Async
 
 ROWS = (
     Row("mcp_front", "Leaseway, MCP front over HTTP", _front, (1, 32, 128)),
+    Row("mcp_worker", "Leaseway, MCP front in its worker", _worker, (1, 32, 128)),
     Row("bare_http", "Bare aiohttp handler", _bare, (1, 32, 128)),
     Row("bare_http_grpc", "Bare aiohttp handler, a gRPC call each", _bare_grpc, (1, 32, 128)),
 )

@@ -229,6 +229,8 @@ def test_a_file_without_the_config_option_suggests_the_option(run: Run, command:
     ("words", "message"),
     [
         (("up", "--public-url", "https://mcp.example.com"), "add --mcp HOST:PORT"),
+        (("worker", "--public-url", "https://mcp.example.com"), "add --mcp HOST:PORT"),
+        (("worker", "--tenant", "acme"), "--tenant is for MCP clients: add --mcp HOST:PORT"),
         (("mcp-front", "--public-url", "mcp.example.com"), "must begin with https:// or http://"),
         (("mcp-front", "--public-url", "https://[x"), "name a host"),
     ],

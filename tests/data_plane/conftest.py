@@ -8,8 +8,9 @@ import json
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import Context
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from tests.data_plane.doubles.servers import MemoryCall, MemoryInstance, MemoryS
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
+from leaseway.identity.authenticator import authenticator_for
 from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import (
+    catalog_pb2,
     execution_pb2,
     execution_pb2_grpc,
     leases_pb2,
@@ -36,6 +39,7 @@ from leaseway.v1 import (
 )
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.local import LocalStream, LocalWorker
 from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.message_parts import Joiner, split
@@ -247,6 +251,58 @@ class Caller:
         self._reader.cancel()
 
 
+class InProcessCaller(Caller):
+    """One stream of a caller in the worker's process (`LocalCaller`)."""
+
+    def __init__(self, local: LocalWorker, key: str | None = None) -> None:
+        self.frames = []
+        self.results = {}
+        self.payloads = {}
+        self.changed = asyncio.Event()
+        self.ended = False
+        self._ids = itertools.count(1)
+        self._opened: asyncio.Future[LocalStream] = asyncio.get_running_loop().create_future()
+        hello = catalog_pb2.ClientInfo(protocol_version=PROTOCOL_VERSION)
+        carrying = local.carry(self, dict(bearer_metadata(key)).get("authorization"), hello)
+        self._reader = asyncio.create_task(self._carry(carrying), context=Context())
+
+    async def _carry(self, carrying: Coroutine[Any, Any, None]) -> None:
+        try:
+            await carrying
+        finally:
+            self.ended = True
+            self.changed.set()
+
+    def open(self, stream: LocalStream) -> None:
+        self._opened.set_result(stream)
+
+    def handle_result(self, call_id: int, result: execution_pb2.Result, payload: bytes) -> None:
+        whole = execution_pb2.Result(call_id=call_id, payload=payload)
+        whole.MergeFrom(result)
+        self.results[call_id].set_result(whole)
+        self.payloads[call_id] = payload
+        self.changed.set()
+
+    def handle_response(self, message: execution_pb2.ExchangeResponse) -> None:
+        self.frames.append(message)
+        self.changed.set()
+
+    async def send(self, **fields: Any) -> None:
+        stream = await self._opened
+        for call in fields.pop("calls", ()):
+            arguments = call.arguments
+            call.ClearField("arguments")
+            stream.start_call(call, arguments)
+        stream.handle_request(execution_pb2.ExchangeRequest(**fields))
+
+    def close(self) -> None:
+        self._reader.cancel()
+
+
+BOTH_WAYS = pytest.mark.parametrize("bench", ["grpc", "in process"], indirect=True)
+"""For tests of what streams over gRPC and within the process have in common."""
+
+
 class Bench:
     """A worker that has joined a control plane, with its servers and callers."""
 
@@ -261,6 +317,7 @@ class Bench:
         self.exit: asyncio.Task[int]
         self._versions = itertools.count(1)
         self._callers: list[Caller] = []
+        self.in_process = False
 
     def connect(self, address: str) -> None:
         """Open a channel to the worker."""
@@ -271,7 +328,11 @@ class Bench:
 
     def caller(self, key: str | None = None) -> Caller:
         """Open an exchange, with a credential or without."""
-        caller = Caller(self.execution, key)
+        caller: Caller
+        if self.in_process:
+            caller = InProcessCaller(self.worker.local, key)
+        else:
+            caller = Caller(self.execution, key)
         self._callers.append(caller)
         return caller
 
@@ -445,9 +506,10 @@ async def running() -> AsyncIterator[Bench]:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """A worker joined to a control plane, serving nothing yet."""
     async with worker_bench() as made:
+        made.in_process = getattr(request, "param", "") == "in process"
         yield made
 
 
@@ -461,9 +523,11 @@ async def worker_bench(
         capacity: The most leases that it takes.
         meter: Measures it.
         fields: Of its options, or parts of it: `known` (its vault), `storage`, `watch_timing`,
-            `audit`, `shipper`, `login_links`. Or `interceptors` of its server, such as who calls.
+            `audit`, `shipper`, `login_links`. Or `interceptors` of its server, such as who calls,
+            and the `authenticator` of callers in its process.
     """
     server = make_server(interceptors=fields.pop("interceptors", ()))
+    authenticator = fields.pop("authenticator", None) or authenticator_for(None)
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
@@ -479,7 +543,14 @@ async def worker_bench(
         bench.worker = Worker(
             options,
             bound,
-            Surroundings(bench.servers, background, bench.shutdown, meter=meter, **parts),
+            Surroundings(
+                bench.servers,
+                background,
+                bench.shutdown,
+                authenticator,
+                meter=meter,
+                **parts,
+            ),
         )
         listening = asyncio.Event()
         serving = group.create_task(bench.worker.serve(server, bench.shutdown, listening.set))

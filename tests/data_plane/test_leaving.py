@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.conftest import BOUND
+from tests.data_plane.conftest import BOTH_WAYS
 
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
@@ -15,6 +16,7 @@ from leaseway.wire.errors import Reason
 Bench = Any
 
 
+@BOTH_WAYS
 async def test_calls_in_flight_finish_and_new_ones_are_refused(bench: Bench) -> None:
     await bench.serve("time")
     caller = bench.caller()

@@ -23,6 +23,8 @@ from tests.e2e.system import System, python_server
 from leaseway.sdk import AsyncClient, LeaseInfo
 
 ERAS = ("legacy", "2026-07-28")
+PLACES = pytest.mark.parametrize("transport", ["http", "worker", "stdio"])
+"""Where fronts are: in processes of their own, in a worker's, at a desktop client."""
 TRANSPORTS = pytest.mark.parametrize("transport", ["http", "stdio"])
 JSON = {"Accept": "application/json, text/event-stream"}
 INITIALIZE = {
@@ -84,15 +86,18 @@ class Stdio:
 
 @dataclass(frozen=True)
 class Place:
-    """A system, an SDK client of it, and the URL at which its front serves MCP."""
+    """A system, an SDK client of it, and the URLs at which its front and its worker serve MCP."""
 
     system: System
     sdk: AsyncClient
     url: str
+    worker_url: str = ""
 
     def target(self, transport: str) -> Any:
         """Return what an MCP client connects to over a transport."""
-        return self.url if transport == "http" else stdio(self.system)
+        if transport == "stdio":
+            return stdio(self.system)
+        return self.url if transport == "http" else self.worker_url
 
 
 def echo(*tools: str, **settings: object) -> dict[str, object]:

@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -280,12 +280,10 @@ async def running(
     workers: int = 1,
     environment: Mapping[str, str] | None = None,
     console: bool = False,
+    worker_options: Sequence[str] = (),
 ) -> AsyncIterator[tuple[System, AsyncClient]]:
     """Run a system and a client of it."""
-    async with (
-        System(
-            folder, servers, workers=workers, environment=environment, console=console
-        ) as system,
-        AsyncClient(system.address, agent="test") as client,
-    ):
+    made = System(folder, servers, workers=workers, environment=environment, console=console)
+    made.worker_options = tuple(worker_options)
+    async with made as system, AsyncClient(system.address, agent="test") as client:
         yield system, client

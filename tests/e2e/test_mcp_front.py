@@ -25,6 +25,7 @@ from tests.e2e.mcp_front import (
     ERAS,
     INITIALIZE,
     JSON,
+    PLACES,
     ROOTS,
     TRANSPORTS,
     Place,
@@ -36,7 +37,7 @@ from tests.e2e.mcp_front import (
     text_of,
     write_config,
 )
-from tests.e2e.system import eventually, python_server, running
+from tests.e2e.system import eventually, free_port, python_server, running
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient
@@ -49,7 +50,7 @@ async def send_roots(context: Any) -> Any:
 
 @pytest.fixture(scope="module")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    """Run one system with shared and leased servers of both eras, and one front."""
+    """Run one system with shared and leased servers of both eras, and a front at each place."""
     servers = {
         **COUNTER,
         "echo": echo("echo", "fail", "meta", "progress"),
@@ -59,14 +60,13 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
             "asking_stdio.py", "--legacy", "--offers", transform=[{"prefix": "old_"}]
         ),
     }
-    async with (
-        running(tmp_path_factory.mktemp("system"), servers) as (system, sdk),
-        front(system) as url,
-    ):
-        yield Place(system, sdk, url)
+    address = f"127.0.0.1:{free_port()}"
+    made = running(tmp_path_factory.mktemp("system"), servers, worker_options=("--mcp", address))
+    async with made as (system, sdk), front(system) as url:
+        yield Place(system, sdk, url, f"http://{address}/mcp")
 
 
-@TRANSPORTS
+@PLACES
 async def test_the_official_client_lists_and_calls(place: Place, transport: str) -> None:
     for era in ERAS:
         async with Client(place.target(transport), mode=era) as client:
@@ -212,7 +212,7 @@ async def test_a_modern_request_with_a_session_header_keeps_the_lease(place: Pla
         await eventually(lambda: has_leases(place.sdk, 0))
 
 
-@TRANSPORTS
+@PLACES
 async def test_a_modern_client_answers_the_requests_of_a_legacy_server(
     place: Place, transport: str
 ) -> None:

@@ -15,6 +15,8 @@ import yaml
 from tests.conftest import ROOT
 from tests.kubernetes.cluster import CHART, CRDS
 
+from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+
 _EVERYTHING = (
     "--set=serviceMonitor.enabled=true",
     "--set=front.enabled=true",
@@ -58,8 +60,8 @@ def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
 
 @pytest.mark.parametrize(
     "options",
-    [(), _EVERYTHING, (*_EVERYTHING, *_TLS)],
-    ids=["as it is", "with everything", "with TLS"],
+    [(), _EVERYTHING, (*_EVERYTHING, *_TLS), (*_EVERYTHING, "--set=front.inWorkers=true")],
+    ids=["as it is", "with everything", "with TLS", "with MCP in the workers"],
 )
 def test_all_objects_of_the_chart_are_valid(helm: str, options: tuple[str, ...]) -> None:
     objects = render(helm, *options)
@@ -109,13 +111,26 @@ def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str
 
 
 def test_the_grace_period_of_a_worker_is_longer_than_its_shutdown(helm: str) -> None:
-    from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
-
     for pod, container in containers(render(helm, *_EVERYTHING)):
         if container["name"] == "worker":
             assert pod["terminationGracePeriodSeconds"] > SHUTDOWN_TIMEOUT + 5
             runs_pods = "serviceAccountName" in pod
             assert pod["automountServiceAccountToken"] is runs_pods
+
+
+def test_a_front_in_the_workers_has_their_service_their_time_and_no_deployment(helm: str) -> None:
+    objects = render(helm, *_EVERYTHING, "--set=front.inWorkers=true")
+    found = {container["name"]: (pod, container) for pod, container in containers(objects)}
+    assert "front" not in found
+    pod, container = found["worker"]
+    assert {"--mcp=0.0.0.0:7680", "--allow-host=mcp.example.com"} <= set(container["args"])
+    assert {"name": "mcp", "containerPort": 7680} in container["ports"]
+    assert pod["terminationGracePeriodSeconds"] > 2 * SHUTDOWN_TIMEOUT + 10
+    (service,) = [
+        each for each in of_kind(objects, "Service") if each["metadata"]["name"] == "leaseway-front"
+    ]
+    assert service["spec"]["selector"]["app.kubernetes.io/component"] == "worker"
+    assert service["spec"]["ports"][0]["targetPort"] == "mcp"
 
 
 def test_a_pool_inherits_missing_values_from_the_defaults(helm: str) -> None:

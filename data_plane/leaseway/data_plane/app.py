@@ -106,6 +106,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         open_instance,
                         background,
                         shutdown,
+                        authenticator,
                         logins,
                         links,
                         vault,

@@ -11,11 +11,12 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 
@@ -51,6 +52,7 @@ from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
+from leaseway.data_plane.services.local import LocalCalls
 from leaseway.data_plane.state import WorkerState
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
 from leaseway.data_plane.sync.budgets import Permits
@@ -68,11 +70,21 @@ from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
+from leaseway.wire.channels.local import LocalWorker
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
 _STOP_GRACE: Final = 5.0
 """Seconds that callers get to read the ends of their streams."""
+
+
+class Front(Protocol):
+    """What serves callers in the worker's process, and ends before it."""
+
+    def serving(
+        self, worker: LocalWorker
+    ) -> AbstractAsyncContextManager[Callable[[asyncio.Event], Awaitable[None]]]:
+        """Serve while the block runs; yield what finishes its requests, at once with the event."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,7 @@ class WorkerOptions:
         audit: The folder of the audit, or None.
         audit_sink: Where the audit is shipped to, or None.
         standbys: Control planes of which one may lead instead of the first one.
+        front: Serves MCP clients in the worker's process, or None.
         own_paths: Further files and folders of Leaseway, which no sandboxed server may see.
     """
 
@@ -139,6 +152,7 @@ class WorkerOptions:
     audit_sink: AuditSink | None = None
     standbys: tuple[Endpoint, ...] = ()
     own_paths: tuple[Path, ...] = ()
+    front: Front | None = field(default=None, compare=False)
 
 
 class Shutdown:
@@ -182,6 +196,7 @@ class Surroundings:
         open_instance: Opens the instances of servers.
         background: Owns the worker's tasks.
         shutdown: Requests the end of the worker.
+        authenticator: Authenticates callers, as the worker's server does.
         logins: People's logins to remote servers, or None if there are none.
         login_links: The logins that begin at a link, or None if there are none.
         vault: Resolves secrets, or None for the vault of the options.
@@ -197,6 +212,7 @@ class Surroundings:
     open_instance: OpenInstance
     background: Background
     shutdown: Shutdown
+    authenticator: Authenticator
     logins: PeoplesLogins | None = None
     login_links: LoginLinksPort | None = None
     vault: WorkerVault | None = None
@@ -221,6 +237,7 @@ class Worker:
         references: Follows changes of the vault and of files.
         artifacts: Images and sounds of results.
         sync: Keeps the worker joined to its control plane.
+        local: The worker for callers in its process.
         records: Records what happens besides calls in the audit.
         state: The state of the worker in numbers.
     """
@@ -229,6 +246,7 @@ class Worker:
         self.id = options.id
         clock = given.clock or asyncio.get_running_loop().time
         self._background = given.background
+        self._front = options.front
         self._artifacts_http = options.artifacts_http
         address = _advertised(options, bound)
         me = catalog_pb2.WorkerRef(
@@ -316,6 +334,7 @@ class Worker:
             Continuations(options.id, me.incarnation),
             describe,
         )
+        self.local = LocalCalls(self._exchanges, given.authenticator)
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
 
         # The stream to the control plane.
@@ -383,7 +402,13 @@ class Worker:
         enable_reflection(server, _SERVICES)
         await server.start()
         try:
-            async with serve_artifacts(self._artifacts_http, self.artifacts):
+            async with (
+                serve_artifacts(self._artifacts_http, self.artifacts),
+                AsyncExitStack() as fronts,
+            ):
+                finish = None
+                if self._front is not None:
+                    finish = await fronts.enter_async_context(self._front.serving(self.local))
                 on_ready()
                 self._background.supervise(self.sync.run, "keep joined to the control plane")
                 self._background.supervise(self.references.run, "follow changed references")
@@ -392,6 +417,10 @@ class Worker:
                 await shutdown.requested.wait()
                 _logger.info("Worker %s shuts down: %s.", self.id, shutdown.reason)
                 await health.shut_down()
+                await self.sync.report_leaving()
+                if finish is not None:  # its requests may still make calls
+                    await finish(shutdown.hurry)
+                await fronts.aclose()
                 await self._shut_down(shutdown)
         finally:
             await server.stop(_STOP_GRACE)
@@ -402,7 +431,6 @@ class Worker:
 
     async def _shut_down(self, shutdown: Shutdown) -> None:
         """Finish calls in flight, within a bound, and end everything else."""
-        await self.sync.report_leaving()
         self.references.stop()
         self.executor.reject_new_calls()
         self.execution.continuations.start_draining()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from leaseway.front.calling.conversations import SessionOptions
@@ -23,10 +24,12 @@ from leaseway.front.starts import report_starts
 from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
+from leaseway.sdk.relay import RelayClient
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.names import DEFAULT_TENANT
 
 
@@ -44,6 +47,7 @@ class FrontOptions:
 
     Attributes:
         control_plane: The address of the control plane.
+        standbys: Control planes of which one may lead instead of the first one.
         tenant: The tenant whose tools clients see.
         key: The shared key, or None.
         origins: Allowed origins of web pages, in addition to this machine's.
@@ -82,18 +86,45 @@ class FrontOptions:
     public_url: str = ""
     authenticator: Authenticator | None = None
     drain_timeout: float = SHUTDOWN_TIMEOUT
+    standbys: tuple[Endpoint, ...] = ()
+
+    @property
+    def addresses(self) -> str:
+        """The control planes, as clients take them."""
+        return ",".join(map(str, (self.control_plane, *self.standbys)))
 
 
 async def run_http(
     options: FrontOptions, listener: McpListener, ready: Callable[[str], None]
 ) -> int:
-    """Serve MCP over HTTP until SIGINT or SIGTERM, then finish the requests in flight.
-
-    Leases of sessions are not released: another front may continue them. They are kept for as long
-    as a session may be idle.
-    """
+    """Serve MCP over HTTP until SIGINT or SIGTERM, then finish the requests in flight."""
     drain = Drain(options.drain_timeout)
     drain.handle_signals()
+    async with serving_http(options, listener, drain) as server:
+        ready(str(listener.endpoint))
+        await drain.started.wait()
+        await server.drain()
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def serving_http(
+    options: FrontOptions,
+    listener: McpListener,
+    drain: Drain,
+    local: LocalWorker | None = None,
+) -> AsyncIterator[HttpServer]:
+    """Serve MCP over HTTP while the block runs.
+
+    Leases of sessions are not released at its end: another front may continue them. They are kept
+    for as long as a session may be idle.
+
+    Args:
+        options: The options.
+        listener: Where it listens.
+        drain: How it ends.
+        local: The worker of this process, whose servers are called without a connection; or None.
+    """
     sealer = Sealer(options.key, "mcp session")
     ended = EndedSessions()
     limits = SessionLimits(options.per_client)
@@ -102,8 +133,8 @@ async def run_http(
     def build_front(
         tenant: str, agent: str, key: str | None, principal: str, user: str
     ) -> HttpFront:
-        client = AsyncClient(
-            str(options.control_plane), agent=agent, tenant=tenant, key=key, user=user
+        client = RelayClient(
+            options.addresses, agent=agent, tenant=tenant, key=key, user=user, local=local
         )
         sessions = SessionTable(
             client,
@@ -127,10 +158,53 @@ async def run_http(
     access = AccessCheck(listener.endpoint, key, options.origins, options.hosts)
     server = HttpServer(access, callers, options.public_url, drain)
     async with callers.running(), server.serving(listener.socket, listener.tls):
-        ready(str(listener.endpoint))
-        await drain.started.wait()
-        await server.drain()
-    return 0
+        yield server
+
+
+class WorkerFront:
+    """A front that runs in the process of a worker, and ends before it.
+
+    Args:
+        options: The options.
+        listener: Where it listens.
+    """
+
+    def __init__(self, options: FrontOptions, listener: McpListener) -> None:
+        self._options = options
+        self._listener = listener
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, worker: LocalWorker
+    ) -> AsyncIterator[Callable[[asyncio.Event], Coroutine[object, object, None]]]:
+        """Serve MCP clients while the block runs.
+
+        Args:
+            worker: The worker.
+
+        Yields:
+            A function that finishes the requests in flight and refuses others, for at most
+            `drain_timeout` seconds, or until its event is set.
+        """
+        drain = Drain(self._options.drain_timeout)
+        async with serving_http(self._options, self._listener, drain, worker) as server:
+
+            async def finish(hurry: asyncio.Event) -> None:
+                drain.request()
+                skipping = asyncio.create_task(_request_after(hurry, drain))
+                try:
+                    await server.drain()
+                finally:
+                    skipping.cancel()
+                    await asyncio.gather(skipping, return_exceptions=True)
+
+            yield finish
+
+
+async def _request_after(hurry: asyncio.Event, drain: Drain) -> None:
+    """Let a front that drains wait no longer once there is no time."""
+    await hurry.wait()
+    drain.request()
 
 
 async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeResponder) -> int:

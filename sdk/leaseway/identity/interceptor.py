@@ -192,6 +192,44 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         return None, next(iter(context.auth_context().get("x509_pem_cert", ())), None)
 
 
+async def run_stream(
+    authenticator: Authenticator,
+    method: str,
+    authorization: str | None,
+    connection: str,
+    serve: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Serve a stream within this process as that of an RPC: `caller()` is its authorized sender.
+
+    Call it in a task of its own, because the sender stays that of the task.
+
+    Args:
+        authenticator: Checks the credential, and revokes the stream when it ends.
+        method: The path of the RPC.
+        authorization: The credential, as in the header of that name, or None.
+        connection: What stands for the address of the sender in refusals.
+        serve: Serves the stream until it ends.
+
+    Raises:
+        Fault: The credential is not accepted, or not any more.
+    """
+    if authenticator.allows_all:
+        await serve()
+        return
+    name = ""
+    try:
+        principal = await authenticator.principal(authorization)
+        name = principal.name
+        authorize(principal, method)
+    except Fault as fault:
+        by = name or fault.metadata.get(CREDENTIAL, "")
+        authenticator.refusals.record(method.removeprefix(_PACKAGE), by, connection, fault)
+        raise
+    _caller.set(principal)
+    with authenticator.watch(authorization, None, principal) as revoked:
+        await _run_until(revoked, serve())
+
+
 def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterceptor, ...]:
     """Return the interceptors of a server."""
     return (IdentityInterceptor(authenticator),)

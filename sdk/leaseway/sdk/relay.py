@@ -35,6 +35,7 @@ from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.v1 import execution_pb2, leases_pb2
+from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.status import fault_from_status
@@ -44,6 +45,7 @@ __all__ = [
     "McpRequest",
     "PlacedCall",
     "RegistryVersion",
+    "RelayClient",
     "RelayEvents",
     "ServerIntroduction",
     "ServerRequest",
@@ -70,6 +72,35 @@ _RELEASE_TIMEOUT: Final = 5.0
 
 Caller = AsyncSession | AsyncClient
 """Whose session a call runs in; a client's own session is for calls outside any session."""
+
+
+class RelayClient(AsyncClient):
+    """A client of a relay, which may run in the process of a worker.
+
+    Calls of that worker's servers and leases then need no connection. Everything else is as for
+    other clients: its credential, the tenant's policy and limits, and the audit.
+
+    Args:
+        address: As for `AsyncClient`.
+        agent: As for `AsyncClient`.
+        tenant: As for `AsyncClient`.
+        key: As for `AsyncClient`.
+        user: As for `AsyncClient`.
+        local: The worker of this process, or None.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        agent: str,
+        tenant: str,
+        key: str | None,
+        user: str = "",
+        local: LocalWorker | None = None,
+    ) -> None:
+        super().__init__(address, agent=agent, tenant=tenant, key=key, user=user)
+        self._local = local
 
 
 class RelayEvents(CallEvents):

@@ -20,6 +20,7 @@ from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.errors import Fault
 
 _RELEASE_TIMEOUT = 10.0
@@ -58,13 +59,17 @@ class Runtime:
     Nothing in it refers to the client. So a client that is dropped without `close` is collected,
     and its tasks stop renewing leases that no caller can use.
 
+    Args:
+        identity: The client's names and credential.
+        local: The worker of this process, or None.
+
     Attributes:
         loop: The event loop of all parts.
         own_session: The random key of the session for calls outside a session.
         users: The users for whom its sessions call.
     """
 
-    def __init__(self, identity: ClientIdentity) -> None:
+    def __init__(self, identity: ClientIdentity, local: LocalWorker | None = None) -> None:
         check_threads()
         mark_grpc_used()
         self.loop = asyncio.get_running_loop()
@@ -72,7 +77,7 @@ class Runtime:
         self._siblings().add(self)
         self.own_session = f"client-{secrets.token_hex(8)}"
         self.control = ControlPlane(identity)
-        self.pool = WorkerPool(identity)
+        self.pool = WorkerPool(identity, local)
         self.resolver = Resolver(self.control)
         self.users = SessionUsers(identity.user, identity.subject_token)
         self.leases = LeaseManager(self.control, self.pool, self.own_session, self.users)

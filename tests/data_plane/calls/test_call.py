@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.rpc.status_pb2 import Status
+from tests.data_plane.conftest import BOTH_WAYS
 from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
 from leaseway.data_plane.core.calls.call import Ask
@@ -70,6 +71,7 @@ async def held(bench: Bench) -> Bench:
     return bench
 
 
+@BOTH_WAYS
 async def test_a_question_and_its_answer_go_through_as_they_are(held: Bench) -> None:
     caller = held.caller()
     call_id, call = await begin(held, caller, session="s1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.data_plane.conftest import read_all, rpc_fault
+from tests.data_plane.conftest import BOTH_WAYS, read_all, rpc_fault
 from tests.stall_finder import Stall, StallFinder
 
 from leaseway.v1 import catalog_pb2, execution_pb2
@@ -30,6 +30,7 @@ async def test_a_result_is_what_the_server_sent(bench: Bench) -> None:
     assert caller.frames[0].worker.protocol_version == 1
 
 
+@BOTH_WAYS
 async def test_an_error_of_the_tool_is_a_result(bench: Bench) -> None:
     await bench.hold("time")
     caller = bench.caller()
@@ -70,6 +71,7 @@ async def test_cancelling_a_chunked_call_frees_its_place(bench: Bench) -> None:
     assert (await caller.result(201)).payload
 
 
+@BOTH_WAYS
 async def test_a_passed_deadline_cancels_the_request_at_the_server(bench: Bench) -> None:
     await bench.serve("time")
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
@@ -102,6 +104,7 @@ async def test_a_deadline_passes_while_the_server_is_starting(bench: Bench) -> N
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "no")
 
 
+@BOTH_WAYS
 async def test_a_cancelled_call_ends_at_once_and_is_cancelled_at_the_server(bench: Bench) -> None:
     await bench.hold("time")
     caller = bench.caller()
@@ -114,6 +117,7 @@ async def test_a_cancelled_call_ends_at_once_and_is_cancelled_at_the_server(benc
     assert bench.worker.executor.in_flight == 0
 
 
+@BOTH_WAYS
 async def test_the_end_of_a_stream_cancels_its_calls(bench: Bench) -> None:
     await bench.hold("time")
     caller = bench.caller()
@@ -135,6 +139,7 @@ async def test_a_zero_or_repeated_call_id_ends_the_stream(bench: Bench, call_id:
     assert fault.reason is Reason.INVALID_REQUEST
 
 
+@BOTH_WAYS
 async def test_a_call_at_a_newer_version_waits_for_it(bench: Bench) -> None:
     await bench.serve("time")
     caller = bench.caller()

@@ -10,9 +10,9 @@ import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
 from tests.conftest import BOUND
-from tests.data_plane.conftest import read_all, rpc_fault, worker_bench
+from tests.data_plane.conftest import BOTH_WAYS, read_all, rpc_fault, worker_bench
 
-from leaseway.data_plane.services import exchange, replies
+from leaseway.data_plane.services import exchange, replies, streams
 from leaseway.identity.principal import Principal, Role
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc
 from leaseway.wire import bounds
@@ -50,6 +50,7 @@ async def test_large_payloads_are_chunked_and_do_not_delay_small_ones(
     assert all(frame.ByteSize() <= bounds.MAX_MESSAGE for frame in caller.frames)
 
 
+@BOTH_WAYS
 async def test_results_still_arrive_after_the_caller_is_going_away(bench: Bench) -> None:
     await bench.hold("time")
     caller = bench.caller()
@@ -63,6 +64,7 @@ async def test_results_still_arrive_after_the_caller_is_going_away(bench: Bench)
     await caller.until(lambda: caller.ended)
 
 
+@BOTH_WAYS
 async def test_progress_and_logs_are_sent_only_on_request(bench: Bench) -> None:
     await bench.hold("time")
     caller = bench.caller()
@@ -355,8 +357,8 @@ def test_the_memory_of_all_agents_of_a_tenant_counts_together(
         def __init__(self, who: Principal, held: int) -> None:
             self.name = f"{who.tenant}/{who.agent}"
             self.held_bytes = held
-            self.client = exchange._client(who, "ipv4:127.0.0.1:1")
-            self.client_calls = exchange._ClientCalls("tenant")
+            self.client = streams.client_of(who, "ipv4:127.0.0.1:1")
+            self.client_calls = streams.ClientCalls("tenant")
 
         def abort(self, why: Fault) -> None:
             ended.append(self.name)

@@ -10,7 +10,7 @@ import pytest
 from tests.sdk.fakes import BOUND, FakeWorker, until
 
 from leaseway.sdk import AsyncClient
-from leaseway.sdk.transport.exchange import Exchange
+from leaseway.sdk.transport.grpc_exchange import GrpcExchange
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -75,7 +75,7 @@ class Calls:
         self.stream = Stream()
         channel: Any = self.stream
         ended = asyncio.Event()
-        self.exchange = Exchange(
+        self.exchange = GrpcExchange(
             channel, (), catalog_pb2.ClientInfo(), "w1", lambda exchange: ended.set()
         )
 
@@ -164,6 +164,7 @@ async def test_calls_use_another_stream_after_a_failed_write(
     ref = worker.ref
     link = client._runtime().pool.link(WorkerRun(ref.id, ref.incarnation, ref.address))
     broken = link.exchange
+    assert isinstance(broken, GrpcExchange)
     monkeypatch.setattr(broken._outbox, "next_batch", fail)
     async with asyncio.timeout(BOUND):
         assert (await client.call_tool("time_now", timeout=BOUND)).text == "{}"

@@ -11,17 +11,23 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.tools.arguments import oversize_arguments
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.services.leases import renew_leases
 from leaseway.data_plane.services.replies import Context, StreamWriter
+from leaseway.data_plane.services.streams import (
+    CallStream,
+    ClientCalls,
+    client_of,
+    scope_of,
+    tenant_client,
+    too_many,
+)
 from leaseway.identity.interceptor import caller
-from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -31,82 +37,27 @@ from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 
 _logger = logging.getLogger(__name__)
-_LONG_ARGUMENTS: Final = 4 * bounds.KIB
-"""Longer arguments count as memory of their stream until their call ends."""
 
 
-class _ClientCalls:
-    """The calls in flight of one client, on its streams and unary. Recounted only when necessary.
-
-    Args:
-        scope: Whether the client is a tenant, or the connection of an unauthenticated caller.
-    """
-
-    def __init__(self, scope: LimitScope) -> None:
-        self.scope = scope
-        self.streams: list[ExchangeStream] = []
-        self.unary = 0
-        self._available = 0  # a lower bound: calls that ended since the last count free more
-
-    def try_start(self) -> bool:
-        """Count one more call and return True, or return False if the client has too many."""
-        if self._available <= 0:
-            in_flight = self.unary + sum(stream.in_flight for stream in self.streams)
-            self._available = bounds.MAX_CLIENT_CALLS - in_flight
-            if self._available <= 0:
-                return False
-        self._available -= 1
-        return True
-
-    @property
-    def may_chunk(self) -> bool:
-        """Whether one more call may send its arguments in chunks."""
-        chunked = sum(stream.chunked for stream in self.streams)
-        return chunked < bounds.MAX_CLIENT_CHUNKED
-
-    def too_many(self) -> Fault:
-        return _too_many("calls", self.scope, "This client", bounds.MAX_CLIENT_CALLS, "calls")
-
-
-class ExchangeStream:
-    """One exchange stream of a caller.
-
-    Attributes:
-        connection: The connection, as gRPC names it.
-        client: The caller's tenant, or the connection of an unauthenticated caller.
-        client_calls: The calls of the client, on all its streams.
-    """
+class ExchangeStream(CallStream):
+    """One exchange stream of a caller, over gRPC."""
 
     def __init__(self, context: Context, exchanges: Exchanges) -> None:
-        self._on_growth = exchanges.enforce_memory_limits
         self._context = context
-        self._executor = exchanges.executor
-        self._leases = exchanges.leases
-        self._worker = exchanges.worker
-        self._replies = StreamWriter(
+        replies = self._writer = StreamWriter(
             context,
-            self._leases,
+            exchanges.leases,
             exchanges.lease_message,
-            self._executor.meters,
-            self._on_growth,
+            exchanges.executor.meters,
+            exchanges.enforce_memory_limits,
         )
-        self._calls = self._replies.calls
+        super().__init__(str(context.peer()), exchanges, replies)
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
         self._rejected_chunks: dict[int, Fault] = {}
-        self._long_arguments: dict[int, int] = {}  # bytes by call id; pruned when counted
-        self._caller = caller()
-        self._is_bound = (
-            self._caller.tenant is not None
-            or self._caller.agent is not None
-            or not self._caller.names_users
-        )
-        self.connection = str(context.peer())
-        self.client = _client(self._caller, self.connection)
-        self.client_calls = _ClientCalls(_scope(self._caller))
 
     async def serve(self) -> None:
         """Read and write until both sides have finished, then cancel calls without a result."""
-        replies = self._replies
+        replies = self._writer
         reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
         try:
             # In the RPC's own task: if another one were interrupted in a write, gRPC would refuse
@@ -114,11 +65,7 @@ class ExchangeStream:
             await replies.write(self._worker)
         finally:
             reader.cancel()
-            for active in tuple(self._calls.values()):
-                if replies.fault is not None:
-                    active.abort(replies.fault, "the caller's stream has ended")
-                else:
-                    active.cancel("the caller's stream has ended")
+            self._cancel_calls()
             await asyncio.wait([reader])
         if replies.fault is not None:
             self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
@@ -126,52 +73,15 @@ class ExchangeStream:
             await abort(self._context, replies.fault)
 
     @property
-    def queued_bytes(self) -> int:
-        """Bytes that wait to be sent."""
-        return self._replies.queued_bytes
-
-    @property
     def held_bytes(self) -> int:
-        """Memory held for the caller: unread results, and arguments until their call ends."""
-        held = self._replies.queued_bytes + self._chunks.held_bytes
-        if self._long_arguments:
-            self._long_arguments = {
-                call_id: size
-                for call_id, size in self._long_arguments.items()
-                if call_id in self._calls
-            }
-            held += sum(self._long_arguments.values())
-        return held
-
-    @property
-    def in_flight(self) -> int:
-        """How many of its calls have no result yet."""
-        return len(self._calls)
+        return super().held_bytes + self._chunks.held_bytes
 
     @property
     def chunked(self) -> int:
-        """How many calls are sending their arguments in chunks."""
         return len(self._chunks)
 
-    @property
-    def is_aborted(self) -> bool:
-        """Whether it is ending with a fault, which frees its memory."""
-        return self._replies.fault is not None
-
-    def abort(self, fault: Fault) -> None:
-        """End the stream at once, even if its caller does not read."""
-        self._replies.abort(fault)
-
-    def go_away(self, reason: str) -> None:
-        """Announce that new calls are rejected; the stream ends after its last result."""
-        self._replies.go_away(reason)
-
-    def skip_goodbye(self) -> None:
-        """End the stream after its last result, even if its caller may still be sending."""
-        self._replies.close()
-
     async def _read(self) -> None:
-        replies = self._replies
+        replies = self._writer
         checked_version = False
         try:
             while True:
@@ -200,25 +110,12 @@ class ExchangeStream:
         for chunk in message.chunks:
             self._handle_chunk(chunk)
         for call in message.calls:
-            self._start_call(call)
-        for answer in message.answers:
-            active = self._calls.get(answer.call_id)
-            if active is not None:  # None if the call has ended
-                active.answer(answer)
-        for cancel in message.cancels:
-            self._cancel_call(cancel)
-        if message.HasField("keep_alive"):
-            renewals = renew_leases(self._leases, message.keep_alive, self._caller)
-            self._replies.send_renewals(renewals)
-        if message.HasField("going_away"):
-            self._replies.close()
+            self._start_call(call, call.arguments)
+        self._handle_rest(message)
 
     def _cancel_call(self, cancel: execution_pb2.Cancel) -> None:
-        active = self._calls.get(cancel.call_id)
-        if active is not None:
-            reason = cancel.reason[:256] or "the caller cancelled"
-            active.cancel(reason, timed_out=cancel.timed_out)
-        else:  # the call has ended, or only chunks of it were sent
+        super()._cancel_call(cancel)
+        if cancel.call_id not in self._calls:  # it has ended, or only chunks of it were sent
             self._chunks.drop(cancel.call_id)
             self._rejected_chunks.pop(cancel.call_id, None)
 
@@ -227,7 +124,7 @@ class ExchangeStream:
             return
         if chunk.call_id not in self._chunks and not self.client_calls.may_chunk:
             scope, limit = self.client_calls.scope, bounds.MAX_CLIENT_CHUNKED
-            fault = _too_many("chunks", scope, "This client", limit, "chunked calls")
+            fault = too_many("chunks", scope, "This client", limit, "chunked calls")
             self._reject_chunks(chunk.call_id, fault)
             return
         try:
@@ -235,7 +132,7 @@ class ExchangeStream:
             self._on_growth()
         except OversizePayload:
             limit = bounds.MAX_CHUNKED
-            fault = _too_many("stream_chunks", "connection", "This stream", limit, "chunked calls")
+            fault = too_many("stream_chunks", "connection", "This stream", limit, "chunked calls")
             self._reject_chunks(chunk.call_id, fault)
 
     def _reject_chunks(self, call_id: int, fault: Fault) -> None:
@@ -243,83 +140,13 @@ class ExchangeStream:
         if len(self._rejected_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
             self._replies.end_with(fault)
 
-    def _start_call(self, call: execution_pb2.Call) -> None:
-        call_id = call.id
-        if call_id in self._calls or not call_id:
-            message = f"Call id {call_id} is zero or in use; each call needs its own id."
-            self._replies.end_with(Fault(Reason.INVALID_REQUEST, message))
-            return
-        try:
-            arguments = self._arguments(call)
-            if self._is_bound:
-                call.tenant = self._caller.tenant_for(call.tenant)
-                call.agent = self._caller.agent_for(call.agent)
-                call.user = self._caller.user_for(call.user)
-                if self._caller.token and not call.subject_token:
-                    call.subject_token = self._caller.subject_token_for(call.user, "")
-        except Fault as fault:
-            self._replies.reject_call(call_id, fault)
-            return
-        if self._replies.closing or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
-            self._replies.reject_call(call_id, self._rejection())
-            return
-        if not self.client_calls.try_start():
-            self._replies.reject_call(call_id, self.client_calls.too_many())
-            return
-        active = self._executor.start_call(call, arguments, self._replies)
-        if active.has_ended:
-            return
-        self._calls[call_id] = active
-        if len(arguments) > _LONG_ARGUMENTS:
-            self._long_arguments[call_id] = len(arguments)
-            self._on_growth()
-        elif self._long_arguments:
-            self._long_arguments.pop(call_id, None)  # of an earlier call with this id
-
-    def _arguments(self, call: execution_pb2.Call) -> bytes:
+    def _arguments(self, call: execution_pb2.Call, rest: bytes) -> bytes:
         if self._rejected_chunks and call.id in self._rejected_chunks:
             raise self._rejected_chunks.pop(call.id)
         try:
-            return self._chunks.take(call.id, call.arguments)
+            return self._chunks.take(call.id, rest)
         except OversizePayload:
             raise oversize_arguments() from None
-
-    def _rejection(self) -> Fault:
-        if self._replies.closing:
-            return Fault(
-                Reason.DRAINING,
-                f"Worker {self._worker.id} or the caller is closing this stream; use another "
-                "worker or stream.",
-                retry_delay=0.1,
-            )
-        limit = bounds.MAX_CALLS_IN_FLIGHT
-        return _too_many("stream_calls", "connection", "This stream", limit, "calls")
-
-
-def _client(principal: Principal, connection: str) -> object:
-    """Return a caller's authenticated tenant or agent, or else its connection."""
-    if principal.tenant is not None:
-        return (principal.tenant,)  # one client for all agents of a tenant
-    return (None, principal.agent) if principal.agent is not None else connection
-
-
-def _scope(principal: Principal) -> LimitScope:
-    """Return whether a caller's client is a tenant or a connection."""
-    return "connection" if principal.tenant is None and principal.agent is None else "tenant"
-
-
-def _tenant_client(principal: Principal) -> object | None:
-    """Return a caller's authenticated tenant or agent, or None."""
-    return None if _scope(principal) == "connection" else _client(principal, "")
-
-
-def _too_many(limit: str, scope: LimitScope, owner: str, maximum: int, what: str) -> Fault:
-    return over_limit(
-        limit,
-        scope,
-        f"{owner} has {maximum} {what} in flight on this worker, its limit; wait for some to end.",
-        retry_delay=0.1,
-    )
 
 
 def _too_much_memory(scope: LimitScope, *, is_own: bool) -> Fault:
@@ -358,8 +185,8 @@ class Exchanges:
         self.leases = leases
         self.lease_message = lease_message
         self.worker = worker
-        self._streams: set[ExchangeStream] = set()
-        self._clients: dict[object, _ClientCalls] = {}
+        self._streams: set[CallStream] = set()
+        self._clients: dict[object, ClientCalls] = {}
         self._in_use = UsageCounter(
             "streams",
             "exchange streams to this worker",
@@ -372,12 +199,25 @@ class Exchanges:
     async def serve(self, _requests: object, context: Context) -> None:
         """Carry the calls and results of one stream, both through its context, until it ends."""
         stream = ExchangeStream(context, self)
-        connection, tenant = stream.connection, _tenant_client(caller())
+        try:
+            with self.counted(stream):
+                await stream.serve()
+        except Fault as fault:
+            await abort(context, fault)
+
+    @contextmanager
+    def counted(self, stream: CallStream) -> Iterator[None]:
+        """Count a stream among those of its caller while the block runs.
+
+        Raises:
+            Fault: OVERLOADED: the caller has too many streams.
+        """
+        connection, tenant = stream.connection, tenant_client(caller())
         try:
             self._in_use.acquire(connection, tenant)
         except Fault as fault:
             self._record_rejection(fault)
-            await abort(context, fault)
+            raise
         self._streams.add(stream)
         client = stream.client
         stream.client_calls = self._clients.setdefault(client, stream.client_calls)
@@ -385,7 +225,7 @@ class Exchanges:
         try:
             if self._going_away is not None:
                 stream.go_away(self._going_away)
-            await stream.serve()
+            yield
         finally:
             self._streams.discard(stream)
             self._in_use.release(connection, tenant)
@@ -399,8 +239,8 @@ class Exchanges:
         Raises:
             Fault: OVERLOADED: the client has too many calls in flight.
         """
-        client = _client(caller(), str(context.peer()))
-        calls = self._clients.setdefault(client, _ClientCalls(_scope(caller())))
+        client = client_of(caller(), str(context.peer()))
+        calls = self._clients.setdefault(client, ClientCalls(scope_of(caller())))
         if not calls.try_start():
             fault = calls.too_many()
             self._record_rejection(fault)

@@ -1,13 +1,15 @@
 """The responses of one exchange stream: results, progress, logs, questions, resource updates.
 
 Callbacks of instances queue frames in the outbox without awaiting. The writer sends the outbox,
-sometimes after a short wait so that more results share a message (design.md#calls).
+sometimes after a short wait so that more results share a message (design.md#calls). What streams
+within the process share with those of gRPC is `Replies`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -47,15 +49,20 @@ _GOODBYE: Final = 2.0
 """Seconds that a stream waits, after its last result, for a caller that may still be sending."""
 _MAX_WAITING: Final = 64 * bounds.KIB
 """Queued bytes above which no message waits."""
-_UPDATES: Final = frame_tag(execution_pb2.ExchangeResponse, "updates")
-_RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
-_PROGRESS: Final = frame_tag(execution_pb2.ExchangeResponse, "progress")
-_LOGS: Final = frame_tag(execution_pb2.ExchangeResponse, "logs")
-_ASKS: Final = frame_tag(execution_pb2.ExchangeResponse, "asks")
-_NOTIFICATIONS: Final = frame_tag(execution_pb2.ExchangeResponse, "notifications")
-_WITHDRAWALS: Final = frame_tag(execution_pb2.ExchangeResponse, "withdrawals")
-_KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeResponse, "keep_alive")
-_GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
+_TAGS: Final = {
+    field: frame_tag(execution_pb2.ExchangeResponse, field)
+    for field in (
+        "results",
+        "progress",
+        "logs",
+        "asks",
+        "withdrawals",
+        "updates",
+        "notifications",
+        "keep_alive",
+        "going_away",
+    )
+}
 
 Result = execution_pb2.Result
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -105,153 +112,120 @@ class Updates:
         ticket = queued.get(uri)
         if ticket is None or not self._outbox.holds(ticket):
             update = execution_pb2.ResourceUpdate(call_id=call_id, uri=uri)
-            queued[uri] = self._outbox.put(frame(_UPDATES, update))
+            queued[uri] = self._outbox.put(frame(_TAGS["updates"], update))
 
     def remove(self, call_id: int) -> None:
         self._queued.pop(call_id, None)
 
 
-class StreamWriter:
-    """The sink of one stream's calls, and the writer that sends their results.
+class Replies(ABC):
+    """The sink of one stream's calls, however their results are carried to the caller.
 
     Args:
-        context: The gRPC stream.
         leases: The leases of the worker.
         lease_message: Converts a lease to protobuf.
         meters: Instruments, or None if metrics are off.
-        on_growth: Called when a result is queued while many bytes wait.
 
     Attributes:
         calls: The stream's calls without a result, by id.
         closing: Whether new calls are rejected and the stream ends after its last result.
         fault: The fault that the stream ends with at once, or None.
+        is_over: Whether nothing is sent any more.
     """
 
     def __init__(
         self,
-        context: Context,
         leases: WorkerLeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         meters: WorkerMeters | None,
-        on_growth: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_growth = on_growth
-        self._context = context
         self._leases = leases
         self._lease_message = lease_message
         self._meters = meters
         self.calls: dict[int, ActiveCall] = {}
         self.closing = False
-        self._sends_more = True
         self.fault: Fault | None = None
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._outbox = Outbox(self._wake.set)
-        self._batching = Batching(self.calls)
-        self._check_above = _CHECK_MEMORY  # queued bytes above which each result calls `_check`
-        self._updates = Updates(self._outbox)
-        self._writing = asyncio.timeout(None)
-        self._is_over = False
-        self._interruptible = False  # whether `_writing` is entered and can be rescheduled
+        self.is_over = False
 
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that wait to be sent."""
-        return self._outbox.queued_bytes
+    @abstractmethod
+    def _put(self, field: str, message: Any) -> None:
+        """Send a message in its field of `ExchangeResponse`."""
 
+    @abstractmethod
+    def _put_result(self, result: execution_pb2.Result) -> None:
+        """Send a result without a payload."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Look again whether the stream ends."""
+
+    @abstractmethod
+    def _remove_subscription(self, call_id: int) -> None:
+        """Send no more updates of a subscription, if the call is one."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the stream after its last result: its caller sends nothing more."""
-        self.closing, self._sends_more = True, False
-        self._wake.set()
+
+    @abstractmethod
+    def abort(self, fault: Fault) -> None:
+        """End the stream with a fault at once, even if its caller does not read."""
+
+    @abstractmethod
+    def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
+        """Send a call's result."""
+
+    @abstractmethod
+    def add_subscription(self, active: ActiveCall) -> None:
+        """Begin to send updates of a resource; raises a Fault if there are too many."""
+
+    @abstractmethod
+    def resource_updated(self, active: ActiveCall, uri: str) -> None:
+        """Send a resource update."""
+
+    @property
+    @abstractmethod
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+
+    @property
+    @abstractmethod
+    def is_full(self) -> bool:
+        """Whether so much is queued that no more is read, and events are dropped."""
 
     def end_with(self, fault: Fault) -> None:
-        """End the stream with a fault as soon as the current write is done."""
+        """End the stream with a fault as soon as nothing is being written."""
         self.fault = fault
         if self._meters is not None:
             self._meters.limits.record(fault.metadata)
-        self._wake.set()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much is queued that the reader must pause."""
-        return self._outbox.queued_bytes > _PAUSE_READING
-
-    async def wait_for_room(self) -> None:
-        """Wait until the caller has read some of the queued bytes."""
-        self._room.clear()
-        await self._room.wait()
-
-    def clear(self) -> None:
-        """Drop all queued frames."""
-        self._outbox.clear()
+        self._wake()
 
     def go_away(self, reason: str) -> None:
         """Announce that new calls are rejected; the stream ends after its last result."""
-        self._outbox.put(frame(_GOING_AWAY, execution_pb2.GoingAway(reason=reason)))
+        self._put("going_away", execution_pb2.GoingAway(reason=reason))
         self.closing = True
-        self._wake.set()
+        self._wake()
 
     def send_renewals(self, renewals: leases_pb2.KeepAliveResponse) -> None:
         """Queue the answer to a keep-alive."""
-        self._outbox.put(frame(_KEEP_ALIVE, renewals))
+        self._put("keep_alive", renewals)
 
     def reject_call(self, call_id: int, fault: Fault) -> None:
         """Queue the fault of a call that was never started."""
         if self._meters is not None:
             self._meters.record_refusal(fault)
         result = Result(call_id=call_id, status=status_from_fault(fault))
-        self._outbox.put(frame(_RESULTS, result))
-
-    def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
-        """Queue a call's result."""
-        call_id = active.call.id
-        self.calls.pop(call_id, None)
-        lease = self._lease(active).SerializeToString() if active.lease is not None else b""
-        if len(payload) <= bounds.BATCH_SIZE:
-            self._put_result(result_frame(call_id, payload, is_error, lease))
-            return
-        last = result_frame(call_id, b"", is_error, lease)
-        self._outbox.put_large(last, call_id, payload)
-        self._check()
-
-    def abort(self, fault: Fault) -> None:
-        """End the stream with a fault at once, even if its caller does not read."""
-        if self.fault is None:
-            self.end_with(fault)
-            if self._interruptible:  # a write that waits for the caller would never end
-                self._writing.reschedule(asyncio.get_running_loop().time())
+        self._put_result(result)
 
     def fail(self, active: ActiveCall, fault: Fault) -> None:
         """Queue the fault of a call."""
         call_id = active.call.id
         self.calls.pop(call_id, None)
-        self._updates.remove(call_id)
+        self._remove_subscription(call_id)
         result = self._lease(active)
         result.call_id = call_id
         result.status.CopyFrom(status_from_fault(fault))
-        self._put_result(frame(_RESULTS, result))
-
-    def _put_result(self, result: bytes) -> None:
-        outbox = self._outbox
-        outbox.put(result)
-        if outbox.queued_bytes > self._check_above:
-            self._check()
-
-    def _check(self) -> None:
-        """Abort the stream if too much is queued; end the wait for more results if it is enough."""
-        if self._outbox.queued_bytes > MAX_UNREAD:
-            message = (
-                f"More than {MAX_UNREAD} bytes of results wait for this stream's caller, which "
-                "does not read them; the stream ends and its calls are cancelled. Read results as "
-                "they arrive."
-            )
-            self.abort(over_limit("stream_unread", "connection", message, started="unknown"))
-            return
-        if self._outbox.queued_bytes > _CHECK_MEMORY:
-            self._on_growth()
-        if self._batching.is_enough(len(self._outbox)):
-            self._wake.set()
+        self._put_result(result)
 
     def _lease(self, active: ActiveCall) -> execution_pb2.Result:
         """Return the part of a result with the lease, if its caller does not know it already."""
@@ -275,7 +249,7 @@ class StreamWriter:
         report = execution_pb2.Progress(
             call_id=active.call.id, progress=progress, total=total, message=message, extra=extra
         )
-        self._outbox.put(frame(_PROGRESS, report))
+        self._put("progress", report)
 
     def log(self, active: ActiveCall, level: str, logger: str, data: bytes, extra: bytes) -> None:
         """Queue a log message of the server, or drop it with a warning if the stream is full."""
@@ -287,7 +261,7 @@ class StreamWriter:
         message = execution_pb2.LogMessage(
             call_id=active.call.id, level=level, logger=logger, data=data, extra=extra
         )
-        self._outbox.put(frame(_LOGS, message))
+        self._put("logs", message)
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Queue a question of the server, or refuse it if the stream is full."""
@@ -297,23 +271,16 @@ class StreamWriter:
         question = execution_pb2.Ask(
             call_id=active.call.id, ask_id=ask_id, method=ask.method, params=ask.params
         )
-        self._outbox.put(frame(_ASKS, question))
+        self._put("asks", question)
 
     def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
         """Queue the withdrawal of a question."""
         withdrawal = execution_pb2.AskWithdrawal(call_id=active.call.id, ask_id=ask_id)
-        self._outbox.put(frame(_WITHDRAWALS, withdrawal))
-
-    def add_subscription(self, active: ActiveCall) -> None:
-        self._updates.add(active.call.id)
-
-    def resource_updated(self, active: ActiveCall, uri: str) -> None:
-        """Queue a resource update."""
-        self._updates.put(active.call.id, uri, active.call.tool)
+        self._put("withdrawals", withdrawal)
 
     def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
         """Queue a notification of no call, or drop it if the stream is full or has ended."""
-        if self._is_over:
+        if self.is_over:
             return
         if self.is_full:
             if self._meters is not None:
@@ -323,7 +290,124 @@ class StreamWriter:
         notification = execution_pb2.ServerNotification(
             session=session, server_id=server_id, method=method, params=params
         )
-        self._outbox.put(frame(_NOTIFICATIONS, notification))
+        self._put("notifications", notification)
+
+
+class StreamWriter(Replies):
+    """The sink of one gRPC stream's calls, and the writer that sends their results.
+
+    Args:
+        context: The gRPC stream.
+        leases: As for `Replies`.
+        lease_message: As for `Replies`.
+        meters: As for `Replies`.
+        on_growth: Called when a result is queued while many bytes wait.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        leases: WorkerLeaseManager,
+        lease_message: Callable[[Any], leases_pb2.Lease],
+        meters: WorkerMeters | None,
+        on_growth: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(leases, lease_message, meters)
+        self._on_growth = on_growth
+        self._context = context
+        self._sends_more = True
+        self._woken = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._outbox = Outbox(self._woken.set)
+        self._batching = Batching(self.calls)
+        self._check_above = _CHECK_MEMORY  # queued bytes above which each result calls `_check`
+        self._updates = Updates(self._outbox)
+        self._writing = asyncio.timeout(None)
+        self._interruptible = False  # whether `_writing` is entered and can be rescheduled
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._outbox.queued_bytes
+
+    def close(self) -> None:
+        """End the stream after its last result: its caller sends nothing more."""
+        self.closing, self._sends_more = True, False
+        self._woken.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is queued that the reader must pause."""
+        return self._outbox.queued_bytes > _PAUSE_READING
+
+    async def wait_for_room(self) -> None:
+        """Wait until the caller has read some of the queued bytes."""
+        self._room.clear()
+        await self._room.wait()
+
+    def clear(self) -> None:
+        """Drop all queued frames."""
+        self._outbox.clear()
+
+    def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
+        """Queue a call's result."""
+        call_id = active.call.id
+        self.calls.pop(call_id, None)
+        lease = self._lease(active).SerializeToString() if active.lease is not None else b""
+        if len(payload) <= bounds.BATCH_SIZE:
+            self._put_frame(result_frame(call_id, payload, is_error, lease))
+            return
+        last = result_frame(call_id, b"", is_error, lease)
+        self._outbox.put_large(last, call_id, payload)
+        self._check()
+
+    def abort(self, fault: Fault) -> None:
+        """End the stream with a fault at once, even if its caller does not read."""
+        if self.fault is None:
+            self.end_with(fault)
+            if self._interruptible:  # a write that waits for the caller would never end
+                self._writing.reschedule(asyncio.get_running_loop().time())
+
+    def _put(self, field: str, message: Any) -> None:
+        self._outbox.put(frame(_TAGS[field], message))
+
+    def _put_result(self, result: execution_pb2.Result) -> None:
+        self._put_frame(frame(_TAGS["results"], result))
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    def _remove_subscription(self, call_id: int) -> None:
+        self._updates.remove(call_id)
+
+    def _put_frame(self, result: bytes) -> None:
+        outbox = self._outbox
+        outbox.put(result)
+        if outbox.queued_bytes > self._check_above:
+            self._check()
+
+    def _check(self) -> None:
+        """Abort the stream if too much is queued; end the wait for more results if it is enough."""
+        if self._outbox.queued_bytes > MAX_UNREAD:
+            message = (
+                f"More than {MAX_UNREAD} bytes of results wait for this stream's caller, which "
+                "does not read them; the stream ends and its calls are cancelled. Read results as "
+                "they arrive."
+            )
+            self.abort(over_limit("stream_unread", "connection", message, started="unknown"))
+            return
+        if self._outbox.queued_bytes > _CHECK_MEMORY:
+            self._on_growth()
+        if self._batching.is_enough(len(self._outbox)):
+            self._woken.set()
+
+    def add_subscription(self, active: ActiveCall) -> None:
+        self._updates.add(active.call.id)
+
+    def resource_updated(self, active: ActiveCall, uri: str) -> None:
+        """Queue a resource update."""
+        self._updates.put(active.call.id, uri, active.call.tool)
 
     async def write(self, worker: catalog_pb2.WorkerRef) -> None:
         """Send the worker's identity, then queued frames until the stream ends."""
@@ -338,10 +422,10 @@ class StreamWriter:
             if self.fault is None:
                 raise
         finally:
-            self._is_over = True
+            self.is_over = True
 
     async def _write(self, worker: catalog_pb2.WorkerRef) -> None:
-        outbox, wake, write = self._outbox, self._wake, self._context.write
+        outbox, wake, write = self._outbox, self._woken, self._context.write
         batching, now = self._batching, asyncio.get_running_loop().time
         info = execution_pb2.WorkerInfo(
             id=worker.id,
@@ -373,19 +457,19 @@ class StreamWriter:
         ended normally nor every result before. Calls that cross the goodbye are rejected.
         """
         last = execution_pb2.GoingAway(last=True)
-        await self._context.write(frame(_GOING_AWAY, last))
-        self._wake.clear()
+        await self._context.write(frame(_TAGS["going_away"], last))
+        self._woken.clear()
         try:
             async with asyncio.timeout(_GOODBYE):
                 while self._sends_more and self.fault is None and not self._outbox:
-                    await self._wake.wait()
-                    self._wake.clear()
+                    await self._woken.wait()
+                    self._woken.clear()
         except TimeoutError:
             self._sends_more = False
 
     async def _wait_for_more(self) -> None:
         """Wait briefly for more results to share the next message."""
-        outbox, wake = self._outbox, self._wake
+        outbox, wake = self._outbox, self._woken
         if outbox.queued_bytes > _MAX_WAITING:
             return
         ready = len(outbox)

@@ -127,3 +127,19 @@ tcpSocket: { port: {{ .port }} }
 grpc: { port: {{ .port }}{{ with .service }}, service: {{ . }}{{ end }} }
 {{- end -}}
 {{- end }}
+
+{{/* The options of a front, in a process of its own or in a worker's. */}}
+{{- define "leaseway.frontArgs" -}}
+{{- $name := printf "%s-front" (include "leaseway.fullname" .) -}}
+{{- $front := .Values.front -}}
+- --tenant={{ $front.tenant }}
+{{- range concat (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace)) $front.hosts }}
+- --allow-host={{ . }}
+{{- end }}
+{{- range $front.origins }}
+- --allow-origin={{ . }}
+{{- end }}
+{{- range $front.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}

@@ -43,6 +43,7 @@ from leaseway.sdk.validation import (
 )
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL
+from leaseway.wire.channels.local import LocalWorker
 
 ResultT = TypeVar("ResultT")
 
@@ -83,6 +84,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
 
     _wait: Wait | None = None
     """How results wait for their artifacts in another thread; None in coroutines."""
+
+    _local: LocalWorker | None = None
+    """The worker of this process, of a relay that runs in one."""
 
     def __init__(  # noqa: PLR0913 - the names and handlers of a client
         self,
@@ -450,7 +454,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
             )
         if self._closed:
             raise RuntimeError("This client is closed; make a new one.")
-        runtime = self._open_runtime = Runtime(self._identity)
+        runtime = self._open_runtime = Runtime(self._identity, self._local)
         runtime.caller.media = self._media
         self._finalizer = weakref.finalize(self, _on_dropped, runtime, repr(self))
         self._finalizer.atexit = False

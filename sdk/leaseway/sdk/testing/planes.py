@@ -104,7 +104,8 @@ class Planes:
         joined = bind(control, _LOOPBACK)
         self.address = str(joined)
         await control.start()
-        server = make_server(interceptors=identity_interceptors(authenticator_for(None)))
+        authenticator = authenticator_for(None)
+        server = make_server(interceptors=identity_interceptors(authenticator))
         bound = bind(server, _LOOPBACK)
         options = WorkerOptions(joined, bound, id=_WORKER, capacity=self._capacity)
         async with asyncio.TaskGroup() as group:
@@ -112,7 +113,9 @@ class Planes:
             self.worker = Worker(
                 options,
                 bound,
-                Surroundings(self._servers, background, shutdown, clock=self._lease_clock),
+                Surroundings(
+                    self._servers, background, shutdown, authenticator, clock=self._lease_clock
+                ),
             )
             deadlines = group.create_task(self.plane.run())
             serving = group.create_task(self.worker.serve(server, shutdown, ready.set))

@@ -1,53 +1,34 @@
-"""An exchange stream to one worker: many calls, batched in both directions (design.md#calls).
+"""An exchange with one worker: many calls, each of which waits for its result (design.md#calls).
 
-A writer task sends all queued frames as one message; a reader task sets the results of the calls'
-futures. Calls have no tasks. When the stream ends, each call in flight fails:
-`WORKER_LOST` if its frame was never sent (another try is safe), else `FATE_UNKNOWN`.
+Calls have no tasks. When the exchange ends, each call in flight fails: `WORKER_LOST` if it was
+never sent (another try is safe), else `FATE_UNKNOWN`. How messages reach the worker is left to
+`grpc_exchange` and, in the worker's own process, `local_exchange`.
 
-This module only transports calls. Names, leases and retries are handled by its callers.
+An exchange only transports calls. Names, leases and retries are handled by its callers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
-
-import grpc
+from typing import Any
 
 from leaseway.sdk.transport import faults
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.server_requests import ServerRequest
-from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
-from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
+from leaseway.v1 import execution_pb2, leases_pb2
+from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.frames import (
-    Assembler,
-    Outbox,
-    OversizePayload,
-    call_frame,
-    frame,
-    frame_tag,
-)
 from leaseway.wire.timing.deadlines import Deadlines
-from leaseway.wire.version import PROTOCOL_VERSION
 
 RawResult = tuple[execution_pb2.Result, bytes]
-"""A result frame, and the payload assembled from its chunks."""
+"""A result frame, and its whole payload."""
 
 _logger = logging.getLogger(__name__)
-_SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
-_ANSWERS: Final = frame_tag(execution_pb2.ExchangeRequest, "answers")
-_CANCELS: Final = frame_tag(execution_pb2.ExchangeRequest, "cancels")
-_KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeRequest, "keep_alive")
-_GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeRequest, "going_away")
-_GREETING_TIMEOUT: Final = 0.5
-"""Seconds to wait for the worker's first metadata before the client writes."""
-
 
 OnNotification = Callable[[execution_pb2.ServerNotification], None]
 
@@ -61,36 +42,30 @@ class _InFlightCall:
     """A call that waits for its result."""
 
     reply: asyncio.Future[RawResult]
-    ticket: int
-    chunked: bool
     what: str
     events: CallEvents | None
+    chunked: bool
+    ticket: int = 0
 
 
-class Exchange:
-    """One stream, which opens when it is created in a running event loop.
+class Exchange(ABC):
+    """The exchange with one run of a worker; created in a running event loop, it opens at once.
 
     Args:
-        channel: The channel to the worker.
-        metadata: gRPC metadata of the stream: the credential.
-        hello: The client's first message.
         worker: The worker's id, for messages.
-        on_end: Called once, when the stream has ended.
+        on_end: Called once, when the exchange has ended.
         on_notification: Called with the notifications of leased servers that belong to no call.
 
     Attributes:
         pending: The calls in flight, by call id.
         going_away: Whether the worker accepts no new calls.
-        ended: Whether the stream has ended.
+        ended: Whether the exchange has ended.
         suspect: Whether the worker may be stalled: a call timed out or the stream broke, and no
             message has arrived since.
     """
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
-        metadata: tuple[tuple[str, str], ...],
-        hello: catalog_pb2.ClientInfo,
         worker: str,
         on_end: Callable[[Exchange], None],
         on_notification: OnNotification = ignore_notification,
@@ -101,28 +76,44 @@ class Exchange:
         self.ended = False
         self.suspect = False
         self._worker = worker
-        self._hello = hello
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._last_id_at_read = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._granted = 0
         self._renewal: asyncio.Future[leases_pb2.KeepAliveResponse] | None = None
-        self._greeted = False
+        self._accepted = False
         self._said_goodbye = False
         self._closed = False
-        self._wake = asyncio.Event()
-        self._outbox = Outbox(self._wake.set)
         self._deadlines = Deadlines(self._loop, self.pending, self._expire)
-        self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
-        # The outbox serializes batches itself; the generated stub would expect messages.
-        self._stream: Any = channel.stream_stream(
-            f"/{_SERVICE}/Exchange",
-            request_serializer=None,
-            response_deserializer=execution_pb2.ExchangeResponse.FromString,
-        )(metadata=metadata)
-        self._task = self._loop.create_task(self._run(), name=f"leaseway exchange {worker}")
+
+    @abstractmethod
+    async def _carry(self) -> None:
+        """Carry messages both ways until the exchange ends; raises a Fault if that is no end."""
+
+    @abstractmethod
+    def _send_call(self, call_id: int, head: bytes, payload: bytes, timeout_ms: int) -> int:
+        """Send a call, now or once the exchange is open; return a ticket to withdraw it."""
+
+    @abstractmethod
+    def _withdraw(self, ticket: int) -> bool:
+        """Take back a call that was not sent; return whether it was not."""
+
+    @abstractmethod
+    def _holds(self, ticket: int) -> bool:
+        """Return whether a call was not sent yet."""
+
+    @abstractmethod
+    def _send(self, field: str, message: Any) -> None:
+        """Send a message other than a call, in its field of `ExchangeRequest`."""
+
+    @abstractmethod
+    def _forget(self, call_id: int) -> None:
+        """Drop what has arrived of the result of a call that is given up."""
+
+    def _is_silent_since(self, _call_id: int) -> bool:
+        """Return whether nothing has arrived from the worker since a call was sent."""
+        return False
 
     @property
     def load(self) -> int:
@@ -150,7 +141,7 @@ class Exchange:
             events: Handles the progress, log messages and server requests of the call.
 
         Raises:
-            Fault: The deadline passed, or the stream was lost.
+            Fault: The deadline passed, or the exchange ended.
         """
         pending = self.pending
         if len(pending) + self._granted >= MAX_CALLS_IN_FLIGHT or self._waiting:
@@ -161,15 +152,12 @@ class Exchange:
             raise faults.worker_draining(self._worker)
         self._last_id = call_id = self._last_id + 1
         timeout_ms = max(1, int((deadline - self._loop.time()) * 1000))
-        chunked = len(payload) > BATCH_SIZE
-        if chunked:
-            last = call_frame(call_id, head, b"", timeout_ms)
-            ticket = self._outbox.put_large(last, call_id, payload)
-        else:
-            ticket = self._outbox.put(call_frame(call_id, head, payload, timeout_ms))
         reply: asyncio.Future[RawResult] = self._loop.create_future()
-        pending[call_id] = _InFlightCall(reply, ticket, chunked, what, events)
+        # In the table before it is sent: in this process its result may be there at once.
+        call = _InFlightCall(reply, what, events, chunked=len(payload) > BATCH_SIZE)
+        pending[call_id] = call
         self._deadlines.add(deadline, call_id)
+        call.ticket = self._send_call(call_id, head, payload, timeout_ms)
         try:
             return await reply
         except asyncio.CancelledError:
@@ -194,20 +182,19 @@ class Exchange:
             raise self._lost_fault(sent=False, cause=None)
         self._renewal = self._loop.create_future()
         request = leases_pb2.KeepAliveRequest(lease_ids=lease_ids, sessions=sessions)
-        self._outbox.put(frame(_KEEP_ALIVE, request))
+        self._send("keep_alive", request)
         try:
             return await self._renewal
         finally:
             self._renewal = None
 
+    @abstractmethod
     async def close(self) -> None:
-        """End the stream; calls in flight fail as cancelled."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        """End the exchange; calls in flight fail as cancelled."""
 
+    @abstractmethod
     def abort(self) -> None:
-        """Start ending the stream, without waiting."""
-        self._task.cancel()
+        """Start ending the exchange, without waiting."""
 
     async def _wait_for_slot(self, deadline: float) -> None:
         slot: asyncio.Future[None] = self._loop.create_future()
@@ -237,38 +224,32 @@ class Exchange:
 
     def _expire(self, call_id: int) -> None:
         call = self.pending[call_id]
-        if call_id > self._last_id_at_read:
+        if self._is_silent_since(call_id):
             self.suspect = True
         sent = self._abandon(call_id, "The caller's timeout passed.", timed_out=True)
         if not call.reply.done():
             call.reply.set_exception(faults.deadline_passed(self._worker, call.what, sent))
 
     def _abandon(self, call_id: int, reason: str, *, timed_out: bool = False) -> bool:
-        """Stop waiting for a call; return whether its frame may have been sent."""
+        """Stop waiting for a call; return whether it may have been sent."""
         call = self.pending.pop(call_id, None)
         if call is None:
             return True
-        self._assembler.drop(call_id)
-        sent = not self._outbox.withdraw(call.ticket)
+        self._forget(call_id)
+        sent = not self._withdraw(call.ticket)
         # A call that was never sent needs no cancellation, unless chunks of it were sent.
         if not (self.ended or self._said_goodbye) and (sent or call.chunked):
             cancel = execution_pb2.Cancel(call_id=call_id, reason=reason, timed_out=timed_out)
-            self._outbox.put(frame(_CANCELS, cancel))
+            self._send("cancels", cancel)
         if self._waiting:
             self._grant_slots()
         return sent
 
     async def _run(self) -> None:
+        """Carry messages until the exchange ends, then fail the calls in flight."""
         cause: Fault | None = None
-        parts: list[asyncio.Task[None]] = []
         try:
-            await self._open()
-            parts = [self._loop.create_task(part()) for part in (self._read, self._write)]
-            await self._until_end(*parts)
-        except grpc.aio.AioRpcError as error:
-            # Even if the worker is going away: if this side was writing while the stream ended,
-            # gRPC reports neither that it ended normally nor every message sent before.
-            cause = faults.fault_of_worker(error, self._worker)
+            await self._carry()
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
@@ -277,84 +258,10 @@ class Exchange:
             _logger.exception("The stream to worker %s failed in this client.", self._worker)
             cause = faults.stream_failed(self._worker)
         finally:
-            for part in parts:
-                part.cancel()
-            self._stream.cancel()
             self._end(cause)
 
-    async def _until_end(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
-        """Wait for the reader, or for a failed writer, behind which calls would pile up."""
-        await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-        if writer.done():
-            writer.result()
-        await reader
-
-    async def _open(self) -> None:
-        """Wait until the worker has accepted or rejected the stream.
-
-        A worker sends its metadata first. If the client wrote before that to a stream that the
-        worker rejects, gRPC would replace the reason with its own error. If the metadata
-        does not arrive in time, the client writes anyway.
-        """
-        await self._stream.wait_for_connection()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GREETING_TIMEOUT):
-                await self._stream.initial_metadata()
-
-    async def _write(self) -> None:
-        """Send batches until the stream ends; the reader raises the error that ended it."""
-        outbox, wake, write = self._outbox, self._wake, self._stream.write
-        first = execution_pb2.ExchangeRequest(client=self._hello)
-        try:
-            await write(first.SerializeToString())
-            while True:
-                await wake.wait()
-                wake.clear()
-                while outbox:
-                    await write(outbox.next_batch())
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return
-
-    async def _read(self) -> None:
-        read = self._stream.read
-        while True:
-            message: Any = await read()
-            if message is grpc.aio.EOF:
-                return
-            self.suspect = False
-            self._last_id_at_read = self._last_id
-            if not self._greeted:
-                self._greet(message)
-            self._dispatch(message)
-
-    def _greet(self, message: execution_pb2.ExchangeResponse) -> None:
-        self._greeted = True
-        version = message.worker.protocol_version
-        if version not in (0, PROTOCOL_VERSION):
-            package = message.worker.package_version
-            raise faults.incompatible_version(self._worker, package, version, PROTOCOL_VERSION)
-
-    def _dispatch(self, message: execution_pb2.ExchangeResponse) -> None:
-        pending = self.pending
-        for chunk in message.chunks:
-            if chunk.call_id in pending:
-                self._assembler.add(chunk)
-        has_events = message.progress or message.logs or message.asks or message.updates
-        if has_events or message.withdrawals:
-            self._handle_events(message)
-        for notification in message.notifications:
-            self._on_notification(notification)
-        for result in message.results:
-            call_id = result.call_id
-            call = pending.pop(call_id, None)
-            if call is None or call.reply.done():
-                continue  # the call was cancelled
-            try:
-                call.reply.set_result((result, self._assembler.take(call_id, result.payload)))
-            except OversizePayload as error:
-                call.reply.set_exception(faults.result_too_large(self._worker, error))
-        if self._waiting:
-            self._grant_slots()
+    def _handle_control(self, message: execution_pb2.ExchangeResponse) -> None:
+        """Handle what a message says about leases and about the exchange itself."""
         renewal = self._renewal
         if message.HasField("keep_alive") and renewal is not None and not renewal.done():
             renewal.set_result(message.keep_alive)
@@ -363,10 +270,10 @@ class Exchange:
             self._fail_unsent()
             if message.going_away.last and not self._said_goodbye:
                 self._said_goodbye = True
-                self._outbox.put(frame(_GOING_AWAY, execution_pb2.GoingAway()))
+                self._send("going_away", execution_pb2.GoingAway())
 
     def _handle_events(self, message: execution_pb2.ExchangeResponse) -> None:
-        """Pass progress, log messages, resource updates and requests to their calls."""
+        """Pass what servers say before a result, or to no call, to those that it concerns."""
         for report in message.progress:
             events = self._events(report.call_id)
             if events is not None:
@@ -380,17 +287,23 @@ class Exchange:
             if events is not None:
                 events.handle_update(update)
         for ask in message.asks:
-            if ask.call_id in self.pending:
-                request = ServerRequest(ask, self._send_answer)
-                events = self._events(ask.call_id)
-                if events is None:
-                    request.reject("This caller answers no requests.")
-                else:
-                    events.handle_request(request)
+            self._handle_ask(ask)
         for withdrawal in message.withdrawals:
             events = self._events(withdrawal.call_id)
             if events is not None:
                 events.handle_withdrawal(withdrawal.ask_id)
+        for notification in message.notifications:
+            self._on_notification(notification)
+
+    def _handle_ask(self, ask: execution_pb2.Ask) -> None:
+        if ask.call_id not in self.pending:
+            return
+        request = ServerRequest(ask, self._send_answer)
+        events = self._events(ask.call_id)
+        if events is None:
+            request.reject("This caller answers no requests.")
+        else:
+            events.handle_request(request)
 
     def _events(self, call_id: int) -> CallEvents | None:
         call = self.pending.get(call_id)
@@ -399,23 +312,25 @@ class Exchange:
     def _send_answer(self, answer: execution_pb2.Answer) -> None:
         """Send an answer, unless its call has ended."""
         if answer.call_id in self.pending:
-            self._outbox.put(frame(_ANSWERS, answer))
+            self._send("answers", answer)
 
     def _fail_unsent(self) -> None:
         """Fail the calls that were not sent yet: their worker would reject them."""
         for call_id, call in list(self.pending.items()):
-            if self._outbox.holds(call.ticket):
+            if self._holds(call.ticket):
                 self._abandon(call_id, "Its worker is shutting down.")
                 if not call.reply.done():
                     call.reply.set_exception(faults.worker_draining(self._worker))
 
     def _end(self, cause: Fault | None) -> None:
+        if self.ended:
+            return
         self.ended = True
         self.suspect = self.suspect or cause is not None
         self._deadlines.close()
         for call in self.pending.values():
             if not call.reply.done():
-                sent = not self._outbox.holds(call.ticket)
+                sent = not self._holds(call.ticket)
                 call.reply.set_exception(self._lost_fault(sent, cause))
         self.pending.clear()
         if self._renewal is not None and not self._renewal.done():
@@ -430,4 +345,4 @@ class Exchange:
         # started none of the remaining calls.
         if self.going_away and cause is None:
             return faults.worker_draining(self._worker)
-        return faults.stream_lost(self._worker, sent=sent, accepted=self._greeted, cause=cause)
+        return faults.stream_lost(self._worker, sent=sent, accepted=self._accepted, cause=cause)

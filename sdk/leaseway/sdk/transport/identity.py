@@ -49,6 +49,11 @@ class ClientIdentity:
         return bearer_metadata(self.key)
 
     @cached_property
+    def authorization(self) -> str | None:
+        """The credential as in a header of that name, or None."""
+        return dict(self.metadata).get("authorization")
+
+    @cached_property
     def client_info(self) -> catalog_pb2.ClientInfo:
         """The client as it identifies itself to the planes."""
         return catalog_pb2.ClientInfo(

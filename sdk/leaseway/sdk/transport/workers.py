@@ -18,9 +18,12 @@ from leaseway.sdk.transport.faults import (
     fault_of_worker,
     silent_worker,
 )
+from leaseway.sdk.transport.grpc_exchange import GrpcExchange
 from leaseway.sdk.transport.identity import ClientIdentity, channel_options
+from leaseway.sdk.transport.local_exchange import LocalExchange
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.bounds import WORKERS_PER_CLIENT
+from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
 
@@ -44,6 +47,12 @@ def worker_from_proto(worker: catalog_pb2.WorkerRef) -> WorkerRun:
 class WorkerLink:
     """The connection to one run of a worker; its stream opens when a call needs it.
 
+    Args:
+        worker: The run of the worker.
+        identity: The client.
+        on_notification: As for `Exchange`.
+        local: The worker itself, if it runs in this process; its stream then needs no connection.
+
     Attributes:
         worker: The run of the worker.
         requests: Number of requests in flight, including artifact reads.
@@ -56,8 +65,10 @@ class WorkerLink:
         worker: WorkerRun,
         identity: ClientIdentity,
         on_notification: OnNotification = ignore_notification,
+        local: LocalWorker | None = None,
     ) -> None:
         self.worker = worker
+        self._local = local
         self._on_notification = on_notification
         self._identity = identity
         self._draining = False
@@ -104,16 +115,23 @@ class WorkerLink:
     def _open(self) -> Exchange:
         if self.is_closed:
             raise client_closed(sent=False)
-        exchange = self._exchange = Exchange(
-            self._channel,
-            self._identity.metadata,
-            self._identity.client_info,
-            self.worker.id,
-            self._on_stream_ended,
-            self._on_notification,
-        )
+        exchange = self._exchange = self._new_exchange()
         exchange.suspect = self._suspect
         return exchange
+
+    def _new_exchange(self) -> Exchange:
+        on_end, hello = self._on_stream_ended, self._identity.client_info
+        if self._local is not None:
+            authorization = self._identity.authorization
+            return LocalExchange(self._local, authorization, hello, on_end, self._on_notification)
+        return GrpcExchange(
+            self._channel,
+            self._identity.metadata,
+            hello,
+            self.worker.id,
+            on_end,
+            self._on_notification,
+        )
 
     async def request(self, rpc: Any, request: Any, timeout: float) -> Any:
         """Send a request to the worker and return its response.
@@ -229,13 +247,20 @@ class WorkerPool:
     """The connections of one client to its workers.
 
     Shared calls use at most `WORKERS_PER_CLIENT` workers of those that serve a tool, so that the
-    streams of a client do not grow with the fleet.
+    streams of a client do not grow with the fleet. If one of them runs in this process, it is used
+    as long as it accepts calls.
+
+    Args:
+        identity: The client.
+        local: The worker of this process, or None.
 
     Attributes:
         hearers: Called with the notifications of leased servers that belong to no call, by session.
     """
 
-    def __init__(self, identity: ClientIdentity) -> None:
+    def __init__(self, identity: ClientIdentity, local: LocalWorker | None = None) -> None:
+        is_used = local is not None and local.admits(identity.authorization)
+        self._local = local if is_used else None
         self.hearers: dict[str, OnNotification] = {}
         self._identity = identity
         self._links: dict[WorkerRun, WorkerLink] = {}
@@ -258,8 +283,16 @@ class WorkerPool:
                 raise client_closed(sent=False)
             # Workers restart: each new run is a chance to close idle connections to old ones.
             self._close_idle()
-            link = self._links[worker] = WorkerLink(worker, self._identity, self._hear)
+            link = self._links[worker] = WorkerLink(
+                worker, self._identity, self._hear, self._local if self._is_local(worker) else None
+            )
         return link
+
+    def _is_local(self, worker: WorkerRun) -> bool:
+        local = self._local
+        return (
+            local is not None and worker.id == local.id and worker.incarnation == local.incarnation
+        )
 
     def _hear(self, notification: execution_pb2.ServerNotification) -> None:
         hearer = self.hearers.get(notification.session)
@@ -281,6 +314,10 @@ class WorkerPool:
             only = self._links.get(workers[0])
             if only is not None and not only.draining:
                 return only
+        if self._local is not None:
+            local = self._local_of(workers, avoid)
+            if local is not None:
+                return local
         near = workers.near(self._number)
         best: WorkerRun | None = None
         if len(near) > _FEW and not avoid:
@@ -297,6 +334,16 @@ class WorkerPool:
                 "No worker that serves the tool accepts calls at the moment.",
             )
         return self.link(best)
+
+    def _local_of(
+        self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]
+    ) -> WorkerLink | None:
+        """Return this process's worker if it is one of some and accepts calls."""
+        for worker in workers:
+            if self._is_local(worker) and worker not in avoid:
+                link = self.link(worker)
+                return None if link.draining else link
+        return None
 
     def has_others(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]) -> bool:
         """Return whether a worker is available besides those to avoid."""

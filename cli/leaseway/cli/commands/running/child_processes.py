@@ -29,7 +29,12 @@ STOP_TIMEOUT: Final = 35.0
 _READY_TIMEOUT: Final = 60.0
 _HEALTHY_AFTER: Final = 30.0  # after this run time the backoff starts from the beginning
 _READY: Final = "ready "
-_PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts", "--console": "console"}
+_PAGES: Final = {
+    "--metrics": "metrics",
+    "--artifacts-http": "artifacts",
+    "--mcp": "mcp",
+    "--console": "console",
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -54,7 +59,7 @@ class Child:
     Attributes:
         name: The child's name in messages.
         address: Where the current process listens; empty before the first start.
-        pages: The URLs of the `metrics`, `artifacts` and `console` that it serves.
+        pages: The URLs of the `metrics`, `artifacts`, `mcp` and `console` that it serves.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from leaseway.cli.commands.running.child_processes import (
     WORKER_ONLY,
     Child,
 )
+from leaseway.cli.commands.running.fronts import front_at, session_options
 from leaseway.cli.commands.running.planes import (
     exit_with_stdin_option,
     ready_printer,
@@ -27,13 +28,11 @@ from leaseway.cli.commands.running.planes import (
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
     ENDPOINT,
-    SECONDS,
     ConnectionOptions,
     LogOptions,
     client_options,
     examples,
     log_options,
-    require_key_beyond_loopback,
     shared_key,
 )
 from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
@@ -52,7 +51,6 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
-from leaseway.wire.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
@@ -86,16 +84,7 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
     show_default=True,
     help="Where the front listens; port 0 takes any free port.",
 )
-@click.option(
-    "--tenant", default=DEFAULT_TENANT, show_default=True, help="The tenant whose tools it serves."
-)
-@click.option(
-    "--session-idle",
-    type=SECONDS,
-    default=1800,
-    show_default=True,
-    help="Seconds after which an unused session ends and its leases are released.",
-)
+@session_options
 @front_options
 @identity_options
 @exit_with_stdin_option
@@ -117,47 +106,10 @@ def mcp_front(
     It prints `ready HOST:PORT` when it listens. With --keys or --identity, each client sends its
     own credential, which also decides its tenant; the planes must accept the same credentials.
     """
-    has_credentials = credentials.keys is not None or credentials.identity is not None
-    if has_credentials:
-        credentials.require_for(listen)
-        key = credentials.key
-    else:
-        key = require_key_beyond_loopback(listen)
-    from leaseway.front.app import FrontOptions, McpListener, run_http
-    from leaseway.front.calling.conversations import SessionOptions
-    from leaseway.identity.authenticator import authenticator_for
-    from leaseway.identity.principal import Role
+    with front_at(listen, (control_plane,), tenant, session_idle, reach, credentials) as front:
+        options, listener = front
+        from leaseway.front.app import run_http
 
-    authenticator = credentials.authenticator if has_credentials else None
-    if authenticator is not None and authenticator.is_open:
-        authenticator = None  # the files contain no credential
-
-    options = FrontOptions(
-        control_plane=control_plane.reachable,
-        tenant=tenant,
-        key=key,
-        origins=reach.origins,
-        hosts=reach.hosts_at(listen),
-        idle=session_idle,
-        search=reach.tools == "search",
-        media=reach.media,
-        handles=reach.handles,
-        found_by=SessionOptions(
-            reach.sessions_from, reach.session_argument, reach.conversation_keys
-        ),
-        per_client=reach.sessions_per_client,
-        public_url=reach.public_url,
-        authenticator=authenticator,
-        drain_timeout=reach.drain_timeout,
-    )
-    checker = authenticator or (authenticator_for(key) if key is not None else None)
-    try:
-        admit = checker.for_role(Role.CALLER) if checker is not None else None
-        listener = McpListener(listen, admit)
-    except OSError as error:
-        raise CliFailure(str(error), FAILED) from None
-
-    with closing(listener):
         return run_process(
             "mcp-front",
             "",

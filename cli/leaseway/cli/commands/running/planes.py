@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from leaseway.cli.commands.running.fronts import check_no_front, front_at, session_options
 from leaseway.cli.commands.running.memory import collect_rarely
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
@@ -38,6 +39,7 @@ from leaseway.cli.options.config import (
     prefix_option,
     sources_of,
 )
+from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.cli.output.tables import say
@@ -236,6 +238,14 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     help="Servers that the worker may run: an id, or a pattern with *; repeatable. Else all servers"
     " whose worker_labels it has.",
 )
+@click.option(
+    "--mcp",
+    type=ENDPOINT,
+    help="Also serve MCP clients at http://HOST:PORT/mcp; calls of this worker's servers need no"
+    " connection then. Port 0 takes any free port.",
+)
+@session_options
+@front_options
 @vault_option
 @artifact_options
 @click.option(
@@ -266,6 +276,10 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     capacity: int,
     labels: tuple[str, ...],
     servers: tuple[str, ...],
+    mcp: Endpoint | None,
+    tenant: str,
+    session_idle: float,
+    reach: FrontReach,
     vault: VaultPlace,
     artifacts: ArtifactOptions,
     credentials: Credentials,
@@ -279,9 +293,11 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     """Run a worker.
 
     It runs MCP servers and executes calls. It prints `ready ADDRESS` when it listens, then
-    `metrics URL` and `artifacts URL` if it serves them.
+    `metrics URL`, `artifacts URL` and `mcp URL` if it serves them.
     """
     credentials.require_for(listen)
+    if mcp is None:
+        check_no_front(tenant, session_idle, reach)
     for address in control_planes:
         os.environ.update(ancestors.extended(os.environ, ancestors.of_address(address.reachable)))
     with _gc_disabled():
@@ -298,7 +314,16 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         _listening(
             ArtifactsListener, artifacts.http, credentials, Role.CALLER
         ) as artifacts_listener,
+        ExitStack() as fronts,
     ):
+        front, mcp_listener = None, None
+        if mcp is not None:
+            from leaseway.front.app import WorkerFront
+
+            how, mcp_listener = fronts.enter_context(
+                front_at(mcp, control_planes, tenant, session_idle, reach, credentials)
+            )
+            front = WorkerFront(how, mcp_listener)
         options = WorkerOptions(
             control_plane=control_planes[0],
             standbys=control_planes[1:],
@@ -324,12 +349,17 @@ def worker(  # noqa: PLR0913 - each is an option of the command
                 else None
             ),
             own_paths=(*own_paths, *credentials.files, *log.files),
+            front=front,
         )
         return run_process(
             "worker",
             options.id,
             log,
-            partial(run, options, ready=ready_printer(metrics_listener, artifacts_listener)),
+            partial(
+                run,
+                options,
+                ready=ready_printer(metrics_listener, artifacts_listener, mcp_listener),
+            ),
             exit_with_stdin,
             loop_factory=uvloop_factory(),
         )

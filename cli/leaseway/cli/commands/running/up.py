@@ -124,7 +124,8 @@ class _Options:
 @click.option(
     "--mcp",
     type=ENDPOINT,
-    help="Also serve MCP clients at http://HOST:PORT/mcp; port 0 takes any free port.",
+    help="Also serve MCP clients at http://HOST:PORT/mcp, in the worker's process if it is the only"
+    " one. Port 0 takes any free port.",
 )
 @front_options
 @metrics_option
@@ -140,9 +141,10 @@ def up(**given: Any) -> int:
 
     Prints `ready ADDRESS` when every server's first probe has ended. With --metrics the control
     plane serves metrics at that port, and the workers at the following ports; with --artifacts-http
-    the workers serve artifacts from that port on. With --mcp a front serves MCP clients, with
-    --console the control plane serves a web page for operators. After `ready` it prints a line for
-    each: `metrics URL NAME`, `artifacts URL NAME`, `mcp URL front`, `console URL`.
+    the workers serve artifacts from that port on. With --mcp MCP clients are served: by the worker,
+    or by a front of its own if there are several workers. With --console the control plane serves a
+    web page for operators. After `ready` it prints a line for each: `metrics URL NAME`,
+    `artifacts URL NAME`, `mcp URL NAME`, `console URL`.
     """
     options = _Options(**given)
     _check(options)
@@ -210,6 +212,8 @@ class _Up:
             )
             for number in range(1, options.workers + 1)
         ]
+        # With several workers, none of them is nearer to a client than the others.
+        self._has_front = options.mcp is not None and options.workers > 1
         self._fronts = (
             [
                 Child(
@@ -219,7 +223,7 @@ class _Up:
                     withheld=CONTROL_PLANE_ONLY | WORKER_ONLY | {WORKER_KEY_VARIABLE},
                 )
             ]
-            if options.mcp is not None
+            if self._has_front
             else []
         )
 
@@ -276,7 +280,7 @@ class _Up:
     def _print_pages(self) -> None:
         if "console" in self._control_plane.pages:
             say(f"console {self._control_plane.pages['console']}")
-        for noun in ("metrics", "artifacts"):
+        for noun in ("metrics", "artifacts", "mcp"):
             for child in (self._control_plane, *self._workers):
                 if noun in child.pages:
                     name = child.name.removeprefix("worker ").replace(" ", "-")
@@ -320,6 +324,7 @@ class _Up:
             *("--capacity", str(self._options.capacity)),
             *self._metrics_arguments(number, self._workers[number - 1]),
             *self._artifacts_arguments(number),
+            *self._mcp_arguments(number),
             *self._options.vault,
             *self._options.audit.as_arguments(),
             *(("--own-path", str(self._options.trace_file)) if self._options.trace_file else ()),
@@ -351,6 +356,13 @@ class _Up:
         pages = _page_arguments("--artifacts-http", options.http, number - 1, served)
         return [*options.as_arguments(), *pages]
 
+    def _mcp_arguments(self, number: int) -> list[str]:
+        if self._has_front or self._options.mcp is None:
+            return []
+        served = self._workers[number - 1].pages.get("mcp", "")
+        pages = _page_arguments("--mcp", self._options.mcp, 0, served)
+        return [*pages, *self._options.reach.as_arguments()]
+
     async def _collect_traces(self, stack: AsyncExitStack, path: Path) -> None:
         from leaseway.telemetry.trace_file import SPAN_HEADER, TraceCollector, otlp_environment
 
@@ -372,9 +384,12 @@ class _Up:
 
     async def _stop(self) -> None:
         # Fronts first, then workers, which still need the control plane to finish their calls.
-        fronts_timeout = STOP_TIMEOUT - bounds.SHUTDOWN_TIMEOUT + self._options.reach.drain_timeout
+        drain_timeout = self._options.reach.drain_timeout
+        fronts_timeout = STOP_TIMEOUT - bounds.SHUTDOWN_TIMEOUT + drain_timeout
         await asyncio.gather(*(front.stop(fronts_timeout) for front in self._fronts))
-        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        # A worker that serves MCP clients first finishes their requests, then its calls.
+        own_front = 0.0 if self._has_front or self._options.mcp is None else drain_timeout
+        await asyncio.gather(*(worker.stop(STOP_TIMEOUT + own_front) for worker in self._workers))
         await self._control_plane.stop()
 
     @asynccontextmanager

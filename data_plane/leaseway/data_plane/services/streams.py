@@ -1,0 +1,257 @@
+"""What all streams of calls share: whose calls they are, their limits, and their start and end.
+
+A stream over gRPC (`exchange`) and one within the process (`local`) differ in how messages arrive
+and leave.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.tools.arguments import oversize_arguments
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.data_plane.services.leases import renew_leases
+from leaseway.data_plane.services.replies import Replies
+from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import Principal
+from leaseway.v1 import catalog_pb2, execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import LimitScope, over_limit
+
+_LONG_ARGUMENTS: Final = 4 * bounds.KIB
+"""Longer arguments count as memory of their stream until their call ends."""
+
+
+class ClientCalls:
+    """The calls in flight of one client, on its streams and unary. Recounted only when necessary.
+
+    Args:
+        scope: Whether the client is a tenant, or the connection of an unauthenticated caller.
+    """
+
+    def __init__(self, scope: LimitScope) -> None:
+        self.scope = scope
+        self.streams: list[CallStream] = []
+        self.unary = 0
+        self._available = 0  # a lower bound: calls that ended since the last count free more
+
+    def try_start(self) -> bool:
+        """Count one more call and return True, or return False if the client has too many."""
+        if self._available <= 0:
+            in_flight = self.unary + sum(stream.in_flight for stream in self.streams)
+            self._available = bounds.MAX_CLIENT_CALLS - in_flight
+            if self._available <= 0:
+                return False
+        self._available -= 1
+        return True
+
+    @property
+    def may_chunk(self) -> bool:
+        """Whether one more call may send its arguments in chunks."""
+        chunked = sum(stream.chunked for stream in self.streams)
+        return chunked < bounds.MAX_CLIENT_CHUNKED
+
+    def too_many(self) -> Fault:
+        return too_many("calls", self.scope, "This client", bounds.MAX_CLIENT_CALLS, "calls")
+
+
+class StreamOwner(Protocol):
+    """All streams of a worker, as one of them uses them.
+
+    Attributes:
+        executor: Runs the calls.
+        leases: Renews leases.
+        worker: The worker.
+    """
+
+    executor: Executor
+    leases: WorkerLeaseManager
+    worker: catalog_pb2.WorkerRef
+
+    def enforce_memory_limits(self) -> None:
+        """Abort streams of the client that holds the most memory until all limits are met."""
+
+
+class CallStream:
+    """One stream of a caller's calls; created where `caller()` is its principal.
+
+    Args:
+        connection: The connection, which no other caller has.
+        owner: All streams of the worker.
+        replies: Sends what the calls of this stream have to tell.
+
+    Attributes:
+        connection: As given.
+        client: The caller's tenant, or the connection of an unauthenticated caller.
+        client_calls: The calls of the client, on all its streams.
+    """
+
+    def __init__(self, connection: str, owner: StreamOwner, replies: Replies) -> None:
+        self._on_growth = owner.enforce_memory_limits
+        self._executor = owner.executor
+        self._leases = owner.leases
+        self._worker = owner.worker
+        self._replies = replies
+        self._calls = replies.calls
+        self._long_arguments: dict[int, int] = {}  # bytes by call id; pruned when counted
+        self._caller = caller()
+        self._is_bound = (
+            self._caller.tenant is not None
+            or self._caller.agent is not None
+            or not self._caller.names_users
+        )
+        self.connection = connection
+        self.client = client_of(self._caller, connection)
+        self.client_calls = ClientCalls(scope_of(self._caller))
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._replies.queued_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory held for the caller: unread results, and arguments until their call ends."""
+        held = self._replies.queued_bytes
+        if self._long_arguments:
+            self._long_arguments = {
+                call_id: size
+                for call_id, size in self._long_arguments.items()
+                if call_id in self._calls
+            }
+            held += sum(self._long_arguments.values())
+        return held
+
+    @property
+    def in_flight(self) -> int:
+        """How many of its calls have no result yet."""
+        return len(self._calls)
+
+    @property
+    def chunked(self) -> int:
+        """How many calls are sending their arguments in chunks."""
+        return 0
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether it is ending with a fault, which frees its memory."""
+        return self._replies.fault is not None
+
+    def abort(self, fault: Fault) -> None:
+        """End the stream at once, even if its caller does not read."""
+        self._replies.abort(fault)
+
+    def go_away(self, reason: str) -> None:
+        """Announce that new calls are rejected; the stream ends after its last result."""
+        self._replies.go_away(reason)
+
+    def skip_goodbye(self) -> None:
+        """End the stream after its last result, even if its caller may still be sending."""
+        self._replies.close()
+
+    def _cancel_calls(self) -> None:
+        """Cancel all calls, because the stream has ended."""
+        fault = self._replies.fault
+        for active in tuple(self._calls.values()):
+            if fault is not None:
+                active.abort(fault, "the caller's stream has ended")
+            else:
+                active.cancel("the caller's stream has ended")
+
+    def _handle_rest(self, message: execution_pb2.ExchangeRequest) -> None:
+        """Handle what a message carries besides calls and chunks."""
+        for answer in message.answers:
+            active = self._calls.get(answer.call_id)
+            if active is not None:  # None if the call has ended
+                active.answer(answer)
+        for cancel in message.cancels:
+            self._cancel_call(cancel)
+        if message.HasField("keep_alive"):
+            renewals = renew_leases(self._leases, message.keep_alive, self._caller)
+            self._replies.send_renewals(renewals)
+        if message.HasField("going_away"):
+            self._replies.close()
+
+    def _cancel_call(self, cancel: execution_pb2.Cancel) -> None:
+        active = self._calls.get(cancel.call_id)
+        if active is not None:
+            reason = cancel.reason[:256] or "the caller cancelled"
+            active.cancel(reason, timed_out=cancel.timed_out)
+
+    def _start_call(self, call: execution_pb2.Call, arguments: bytes) -> None:
+        call_id = call.id
+        if call_id in self._calls or not call_id:
+            message = f"Call id {call_id} is zero or in use; each call needs its own id."
+            self._replies.end_with(Fault(Reason.INVALID_REQUEST, message))
+            return
+        try:
+            arguments = self._arguments(call, arguments)
+            if self._is_bound:
+                call.tenant = self._caller.tenant_for(call.tenant)
+                call.agent = self._caller.agent_for(call.agent)
+                call.user = self._caller.user_for(call.user)
+                if self._caller.token and not call.subject_token:
+                    call.subject_token = self._caller.subject_token_for(call.user, "")
+        except Fault as fault:
+            self._replies.reject_call(call_id, fault)
+            return
+        if self._replies.closing or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
+            self._replies.reject_call(call_id, self._rejection())
+            return
+        if not self.client_calls.try_start():
+            self._replies.reject_call(call_id, self.client_calls.too_many())
+            return
+        active = self._executor.start_call(call, arguments, self._replies)
+        if active.has_ended:
+            return
+        self._calls[call_id] = active
+        if len(arguments) > _LONG_ARGUMENTS:
+            self._long_arguments[call_id] = len(arguments)
+            self._on_growth()
+        elif self._long_arguments:
+            self._long_arguments.pop(call_id, None)  # of an earlier call with this id
+
+    def _arguments(self, _call: execution_pb2.Call, rest: bytes) -> bytes:
+        """Return the whole arguments of a call, of which `rest` came with it; raises a Fault."""
+        if len(rest) > bounds.MAX_ARGUMENTS:
+            raise oversize_arguments()
+        return rest
+
+    def _rejection(self) -> Fault:
+        if self._replies.closing:
+            return Fault(
+                Reason.DRAINING,
+                f"Worker {self._worker.id} or the caller is closing this stream; use another "
+                "worker or stream.",
+                retry_delay=0.1,
+            )
+        limit = bounds.MAX_CALLS_IN_FLIGHT
+        return too_many("stream_calls", "connection", "This stream", limit, "calls")
+
+
+def client_of(principal: Principal, connection: str) -> object:
+    """Return a caller's authenticated tenant or agent, or else its connection."""
+    if principal.tenant is not None:
+        return (principal.tenant,)  # one client for all agents of a tenant
+    return (None, principal.agent) if principal.agent is not None else connection
+
+
+def scope_of(principal: Principal) -> LimitScope:
+    """Return whether a caller's client is a tenant or a connection."""
+    return "connection" if principal.tenant is None and principal.agent is None else "tenant"
+
+
+def tenant_client(principal: Principal) -> object | None:
+    """Return a caller's authenticated tenant or agent, or None."""
+    return None if scope_of(principal) == "connection" else client_of(principal, "")
+
+
+def too_many(limit: str, scope: LimitScope, owner: str, maximum: int, what: str) -> Fault:
+    return over_limit(
+        limit,
+        scope,
+        f"{owner} has {maximum} {what} in flight on this worker, its limit; wait for some to end.",
+        retry_delay=0.1,
+    )
