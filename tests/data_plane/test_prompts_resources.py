@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.conftest import BOTH_WAYS
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.services.replies import Updates
@@ -280,6 +281,7 @@ async def test_a_filter_that_is_new_holds_at_once_also_for_who_follows(bench: Be
     )
 
 
+@BOTH_WAYS
 async def test_changes_come_until_the_caller_cancels(bench: Bench) -> None:
     await serve(bench)
     caller = bench.caller()

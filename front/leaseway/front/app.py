@@ -153,7 +153,14 @@ async def serving_http(
         front = HttpFront(methods, sessions, drain, control_plane=own, rules=options.found_by.rules)
         return front
 
-    callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
+    callers = Callers(
+        build_front,
+        options.tenant,
+        options.agent,
+        options.key,
+        authenticator,
+        is_watched=local is not None,  # the worker's credentials are the same
+    )
     key = options.key if authenticator is None else None
     access = AccessCheck(listener.endpoint, key, options.origins, options.hosts)
     server = HttpServer(access, callers, options.public_url, drain)

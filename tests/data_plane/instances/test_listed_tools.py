@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from tests.data_plane.conftest import BOTH_WAYS
 
 from leaseway.wire import bounds
 from leaseway.wire.mcp_client import ListedTools, McpClient
@@ -36,6 +37,7 @@ async def serve(bench: Bench, *others: str) -> None:
     bench.servers.tools = {"echo": tool("echo")}
 
 
+@BOTH_WAYS
 async def test_the_gateway_of_the_newest_call_is_told_once_and_at_each_change(
     bench: Bench,
 ) -> None:

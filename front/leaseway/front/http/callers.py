@@ -43,6 +43,7 @@ class Callers:
         agent: The agent of credentials that name none.
         key: The key to send to the planes if there is no authenticator.
         authenticator: Checks credentials; None means that all clients are one caller.
+        is_watched: Whether somebody else already follows changes of credentials.
         limit: The maximum number of callers.
     """
 
@@ -54,6 +55,7 @@ class Callers:
         key: str | None,
         authenticator: Authenticator | None,
         *,
+        is_watched: bool = False,
         limit: int = MAX_CALLERS,
     ) -> None:
         self._build_front = build_front
@@ -61,6 +63,7 @@ class Callers:
         self._agent = agent
         self._key = key
         self._authenticator = authenticator
+        self._is_watched = is_watched
         self._limit = limit
         self._fronts: OrderedDict[_CallerKey, HttpFront] = OrderedDict()
         self._holders: dict[_CallerKey, Holder] = {}
@@ -142,7 +145,7 @@ class Callers:
         """Watch credentials while the block runs; then close all fronts."""
         watching = (
             asyncio.create_task(self._authenticator.run(), name="front credentials")
-            if self._authenticator is not None
+            if self._authenticator is not None and not self._is_watched
             else None
         )
         try:

@@ -102,6 +102,7 @@ class LocalExchange(Exchange):
         """Send what has waited: the worker has accepted the caller."""
         self._stream = stream
         self._accepted = True
+        self.suspect = False
         calls, self._queued_calls = self._queued_calls, {}
         for call, payload in calls.values():
             stream.start_call(call, payload)
