@@ -32,7 +32,7 @@ from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
-from leaseway.spec.policy import Rate, ServerPolicy, TenantLimits
+from leaseway.spec.policy import NO_POLICY, CallLimits, Quota, Rate, ServerPolicy, TenantLimits
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import (
     admin_pb2,
@@ -252,7 +252,7 @@ async def no_lease(house: Worker) -> Fault:
 async def too_many_by_policy(house: Worker, **policy: Any) -> Fault:
     await house.holding(policy=ServerPolicy(**policy))
     stream = house.stream()
-    await stream.write(calls(1, 2, tenant="acme"))
+    await stream.write(calls(1, 2, tenant="acme", agent="bot"))
     return await refused_on(stream)
 
 
@@ -281,9 +281,11 @@ async def resolves(plane: Plane) -> Fault:
     return await refusal(plane.running.catalog.ResolveTools(request))
 
 
-async def places_without_room(plane: Plane, *, wait: bool) -> Fault:
+async def places_without_room(
+    plane: Plane, *, wait: bool = False, policy: ServerPolicy = NO_POLICY
+) -> Fault:
     async with worker(plane.running.address) as w1:
-        await serve_desk(plane.running, w1)
+        await serve_desk(plane.running, w1, policy)
         place = plane.running.placement.Place
 
         def request(session: str) -> leases_pb2.PlaceRequest:
@@ -357,6 +359,15 @@ ON_WORKER: Final[list[tuple[str, str, dict[str, int], Callable[[Worker], Awaitab
         {},
         partial(too_many_by_policy, rate=RARELY, risks=(("echo", "external"),)),
     ),
+    *(
+        (f"limits.{quota}", scope, {}, partial(too_many_by_policy, **policy))
+        for quota, limits in (("calls", CallLimits(RARELY)), ("concurrent", CallLimits(None, 1)))
+        for scope, policy in (
+            ("agent", {"agent_limits": {"acme": {"bot": limits}}}),
+            ("server", {"quota": Quota(limits.calls, limits.concurrent)}),
+            ("tool", {"quota": Quota(tools=(("*", limits),))}),
+        )
+    ),
 ]
 """Limit, scope, the setting that lowers it, and the function that reaches it."""
 
@@ -376,7 +387,13 @@ ON_CONTROL_PLANE: Final[
         "leases",
         "tenant",
         {"MAX_TENANT_LEASES": 4, "RESERVATION": 600},
-        partial(places_without_room, wait=False),
+        places_without_room,
+    ),
+    (
+        "leases",
+        "server",
+        {"RESERVATION": 600},
+        partial(places_without_room, policy=ServerPolicy(quota=Quota(leases=4))),
     ),
     (
         "lease_waits",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from leaseway.control_plane.core.budgets import Budgets
 from leaseway.data_plane.core.tools.budgets import (
+    SLICE,
     Demand,
     Fleet,
     LimitReached,
@@ -26,20 +27,24 @@ SLOTS = Demand(BudgetKey("acme", "concurrent"), 4)
 class System:
     """A control plane and workers, whose messages arrive at once."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, leases: bool = True) -> None:
         self.now = 1_000.0
         self.names = [f"w{number}" for number in range(workers)]
         self.workers = {name: WorkerBudgets() for name in self.names}
         self.plane: Budgets | None = None
-        self.start_plane(is_first=True)
+        if leases:
+            self.start_plane(is_first=True)
+
+    def fleet(self, position: int) -> Fleet:
+        return Fleet(len(self.names), position, takes_back=True)
 
     def start_plane(self, *, is_first: bool = False) -> None:
         self.plane = Budgets(self.now)
         for name in self.names:
             self.plane.handle_joined(name, had_leader=not is_first)
         for position, (name, worker) in enumerate(self.workers.items()):
-            for told in worker.join(Fleet(len(self.names), position), self.now):
-                self._send(name, told)
+            for told in worker.join(self.fleet(position), self.now):
+                self.send(name, told)
 
     def kill_plane(self) -> None:
         self.plane = None
@@ -50,30 +55,31 @@ class System:
         self.names.remove(name)
         del self.workers[name]
 
-    def _send(self, name: str, ask: BudgetAsk) -> None:
+    def send(self, name: str, ask: BudgetAsk) -> None:
         assert self.plane is not None
         grant = self.plane.ask(name, ask, self.names, len(self.names), self.now)
         if ask.needed:
             self.workers[name].handle_grant(grant, self.now)
 
-    def call(self, name: str, demand: Demand = SIX_A_MINUTE) -> float:
+    def call(self, name: str, *demands: Demand) -> float:
         """Call; return 0, or the seconds after which the next call is possible."""
-        worker = self.workers[name]
+        worker, limits = self.workers[name], demands or (SIX_A_MINUTE,)
         for _ in range(3):
             try:
-                worker.take([demand], self.now)
+                worker.take(limits, self.now)
             except LimitReached as reached:
                 return reached.wait
-            except PermitNeeded:
-                self._send(name, worker.ask(demand, 1, self.now))
+            except PermitNeeded as permits:
+                for demand in permits.demands:
+                    self.send(name, worker.ask(demand, 1, self.now))
             else:
                 return 0.0
         raise AssertionError("the worker keeps on asking")
 
     def return_idle(self) -> None:
         for name, worker in self.workers.items():
-            for ask in worker.idle_slots():
-                self._send(name, ask)
+            for ask in worker.idle_permits(self.now):
+                self.send(name, ask)
 
 
 def calls_in_windows(times: list[float], start: float, period: float) -> list[int]:
@@ -153,13 +159,81 @@ def test_each_worker_has_its_part_while_there_is_no_control_plane() -> None:
     assert not system.call("w0")
     system.kill_plane()
     system.now += 60.0
-    passed = {name: [not system.call(name) for _ in range(3)] for name in system.names}
-    assert {name: sum(calls) for name, calls in passed.items()} == {
-        "w0": 2,
-        "w1": 2,
-        "w2": 1,
-        "w3": 1,
-    }
+    passed = dict.fromkeys(system.names, 0)
+    for _ in range(120):
+        for name in system.names:
+            passed[name] += not system.call(name)
+        system.now += 0.5
+    assert passed == {"w0": 2, "w1": 2, "w2": 1, "w3": 1}
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([(1, 6), (3, 6), (3, 100), (10, 6)]),
+    st.integers(0, 2**32),
+    st.floats(0, 60),
+)
+def test_without_a_control_plane_no_time_sees_more_than_the_limit_and_a_slice(
+    size: tuple[int, int], seed: int, lost_after: float
+) -> None:
+    workers, limit = size
+    system, chance, demand = System(workers), random.Random(seed), Demand(KEY, limit, 60.0)
+    lost_at = system.now + lost_after
+    passed = []
+    while system.now < lost_at + 190.0:
+        if system.plane is not None and system.now >= lost_at:
+            system.kill_plane()
+        if not system.call(chance.choice(system.names), demand) and system.plane is None:
+            passed.append(system.now)
+        system.now += chance.expovariate(limit / 30)
+    alone = [time for time in passed if time >= lost_at + 60.0]
+    slices = max(limit * SLICE / 60.0, min(workers, limit))
+    for start in alone:
+        assert sum(start <= time < start + 60.0 for time in alone) <= limit + slices
+
+
+def test_a_worker_that_joins_again_as_a_window_ends_opens_none() -> None:
+    system = System(2)
+    assert not any(system.call("w0") for _ in range(2))
+    assert not any(system.call("w1") for _ in range(4))
+    told = system.workers["w0"].join(system.fleet(0), system.now + 59.9)
+    system.now += 60.0
+    for ask in told:
+        system.send("w0", ask)
+    passed = []
+    for _ in range(1_000):
+        passed += [name for name in system.names if not system.call(name)]
+        system.now += 0.05
+    assert len(passed) == 6
+
+
+def test_calls_in_flight_count_for_a_control_plane_that_comes_to_lease_budgets() -> None:
+    system = System(2, leases=False)
+    assert [system.call("w0", SLOTS) for _ in range(3)] == [0.0] * 3
+    system.start_plane(is_first=True)
+    assert not system.call("w1", SLOTS)
+    assert system.call("w1", SLOTS) > 0
+    system.workers["w0"].end_call([SLOTS.key])
+    for _ in range(2):
+        system.return_idle()
+    system.now += 0.2
+    assert not system.call("w1", SLOTS)
+    system.workers["w1"].end_call([SLOTS.key])
+    for _ in range(2):
+        system.return_idle()
+    system.now += 0.2
+    assert [not system.call("w1", SLOTS) for _ in range(3)] == [True, False, False]
+
+
+def test_permits_for_which_another_limit_leaves_no_use_go_back() -> None:
+    system = System(3)
+    of_bot = Demand(BudgetKey("acme", "calls", agent="bot"), 1, 60.0)
+    passed = [not system.call(name, SIX_A_MINUTE, of_bot) for name in system.names]
+    assert sum(passed) == 1
+    for _ in range(2):
+        system.return_idle()
+    system.now += 0.1
+    assert sum(not system.call("w2") for _ in range(6)) == 5
 
 
 def test_a_worker_that_does_not_know_the_window_waits_for_a_period_after_the_loss() -> None:
@@ -199,7 +273,7 @@ def test_calls_at_once_are_limited_over_all_workers_and_idle_slots_return() -> N
     system = System(2)
     assert [system.call("w0", SLOTS) for _ in range(4)] == [0.0] * 4
     assert system.call("w1", SLOTS) > 0
-    system.workers["w0"].end_call("acme")
+    system.workers["w0"].end_call([SLOTS.key])
     system.return_idle()  # it was used since the last time
     system.return_idle()
     system.now += 0.2

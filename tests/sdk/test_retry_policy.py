@@ -195,3 +195,11 @@ def test_a_busy_server_is_tried_again_after_its_delay() -> None:
     assert (
         decide(Fault(Reason.SERVER_ERROR, "No.", "yes", retry_delay=1.0), FailedTry(1, 60)) is None
     )
+
+
+def test_a_call_waits_for_a_limit_to_renew_only_if_time_is_left_to_run_then() -> None:
+    limited = Fault(Reason.RATE_LIMITED, "No.", "no", retry_delay=10.0)
+    assert decide(limited, FailedTry(1, remaining=10.2)) is None
+    assert decide(limited, FailedTry(1, remaining=10.3)) == Retry(10.0)
+    brief = Fault(Reason.RATE_LIMITED, "No.", "no", retry_delay=0.1)
+    assert decide(brief, FailedTry(1, remaining=0.3)) == Retry(0.1)

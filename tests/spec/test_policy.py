@@ -15,6 +15,7 @@ from leaseway.spec.policy import (
     NO_POLICY,
     RISKS,
     ArgumentRule,
+    CallLimits,
     Grant,
     Permissions,
     Rate,
@@ -63,6 +64,14 @@ def test_an_agent_is_limited_by_the_grant_of_its_tenant() -> None:
     assert policy.allows("acme", "another", "read_folder")
     assert not policy.is_visible("acme", "guest")
     assert not policy.allows("acme", "guest", "read_file")
+
+
+def test_an_agents_limits_are_those_of_its_tenant_or_of_all_others() -> None:
+    of_bot, of_others = CallLimits(concurrent=1), CallLimits(concurrent=2)
+    policy = ServerPolicy(agent_limits={"acme": {"bot": of_bot}, "*": {"bot": of_others}})
+    assert policy.limits_of_agent("acme", "bot") is of_bot
+    assert policy.limits_of_agent("rival", "bot") is of_others
+    assert policy.limits_of_agent("acme", "person") == CallLimits()
 
 
 def test_the_risk_is_configured_or_follows_from_the_annotations() -> None:

@@ -24,6 +24,9 @@ _DOWN: Final = UNREADY | {Reason.SERVER_NOT_READY, Reason.SERVER_LOST}
 """Reasons that explain a failed call better than the lack of capacity on the other workers."""
 _BUSY: Final = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED, Reason.AUTHORIZATION_FAILED})
 """Reasons with which a server or worker may ask the caller to retry later (HTTP 429, 503)."""
+_ROOM: Final = 0.25
+"""Seconds that must be left after a wait for a limit to renew, if half of the time would be more:
+with less, the call would end by its timeout, which says less about why."""
 _STARTED_RANK: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
 """If any try of a call has started, the call has: the highest rank of all tries counts."""
 
@@ -109,7 +112,8 @@ def decide(
     if repeats and (not state.repeatable or state.repeated):
         return None
     delay = _delay(fault, state, uniform)
-    if delay >= state.remaining:
+    room = min(_ROOM, state.remaining / 2) if busy and delay else 0.0
+    if delay >= state.remaining - room:
         return None
     avoid = fault.reason not in SETTLING and not state.pinned and not busy
     resolve = avoid and not state.elsewhere

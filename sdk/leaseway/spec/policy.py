@@ -121,7 +121,18 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class TenantLimits:
+class CallLimits:
+    """Limits of calls, which hold over all workers; None means unlimited."""
+
+    calls: Rate | None = setting(None, Key(OwnReader(), "Calls in a time, such as `60/m`."))
+    concurrent: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Calls at once."))
+
+
+UNLIMITED: Final = CallLimits()
+
+
+@dataclass(frozen=True)
+class TenantLimits(CallLimits):
     """Limits of one tenant; None means unlimited.
 
     Those of calls and leases hold over all workers, that of artifacts on each worker.
@@ -130,13 +141,35 @@ class TenantLimits:
         weight: The tenant's share of turns when calls wait for an instance.
     """
 
-    calls: Rate | None = setting(None, Key(OwnReader(), "Calls in a time, such as `60/m`."))
-    concurrent: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Calls at once."))
     leases: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Leases at once."))
     artifact_bytes: int | None = setting(
         None, Key(Size(1, MAX_ARTIFACT_BYTES), "Bytes of stored media.")
     )
     weight: int = setting(1, Key(Whole(1, 1_000), "Its share of turns when calls wait."))
+
+
+@dataclass(frozen=True)
+class Quota(CallLimits):
+    """What all callers of a server together may use, over all workers; None means unlimited.
+
+    Attributes:
+        tools: (pattern over original names, limits of each tool that matches); the first match
+            applies.
+    """
+
+    leases: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Leases at once."))
+    tools: tuple[tuple[str, CallLimits], ...] = setting(
+        (),
+        Key(
+            OwnReader(),
+            "Limits of each tool, by patterns of original names; the first match counts.",
+            inside=tuple(keys_of(CallLimits)),
+        ),
+    )
+
+    def of_tool(self, tool: str) -> CallLimits:
+        """Return the limits of a tool, by its original name."""
+        return next((limits for name, limits in self.tools if passes(tool, (name,), ())), UNLIMITED)
 
 
 @dataclass(frozen=True)
@@ -146,12 +179,27 @@ class ServerPolicy:
     Attributes:
         grants: Grants by tenant; None means that every tenant may use everything.
         limits: Limits by tenant, with `OTHER_TENANTS` for tenants without an entry.
+        agent_limits: Limits of single agents, by tenant as in `limits`.
+        quota: The limits of all callers together.
         risks: (pattern over original names, risk); the first match applies.
         rate: The rate of calls of external tools, for each tenant separately.
     """
 
     grants: Mapping[str, Grant] | None = None
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
+    agent_limits: Mapping[str, Mapping[str, CallLimits]] = field(default_factory=dict)
+    quota: Quota = setting(
+        Quota(),
+        Key(
+            OwnReader(),
+            "What all callers together may use, over all workers: see"
+            " [identity](identity.md#limits).",
+            default="unlimited",
+            # The variants of a server share it.
+            domain="never_set",
+            inside=tuple(keys_of(Quota)),
+        ),
+    )
     risks: tuple[tuple[str, Risk], ...] = setting(
         (),
         Key(
@@ -222,6 +270,11 @@ class ServerPolicy:
 
     def limits_of(self, tenant: str) -> TenantLimits | None:
         return self.limits.get(tenant) or self.limits.get(OTHER_TENANTS)
+
+    def limits_of_agent(self, tenant: str, agent: str) -> CallLimits:
+        """Return the limits of a tenant's agent besides those of the tenant."""
+        of_tenant = self.agent_limits.get(tenant) or self.agent_limits.get(OTHER_TENANTS) or {}
+        return of_tenant.get(agent, UNLIMITED)
 
     def leases_of(self, tenant: str) -> int | None:
         """Return a tenant's limit of leases, or None."""

@@ -37,6 +37,18 @@ class _BudgetQuotaEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BudgetQuo
     """Calls of a server's external tools per time, of a tenant."""
     BUDGET_QUOTA_CONCURRENT: _BudgetQuota.ValueType  # 3
     """Calls of a tenant at once."""
+    BUDGET_QUOTA_AGENT_CALLS: _BudgetQuota.ValueType  # 4
+    """Calls of a tenant's agent per time."""
+    BUDGET_QUOTA_AGENT_CONCURRENT: _BudgetQuota.ValueType  # 5
+    """Calls of a tenant's agent at once."""
+    BUDGET_QUOTA_SERVER_CALLS: _BudgetQuota.ValueType  # 6
+    """Calls of a server per time, of all callers."""
+    BUDGET_QUOTA_SERVER_CONCURRENT: _BudgetQuota.ValueType  # 7
+    """Calls of a server at once, of all callers."""
+    BUDGET_QUOTA_TOOL_CALLS: _BudgetQuota.ValueType  # 8
+    """Calls of a tool per time, of all callers."""
+    BUDGET_QUOTA_TOOL_CONCURRENT: _BudgetQuota.ValueType  # 9
+    """Calls of a tool at once, of all callers."""
 
 class BudgetQuota(_BudgetQuota, metaclass=_BudgetQuotaEnumTypeWrapper):
     """What a limit counts."""
@@ -49,6 +61,18 @@ BUDGET_QUOTA_EXTERNAL: BudgetQuota.ValueType  # 2
 """Calls of a server's external tools per time, of a tenant."""
 BUDGET_QUOTA_CONCURRENT: BudgetQuota.ValueType  # 3
 """Calls of a tenant at once."""
+BUDGET_QUOTA_AGENT_CALLS: BudgetQuota.ValueType  # 4
+"""Calls of a tenant's agent per time."""
+BUDGET_QUOTA_AGENT_CONCURRENT: BudgetQuota.ValueType  # 5
+"""Calls of a tenant's agent at once."""
+BUDGET_QUOTA_SERVER_CALLS: BudgetQuota.ValueType  # 6
+"""Calls of a server per time, of all callers."""
+BUDGET_QUOTA_SERVER_CONCURRENT: BudgetQuota.ValueType  # 7
+"""Calls of a server at once, of all callers."""
+BUDGET_QUOTA_TOOL_CALLS: BudgetQuota.ValueType  # 8
+"""Calls of a tool per time, of all callers."""
+BUDGET_QUOTA_TOOL_CONCURRENT: BudgetQuota.ValueType  # 9
+"""Calls of a tool at once, of all callers."""
 Global___BudgetQuota: _TypeAlias = BudgetQuota  # noqa: Y015
 
 @_typing.final
@@ -527,19 +551,23 @@ class Fleet(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    TAKES_BACK_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     """The number of workers that have a stream, this one included. At least 1."""
     position: _builtins.int
     """The place of this worker among them, ordered by id. Less than `workers`."""
+    takes_back: _builtins.bool
+    """Whether permits of a period can be returned, too."""
     def __init__(
         self,
         *,
         workers: _builtins.int = ...,
         position: _builtins.int = ...,
+        takes_back: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "takes_back", b"takes_back", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -554,22 +582,30 @@ class BudgetKey(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
-    """The tenant."""
+    """The tenant, of its limits and those of its agents. Empty for others."""
     quota: Global___BudgetQuota.ValueType
     """What it counts."""
     server_id: _builtins.str
-    """The server of an external quota. Empty for others."""
+    """The server of an external quota, or of the limits of a server or a tool. Empty for others."""
+    agent: _builtins.str
+    """The agent, of its limits. Empty for others."""
+    tool: _builtins.str
+    """The tool's original name, of its limits. Empty for others."""
     def __init__(
         self,
         *,
         tenant: _builtins.str = ...,
         quota: Global___BudgetQuota.ValueType = ...,
         server_id: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        tool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "quota", b"quota", "server_id", b"server_id", "tenant", b"tenant", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,7 +632,7 @@ class BudgetAsk(_message.Message):
     expected: _builtins.int
     """Further permits that the worker expects to use soon."""
     returned: _builtins.int
-    """Permits for calls at once that the worker returns."""
+    """Permits that the worker returns; those of a period only if the Fleet takes them back."""
     held: _builtins.int
     """What the worker has had of the open period, or of calls at once. Set after a Welcome only."""
     @_builtins.property
@@ -609,7 +645,7 @@ class BudgetAsk(_message.Message):
 
     @_builtins.property
     def renews_in(self) -> _duration_pb2.Duration:
-        """The time to the end of the period that `held` belongs to."""
+        """The time to the end of the period that `held` or `returned` belongs to."""
 
     def __init__(
         self,

@@ -9,30 +9,56 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from leaseway.wire.errors import Fault, Reason, Started
 
-LimitScope = Literal["connection", "tenant", "worker"]
+BudgetScope = Literal["tenant", "agent", "server", "tool"]
+"""The owner of a limit that holds over the fleet; a server and a tool stand for all callers."""
+
+LimitScope = Literal["connection", "worker"] | BudgetScope
 """The owner of a limit; `worker` stands for all callers of a worker."""
 
 CallQuota = Literal["calls", "concurrent", "external"]
-"""From `limits` of a tenant and `rate_limit` of a server."""
+"""From `limits` of a tenant or agent, `quota` of a server, and `rate_limit` of a server."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetKey:
+class BudgetKey(NamedTuple):
     """A limit that holds over the fleet: what it counts, and whose.
 
     Attributes:
-        tenant: The tenant.
+        tenant: The tenant; empty for limits of a server or a tool.
         quota: What it counts.
-        server_id: The server of an external quota; empty for others.
+        server_id: The server of an external quota, or of a limit of a server or a tool.
+        agent: The tenant's agent, of its limits.
+        tool: The tool, by its original name, of its limits.
     """
 
     tenant: str
     quota: CallQuota
     server_id: str = ""
+    agent: str = ""
+    tool: str = ""
+
+    @property
+    def scope(self) -> BudgetScope:
+        """Whose limit it is."""
+        if self.tenant:
+            return "agent" if self.agent else "tenant"
+        return "tool" if self.tool else "server"
+
+    @property
+    def owner(self) -> str:
+        """The owner, for sentences."""
+        match self.scope:
+            case "tenant":
+                return f"tenant {self.tenant}"
+            case "agent":
+                return f"agent {self.agent} of tenant {self.tenant}"
+            case "server":
+                return f"server {self.server_id}"
+            case "tool":
+                return f"tool {self.server_id}:{self.tool}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +70,9 @@ class BudgetAsk:
         period: Seconds of a window; 0 means slots.
         needed: Permits for calls that wait.
         expected: Further permits that the worker expects to use soon.
-        returned: Slots that it returns.
+        returned: Slots, or permits of the window, that it returns.
         held: What it has of the window or of the slots, told to a control plane that may not know.
-        renews_in: Seconds to the end of the window that `held` belongs to.
+        renews_in: Seconds to the end of the window that `held` or `returned` belongs to.
     """
 
     key: BudgetKey

@@ -28,6 +28,7 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import (
     NO_POLICY,
     ArgumentRule,
+    CallLimits,
     Grant,
     Permissions,
     Rate,
@@ -49,6 +50,9 @@ OF_OTHER_PLACES: Final[Mapping[str, dict[str, Any]]] = {
         "policy": ServerPolicy(grants={"t": Grant(permissions=Permissions(write=False))})
     },
     "limit of calls": {"policy": ServerPolicy(limits={"t": TenantLimits(Rate(1, 60.0))})},
+    "limit of an agent": {
+        "policy": ServerPolicy(agent_limits={"t": {"x": CallLimits(concurrent=1)}})
+    },
     "limit of leases": {"policy": ServerPolicy(limits={"t": TenantLimits(leases=1)})},
     "weight": {"policy": ServerPolicy(limits={"t": TenantLimits(weight=2)})},
     "rule": {"policy": ServerPolicy(rules=(ArgumentRule("tool == 'a'", ("a*",)),))},

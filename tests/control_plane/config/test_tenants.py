@@ -10,7 +10,9 @@ from leaseway.spec.model import VariantKey
 from leaseway.spec.policy import (
     NO_POLICY,
     ArgumentRule,
+    CallLimits,
     Permissions,
+    Quota,
     Rate,
     ServerPolicy,
     TenantLimits,
@@ -41,7 +43,7 @@ tenants:
     servers: { files: { tools: { whitelist: [read_*] } }, web: }
     limits: { calls: 100/m, concurrent: 5, leases: 9, artifact_bytes: 2MiB }
     agents:
-      billing: { servers: [web] }
+      billing: { servers: [web], limits: { calls: 9/s } }
   rival: { servers: [web] }
   staff: {}
 """
@@ -57,6 +59,8 @@ tenants:
     assert [each.is_visible("stranger") for each in (files, web)] == [False, False]
     assert web.limits_of("acme") == TenantLimits(Rate(100, 60.0), 5, 9, 2 << 20)
     assert web.limits_of("rival") is None
+    assert web.limits_of_agent("acme", "billing") == CallLimits(Rate(9, 1.0))
+    assert web.limits_of_agent("acme", "other") == web.limits_of_agent("rival", "billing")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ tenants:
         "tenants: { acme: { servers: web } }",
         "tenants: { acme: { servers: { web: { tools: { whitelst: [a] } } } } }",
         "tenants: { acme: { limits: { calls: 5 } } }",
-        "tenants: { acme: { agents: { a: { limits: {} } } } }",
+        "tenants: { acme: { agents: { a: { limits: { leases: 1 } } } } }",
         'tenants: { "": { servers: [web] } }',
         "tenant: { acme: { servers: [web] } }",
         "tenants: { acme: { servers: [web] } }\ntenants: {}",
@@ -98,6 +102,10 @@ servers:
     command: x
     risk: { read_*: read_only, '*': external }
     rate_limit: 10/s
+    quota:
+      calls: 100/m
+      leases: 3
+      tools: { 'write_*': { concurrent: 1 }, '*': { calls: 5/s } }
     rules:
       - deny if args.path.startsWith("/etc")
       - { deny: 'tenant != "acme"', tools: [write_*] }
@@ -107,6 +115,11 @@ servers:
     assert policy(parsed, "files") == ServerPolicy(
         risks=(("read_*", "read_only"), ("*", "external")),
         rate=Rate(10, 1.0),
+        quota=Quota(
+            Rate(100, 60.0),
+            leases=3,
+            tools=(("write_*", CallLimits(concurrent=1)), ("*", CallLimits(Rate(5, 1.0)))),
+        ),
         rules=(
             ArgumentRule('args.path.startsWith("/etc")'),
             ArgumentRule('tenant != "acme"', ("write_*",)),
@@ -165,6 +178,8 @@ servers:
         ("risk: { 'a b': mutating }", "can match no tool"),
         ("rate_limit: 10", "such as 10/s"),
         ("rate_limit: 0/s", "such as 10/s"),
+        ("quota: { calls: 10 }", "such as 10/s"),
+        ("quota: { tools: { '*': { leases: 1 } } }", "not a key of limits of calls"),
     ],
 )
 def test_a_mistake_in_a_servers_rules_refuses_that_server(line: str, says: str) -> None:

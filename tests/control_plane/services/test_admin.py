@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.conftest import BOUND
@@ -17,6 +18,7 @@ from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.services import admin as admin_service
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.identity.refusals import RpcRefusal
+from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
@@ -30,8 +32,8 @@ async def hold(running: Running, fake: FakeWorker) -> None:
     await running.until(lambda state: "L1" in state.placements.leases)
 
 
-async def serve_desk(running: Running, fake: FakeWorker) -> None:
-    running.load(spec("desk", shared=False), spec("time"))
+async def serve_desk(running: Running, fake: FakeWorker, policy: ServerPolicy = NO_POLICY) -> None:
+    running.load(replace(spec("desk", shared=False), policy=policy), spec("time"))
     await fake.serve("open")
     await fake.serve("open")
     await fake.apply_until("desk", "time")

@@ -18,17 +18,32 @@ MINUTE, NEGATIVE = duration(60.0), duration(-1.0)
     "ask",
     [
         sync_pb2.BudgetAsk(limit=6, period=MINUTE),
-        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=CALLS), period=MINUTE),
-        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=CALLS), limit=6),
-        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=CALLS), limit=6, period=NEGATIVE),
-        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=SLOTS), limit=6, period=MINUTE),
+        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=CALLS, tenant="a"), period=MINUTE),
+        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=CALLS, tenant="a"), limit=6),
+        sync_pb2.BudgetAsk(
+            key=sync_pb2.BudgetKey(quota=CALLS, tenant="a"), limit=6, period=NEGATIVE
+        ),
+        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=SLOTS, tenant="a"), limit=6, period=MINUTE),
         sync_pb2.BudgetAsk(
             key=sync_pb2.BudgetKey(quota=CALLS, tenant="x" * (MAX_KEY_LENGTH + 1)),
             limit=6,
             period=MINUTE,
         ),
+        sync_pb2.BudgetAsk(key=sync_pb2.BudgetKey(quota=CALLS), limit=6, period=MINUTE),
+        sync_pb2.BudgetAsk(
+            key=sync_pb2.BudgetKey(quota=CALLS, tenant="a", agent="b"), limit=6, period=MINUTE
+        ),
     ],
-    ids=["no quota", "no limit", "no period", "negative period", "slots of a period", "long name"],
+    ids=[
+        "no quota",
+        "no limit",
+        "no period",
+        "negative period",
+        "slots of a period",
+        "long name",
+        "no owner",
+        "another owner",
+    ],
 )
 def test_a_request_that_names_no_limit_costs_its_worker_nothing_else(
     ask: sync_pb2.BudgetAsk, caplog: pytest.LogCaptureFixture

@@ -29,7 +29,7 @@ def joined() -> tuple[Permits, asyncio.Queue[sync_pb2.SyncRequest]]:
 
 
 async def get(permits: Permits, bound: float = BOUND) -> None:
-    await permits.get(DEMAND, asyncio.get_running_loop().time() + bound)
+    await permits.get([DEMAND], asyncio.get_running_loop().time() + bound)
 
 
 async def next_ask(queue: asyncio.Queue[sync_pb2.SyncRequest]) -> sync_pb2.BudgetAsk:

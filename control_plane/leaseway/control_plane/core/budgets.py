@@ -23,6 +23,10 @@ from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey
 RESTORE_TIME: Final = 3.0
 """Seconds in which the workers of an earlier control plane tell this one what they have."""
 _FREE_SLOT_RETRY: Final = 0.1
+_ENDING: Final = 1.0
+_ENDING_PART: Final = 0.1
+"""A window of which fewer seconds, or a smaller part of its period, are left is not taken over from
+a worker: here it may have ended already, and would be followed by two."""
 _SPREAD: Final = 8
 """What a worker expects to need is leased up to the rest of the budget, divided by this and by the
 number of workers: so that the last permits are not where no calls are."""
@@ -93,7 +97,7 @@ class Budgets:
         generation: int,
         now: float,
     ) -> BudgetGrant:
-        """Grant what a worker asks for, as far as it is left.
+        """Take back what a worker returns, and grant what it asks for, as far as it is left.
 
         Args:
             worker_id: The worker.
@@ -102,6 +106,8 @@ class Budgets:
             generation: A number that changes when the workers do.
             now: The time.
         """
+        if ask.returned:
+            self._take_back(worker_id, ask, now)
         budget = self._find(ask, now)
         if ask.held:
             self._restore(budget, worker_id, ask, now)
@@ -109,7 +115,6 @@ class Budgets:
             retry_in = budget.ends - now
         else:
             retry_in = _FREE_SLOT_RETRY
-            budget.add(worker_id, -ask.returned)
             if budget.checked != generation:
                 budget.checked = generation
                 for lost in [holder for holder in budget.held if holder not in workers]:
@@ -131,6 +136,14 @@ class Budgets:
             retry_in=retry_in if granted < ask.needed else 0.0,
         )
 
+    def _take_back(self, worker_id: str, ask: BudgetAsk, now: float) -> None:
+        budget = self._budgets.get(ask.key)
+        if budget is None:
+            return
+        is_same_window = abs(budget.ends - now - ask.renews_in) < ask.period / 2
+        if is_same_window or not ask.period:
+            budget.add(worker_id, -ask.returned)
+
     def _find(self, ask: BudgetAsk, now: float) -> _Budget:
         budget = self._budgets.get(ask.key)
         ends = now + ask.period if ask.period else math.inf
@@ -148,10 +161,12 @@ class Budgets:
             self._budgets.popitem(last=False)
 
     def _restore(self, budget: _Budget, worker_id: str, ask: BudgetAsk, now: float) -> None:
-        if ask.period and not budget.held:
-            budget.ends = now + min(ask.renews_in, ask.period)
-        elif ask.period:
-            budget.ends = max(budget.ends, now + min(ask.renews_in, ask.period))
+        if ask.period:
+            renews_in = min(ask.renews_in, ask.period)
+            if renews_in < min(_ENDING, _ENDING_PART * ask.period):
+                return
+            known = budget.ends if budget.held else now
+            budget.ends = max(known, now + renews_in)
         budget.set(worker_id, max(budget.held.get(worker_id, 0), ask.held))
 
     def __len__(self) -> int:

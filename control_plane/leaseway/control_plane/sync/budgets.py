@@ -28,7 +28,7 @@ class BudgetAnswers:
         self._told = {name: told for name, told in self._told.items() if name in streams}
         self._told[worker_id] = len(streams)
         position = sum(name < worker_id for name in streams)
-        return sync_pb2.Fleet(workers=max(1, len(streams)), position=position)
+        return sync_pb2.Fleet(workers=max(1, len(streams)), position=position, takes_back=True)
 
     def answer(self, worker_id: str, message: sync_pb2.BudgetAsk) -> None:
         """Handle a request, and answer it if it needs permits.

@@ -14,7 +14,6 @@ from leaseway.data_plane.core.tools.budgets import PermitNeeded, WorkerBudgets
 from leaseway.data_plane.core.tools.policy import (
     TOOLS_CALL,
     JudgedCall,
-    TenantUsage,
     ToolPolicy,
     judge,
     reads_only,
@@ -26,6 +25,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     judged_arguments,
 )
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
+from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.identity.interceptor import caller
@@ -58,7 +58,7 @@ class CallAdmission:
     def __init__(self, pool: Pool, budgets: WorkerBudgets | None = None) -> None:
         self._pool = pool
         self._clients = pool.context.clients
-        self.usage = TenantUsage(budgets)
+        self.usage = CallUsage(budgets)
         self._loop = asyncio.get_running_loop()
 
     def admit(self, active: ActiveCall) -> None:
@@ -97,7 +97,7 @@ class CallAdmission:
             active.audit.risk = risk = active.policy.risk
             active.audit.writes_first = not reads_only(risk, plan)
         if active.policy is not None:
-            if active.policy.has_limits:
+            if active.policy.demands:
                 self._count(active, active.policy)
             if active.policy.needs_approval and active.caller is None:
                 active.caller = caller()
@@ -125,15 +125,15 @@ class CallAdmission:
         if policies.is_needed:
             if not is_notice and not policies.allows_all(tenant, call.agent):
                 raise has_only_tools(call.server_id)
-            active.policy = policies.limits_of_request(tenant, call.method)
-            if active.policy.has_limits:
+            active.policy = policies.limits_of_request(tenant, call.agent, call.method)
+            if active.policy.demands:
                 self._count(active, active.policy)
         request = admit(
             variant.toolset.prompts_resources, call.server_id, call.method, active.arguments
         )
         call.tool = request.name  # the params decide, not the caller's `tool`
         if policies.is_needed:
-            active.policy = policies.find_request(tenant, call.method, request.name)
+            active.policy = policies.find_request(tenant, call.agent, call.method, request.name)
             if active.policy.judges_calls and not is_notice:
                 arguments, uri = judged_arguments(request)
                 active.judged = JudgedCall(
@@ -152,10 +152,7 @@ class CallAdmission:
         """
         if active.was_counted:
             return
-        call = active.call
-        tenant = call.tenant or DEFAULT_TENANT
-        now = self._loop.time()
-        active.is_counted = self.usage.start_call(tenant, call.server_id, policy, now)
+        active.slots = self.usage.start_call(policy.demands, self._loop.time())
         active.was_counted = True
 
     def missing_permit(self, active: ActiveCall) -> PermitNeeded | None:
@@ -170,9 +167,6 @@ class CallAdmission:
         except PermitNeeded as needed:
             return needed
         return None
-
-    def end_call(self, active: ActiveCall) -> None:
-        self.usage.end_call(active.call.tenant or DEFAULT_TENANT)
 
     def is_uri_visible(self, active: ActiveCall, uri: str) -> bool:
         """Return whether a call may still name a URI, by the current configuration."""

@@ -34,6 +34,7 @@ from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
 from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.limits import BudgetKey
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
@@ -280,7 +281,7 @@ class ActiveCall:
         caller: Who asks for it, if it is recorded, needs an approval, or brings a token.
         approval: `given` before its instance is found, then `spent`; empty without one.
         is_new_lease: Whether this call acquired its lease.
-        is_counted: Whether it counts as a concurrent call of its tenant.
+        slots: The limits of calls at once that count it.
         was_counted: Whether its limits were checked already.
         audit: Its audit record, or None if nothing is recorded.
         policy: The policy of its tool, or None if its server has none.
@@ -310,7 +311,7 @@ class ActiveCall:
     live: LiveInstance | None = None
     lease: WorkerLease | None = None
     is_new_lease: bool = False
-    is_counted: bool = False
+    slots: tuple[BudgetKey, ...] = ()
     was_counted: bool = False
     caller: Principal | None = None
     approval: str = ""

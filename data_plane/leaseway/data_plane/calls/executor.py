@@ -14,6 +14,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import AuditEntry, Recorder
@@ -50,6 +51,9 @@ from leaseway.wire.timing.deadlines import Deadlines
 
 _logger = logging.getLogger(__name__)
 
+
+_WAITING_PART: Final = 0.8
+"""How much of its timeout a call may wait for a permit."""
 
 _Needs = tuple[bool, bool, bool, bool]
 """Why a call passes more stages than those of its instance and of sending: rules, an approval, a
@@ -256,9 +260,12 @@ class Executor:
             self._expire_after(active, active.call.timeout_ms / 1000)
         active.event("waiting for a permit")
         assert self._permits is not None  # without them no call needs one
-        until = self._loop.time() + PERMIT_WAIT
+        now = self._loop.time()
+        until = now + PERMIT_WAIT
+        if active.deadline is not None:  # its caller learns what it waited for, if there is time
+            until = min(until, now + (active.deadline - now) * _WAITING_PART)
         while (needed := self._admission.missing_permit(active)) is not None:
-            await self._permits.get(needed.demand, until)
+            await self._permits.get(needed.demands, until)
 
     def fail(self, active: ActiveCall, error: Exception) -> None:
         """End a call with a fault; log any other error and end the call with INTERNAL."""
@@ -313,8 +320,8 @@ class Executor:
                 self._turns.leave(active, live.turns)
         if active.lease is not None:
             self._leases.end_call(active.lease)
-        if active.is_counted:
-            self._admission.end_call(active)
+        if active.slots:
+            self.usage.end_call(active.slots)
         if active.audit is not None:
             self._record_end(active, active.audit, fault, is_error)
         if not self._active:

@@ -47,7 +47,9 @@ class HeldVariant:
     @cached_property
     def policies(self) -> ToolPolicies:
         """The policies of its tools."""
-        return ToolPolicies(self.spec.policy, self.toolset.tools, working_folder(self.spec))
+        spec = self.spec
+        folder = working_folder(spec)
+        return ToolPolicies(spec.key.server_id, spec.policy, self.toolset.tools, folder)
 
 
 def working_folder(spec: ServerSpec) -> str:

@@ -253,7 +253,7 @@ class WorkerLeaseManager:
                 user=generation.key.user,
                 holder=credential if is_of_token(generation.key.user) else "",
                 acquirer=acquirer,
-                server_limit=generation.variant.spec.instances.max_instances,
+                server_limit=_server_limit(generation),
                 tenant_limit=_tenant_limit(generation, key.tenant),
             )
         except LeaseLimitReached as limit:
@@ -514,6 +514,13 @@ def _start_interrupted(lease: WorkerLease) -> Fault:
 def _tenant_limit(generation: Generation, tenant: str) -> int:
     limit = generation.variant.spec.policy.leases_of(tenant)
     return MAX_TENANT_LEASES if limit is None else limit
+
+
+def _server_limit(generation: Generation) -> int:
+    spec = generation.variant.spec
+    of_all = spec.policy.quota.leases
+    most = spec.instances.max_instances
+    return most if of_all is None else min(most, of_all)
 
 
 def _mark_retrieved(future: asyncio.Future[None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from leaseway.data_plane.core.tools.budgets import (
@@ -18,6 +18,7 @@ from leaseway.wire.limits import BudgetAsk, BudgetKey, limit_metadata
 from leaseway.wire.messages.budgets import budget_ask_to_proto, budget_grant_from_proto
 
 _RETURN_INTERVAL: Final = 0.5
+_RETRY: Final = 0.5
 
 
 class Permits:
@@ -37,35 +38,51 @@ class Permits:
         self._waiting: dict[BudgetKey, list[asyncio.Future[None]]] = {}
         self._asked: set[BudgetKey] = set()
 
-    async def get(self, demand: Demand, until: float) -> None:
-        """Wait until the control plane has answered a request for permits, or is lost.
+    async def get(self, demands: Sequence[Demand], until: float) -> None:
+        """Wait until the control plane has answered requests for permits, or is lost.
 
         Other calls may take what it grants: the caller tries again.
 
         Args:
-            demand: The limit.
+            demands: The limits.
             until: When to stop waiting, by the clock of the event loop.
 
         Raises:
             Fault: RATE_LIMITED: there is no answer.
         """
+        answers = {demand.key: self._answer(demand) for demand in demands}
+        try:
+            async with asyncio.timeout_at(until):
+                for answered in answers.values():
+                    await answered
+        except TimeoutError:
+            unanswered = [
+                key
+                for key, answered in answers.items()
+                if not answered.done() or answered.cancelled()
+            ]
+            self._asked.difference_update(unanswered)  # the next call asks again
+            raise no_answer(unanswered[0]) from None
+        finally:
+            for key, answered in answers.items():
+                self._forget(key, answered)
+
+    def _answer(self, demand: Demand) -> asyncio.Future[None]:
+        """Return what the next answer about a limit sets, and ask unless a question is open."""
         answered: asyncio.Future[None] = self._loop.create_future()
-        waiting = self._waiting.setdefault(demand.key, [])
-        waiting.append(answered)
+        self._waiting.setdefault(demand.key, []).append(answered)
         if demand.key not in self._asked:
             self._asked.add(demand.key)
             self._loop.call_soon(self._ask, demand)  # once, for all calls that have arrived
-        try:
-            async with asyncio.timeout_at(until):
-                await answered
-        except TimeoutError:
-            self._asked.discard(demand.key)  # the next call asks again
-            raise _no_answer(demand.key) from None
-        finally:
-            if answered in waiting:
-                waiting.remove(answered)
-            if not waiting and self._waiting.get(demand.key) is waiting:
-                del self._waiting[demand.key]
+        return answered
+
+    def _forget(self, key: BudgetKey, answered: asyncio.Future[None]) -> None:
+        answered.cancel()
+        waiting = self._waiting.get(key)
+        if waiting is not None and answered in waiting:
+            waiting.remove(answered)
+            if not waiting:
+                del self._waiting[key]
 
     def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
         """Begin with a control plane: tell it what this worker has."""
@@ -95,10 +112,10 @@ class Permits:
         self._waiting.clear()
 
     async def return_idle(self) -> None:
-        """Return slots that no call uses, until cancelled."""
+        """Return permits that no call uses, until cancelled."""
         while True:
             await asyncio.sleep(_RETURN_INTERVAL)
-            for ask in self.budgets.idle_slots():
+            for ask in self.budgets.idle_permits(self._loop.time()):
                 self._send(ask)
 
     def _ask(self, demand: Demand) -> None:
@@ -117,15 +134,16 @@ class Permits:
         self._outgoing.send(sync_pb2.SyncRequest(budget_ask=budget_ask_to_proto(ask)))
 
 
-def _no_answer(key: BudgetKey) -> Fault:
+def no_answer(key: BudgetKey) -> Fault:
+    """Return the fault for a call that has waited for a permit for too long."""
     return Fault(
         Reason.RATE_LIMITED,
-        f"A limit of tenant {key.tenant} holds over all workers, and the control plane, which"
-        " shares it out, has not answered this worker in time. Try again.",
-        metadata=limit_metadata(f"limits.{key.quota}", "tenant"),
-        retry_delay=0.5,
+        f"A limit of {key.owner} holds over all workers, and the control plane, which shares it"
+        " out, has not answered this worker in time. Try again.",
+        metadata=limit_metadata(f"limits.{key.quota}", key.scope),
+        retry_delay=_RETRY,
     )
 
 
 def _fleet_from_proto(message: sync_pb2.Fleet) -> Fleet:
-    return Fleet(max(1, message.workers), message.position)
+    return Fleet(max(1, message.workers), message.position, takes_back=message.takes_back)

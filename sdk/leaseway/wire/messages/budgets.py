@@ -6,26 +6,44 @@ from collections.abc import Mapping
 from typing import Final
 
 from leaseway.v1 import sync_pb2
-from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey, CallQuota
+from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey, BudgetScope, CallQuota
 from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.timing.durations import duration, seconds
 
-QUOTAS: Final[Mapping[CallQuota, sync_pb2.BudgetQuota.ValueType]] = {
-    "calls": sync_pb2.BUDGET_QUOTA_CALLS,
-    "external": sync_pb2.BUDGET_QUOTA_EXTERNAL,
-    "concurrent": sync_pb2.BUDGET_QUOTA_CONCURRENT,
+QUOTAS: Final[Mapping[tuple[BudgetScope, CallQuota], sync_pb2.BudgetQuota.ValueType]] = {
+    ("tenant", "calls"): sync_pb2.BUDGET_QUOTA_CALLS,
+    ("tenant", "external"): sync_pb2.BUDGET_QUOTA_EXTERNAL,
+    ("tenant", "concurrent"): sync_pb2.BUDGET_QUOTA_CONCURRENT,
+    ("agent", "calls"): sync_pb2.BUDGET_QUOTA_AGENT_CALLS,
+    ("agent", "concurrent"): sync_pb2.BUDGET_QUOTA_AGENT_CONCURRENT,
+    ("server", "calls"): sync_pb2.BUDGET_QUOTA_SERVER_CALLS,
+    ("server", "concurrent"): sync_pb2.BUDGET_QUOTA_SERVER_CONCURRENT,
+    ("tool", "calls"): sync_pb2.BUDGET_QUOTA_TOOL_CALLS,
+    ("tool", "concurrent"): sync_pb2.BUDGET_QUOTA_TOOL_CONCURRENT,
 }
-_NAMES: Final[dict[int, CallQuota]] = {number: quota for quota, number in QUOTAS.items()}
+_NAMES: Final[dict[int, tuple[BudgetScope, CallQuota]]] = {
+    number: name for name, number in QUOTAS.items()
+}
 
 
 def budget_key_to_proto(key: BudgetKey) -> sync_pb2.BudgetKey:
-    return sync_pb2.BudgetKey(tenant=key.tenant, quota=QUOTAS[key.quota], server_id=key.server_id)
+    return sync_pb2.BudgetKey(
+        tenant=key.tenant,
+        quota=QUOTAS[key.scope, key.quota],
+        server_id=key.server_id,
+        agent=key.agent,
+        tool=key.tool,
+    )
 
 
 def budget_key_from_proto(message: sync_pb2.BudgetKey) -> BudgetKey | None:
-    """Return the key of a message, or None if it names a quota of a newer version."""
-    quota = _NAMES.get(message.quota)
-    return None if quota is None else BudgetKey(message.tenant, quota, message.server_id)
+    """Return the key of a message; None if it is of a newer version, or its parts do not fit."""
+    scope, quota = _NAMES.get(message.quota, ("tenant", None))
+    if quota is None:
+        return None
+    key = BudgetKey(message.tenant, quota, message.server_id, message.agent, message.tool)
+    is_whole = key.scope == scope and max(map(len, key)) <= MAX_KEY_LENGTH
+    return key if is_whole else None
 
 
 def budget_ask_to_proto(ask: BudgetAsk) -> sync_pb2.BudgetAsk:
@@ -50,8 +68,7 @@ def budget_ask_from_proto(message: sync_pb2.BudgetAsk) -> BudgetAsk | None:
     period = seconds(message.period)
     if key is None or not message.limit or period < 0:
         return None
-    is_for_slots = key.quota == "concurrent"
-    if is_for_slots != (not period) or max(len(key.tenant), len(key.server_id)) > MAX_KEY_LENGTH:
+    if (key.quota == "concurrent") != (not period):
         return None
     return BudgetAsk(
         key=key,

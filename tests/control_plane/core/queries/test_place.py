@@ -23,9 +23,10 @@ from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import place, place_or_wait
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import InstancePolicy
-from leaseway.spec.policy import ServerPolicy, TenantLimits
+from leaseway.spec.policy import Quota, ServerPolicy, TenantLimits
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
+from leaseway.wire.limits import reached_limit
 from leaseway.wire.names import LeaseKey
 
 KEY = LeaseKey("default", "dialog", "a")
@@ -156,12 +157,21 @@ def test_the_denial_of_a_full_tenant_contains_its_limit() -> None:
     assert "wait=" in denied.message
 
 
-def test_a_tenants_limit_of_leases_holds_over_all_workers() -> None:
-    limits = {"default": TenantLimits(leases=2)}
-    state, _ = started(replace(spec("a", shared=False), policy=ServerPolicy(limits=limits)))
+@pytest.mark.parametrize(
+    ("policy", "scope", "said"),
+    [
+        (ServerPolicy(limits={"default": TenantLimits(leases=2)}), "tenant", "holds"),
+        (ServerPolicy(quota=Quota(leases=2)), "server", "Server 'a' has"),
+    ],
+)
+def test_a_limit_of_leases_holds_over_all_workers(
+    policy: ServerPolicy, scope: str, said: str
+) -> None:
+    state, _ = started(replace(spec("a", shared=False), policy=policy))
     for number, worker in enumerate(("w1", "w2")):
         state.placements.add_lease(lease(f"L{number}", worker, f"s{number}"))
     denied = place(state, KEY, (), START)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.CAPACITY
-    assert "holds 2 leases, which is its limit." in denied.message
+    assert f"{said} 2 leases, which is its limit." in denied.message
+    assert reached_limit(denied.metadata) == ("leases", scope)

@@ -1,69 +1,60 @@
-"""Token buckets and concurrent calls."""
+"""Which limits a request counts against."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from leaseway.data_plane.core.tools.budgets import Demand
+from leaseway.data_plane.core.tools.policy import ToolPolicies
+from leaseway.data_plane.core.tools.toolset import ExposedTool, compile_toolset
+from leaseway.spec.policy import CallLimits, Quota, Rate, ServerPolicy, TenantLimits
+from leaseway.wire.limits import BudgetKey
 
-from leaseway.data_plane.core.tools.policy import TenantUsage, TokenBuckets, ToolPolicy
-from leaseway.spec.policy import Rate, TenantLimits
-from leaseway.wire.errors import Fault, Reason
-
-RATE = Rate(3, 60.0)
-
-
-def test_as_many_calls_as_the_rate_names_may_come_at_once_and_then_one_at_a_time() -> None:
-    buckets = TokenBuckets()
-    assert [buckets.take(("a",), RATE, 100.0) for _ in range(3)] == [0, 0, 0]
-    assert buckets.take(("a",), RATE, 100.0) == pytest.approx(20.0)
-    assert buckets.take(("b",), RATE, 100.0) == 0
-    assert buckets.take(("a",), RATE, 119.0) == pytest.approx(1.0)
-    assert buckets.take(("a",), RATE, 120.0) == 0
-
-
-@given(st.lists(st.floats(0, 30), max_size=60), st.integers(1, 5), st.floats(0.5, 20))
-def test_in_no_time_more_calls_pass_than_twice_the_rate(
-    pauses: list[float], calls: int, seconds: float
-) -> None:
-    buckets, rate, now = TokenBuckets(), Rate(calls, seconds), 0.0
-    passed: list[float] = []
-    for pause in pauses:
-        now += pause
-        wait = buckets.take(("a",), rate, now)
-        assert 0 <= wait <= seconds / calls * 1.001
-        if not wait:
-            passed.append(now)
-    for start in passed:
-        within = [each for each in passed if start <= each < start + seconds]
-        assert len(within) <= 2 * calls
+POLICIES = ToolPolicies(
+    "web",
+    ServerPolicy(
+        limits={"acme": TenantLimits(Rate(9, 60.0), 3)},
+        agent_limits={"acme": {"billing": CallLimits(concurrent=2)}},
+        quota=Quota(
+            Rate(100, 60.0),
+            tools=(("search_*", CallLimits(Rate(5, 1.0), 1)), ("*", CallLimits(concurrent=7))),
+        ),
+        risks=(("search_web", "external"),),
+        rate=Rate(4, 60.0),
+    ),
+    compile_toolset(
+        [b'{"name": "search_web"}', b'{"name": "read"}'],
+        [ExposedTool("search_web", "search_web"), ExposedTool("read", "read")],
+        "2025-11-25",
+    ).tools,
+)
+OF_TENANT = (
+    Demand(BudgetKey("acme", "concurrent"), 3),
+    Demand(BudgetKey("acme", "calls"), 9, 60.0),
+)
+OF_AGENT = (Demand(BudgetKey("acme", "concurrent", agent="billing"), 2),)
+OF_SERVER = (Demand(BudgetKey("", "calls", "web"), 100, 60.0),)
 
 
-def test_buckets_that_are_full_again_are_forgotten() -> None:
-    buckets = TokenBuckets()
-    for number in range(100):
-        buckets.take((str(number),), RATE, float(number))
-    assert len(buckets) <= 21
+def demands(tenant: str, agent: str, tool: str) -> tuple[Demand, ...]:
+    policy = POLICIES.find(tenant, agent, tool)
+    assert policy is not None
+    return policy.demands
 
 
-def test_concurrent_calls_of_a_tenant_are_limited_until_they_end() -> None:
-    usage = TenantUsage()
-    policy = ToolPolicy("mutating", limits=TenantLimits(concurrent=2))
-    assert usage.start_call("acme", "a", policy, 0.0)
-    assert usage.start_call("acme", "b", policy, 0.0)
-    with pytest.raises(Fault) as raised:
-        usage.start_call("acme", "a", policy, 0.0)
-    assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
-    assert usage.start_call("rival", "a", policy, 0.0)
-    usage.end_call("acme")
-    assert usage.start_call("acme", "a", policy, 0.0)
+def test_a_call_counts_against_the_limits_of_its_tenant_agent_server_and_tool() -> None:
+    assert demands("acme", "billing", "search_web") == (
+        *OF_TENANT,
+        *OF_AGENT,
+        *OF_SERVER,
+        Demand(BudgetKey("acme", "external", "web"), 4, 60.0),
+        Demand(BudgetKey("", "concurrent", "web", tool="search_web"), 1),
+        Demand(BudgetKey("", "calls", "web", tool="search_web"), 5, 1.0),
+    )
+    of_read = Demand(BudgetKey("", "concurrent", "web", tool="read"), 7)
+    assert demands("rival", "billing", "read") == (*OF_SERVER, of_read)
 
 
-def test_a_call_beyond_the_rate_gets_a_delay() -> None:
-    usage = TenantUsage()
-    policy = ToolPolicy("external", rate=Rate(1, 10.0))
-    assert not usage.start_call("acme", "web", policy, 0.0)
-    with pytest.raises(Fault) as raised:
-        usage.start_call("acme", "web", policy, 4.0)
-    assert raised.value.retry_delay == pytest.approx(6.0)
-    assert not usage.start_call("rival", "web", policy, 4.0)
+def test_a_subscription_counts_as_a_call_and_takes_no_slot() -> None:
+    read = POLICIES.limits_of_request("acme", "billing", "resources/read")
+    lasting = POLICIES.limits_of_request("acme", "billing", "resources/subscribe")
+    assert read.demands == (*OF_TENANT, *OF_AGENT, *OF_SERVER)
+    assert lasting.demands == (OF_TENANT[1], *OF_SERVER)

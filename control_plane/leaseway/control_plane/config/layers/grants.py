@@ -26,7 +26,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
-from leaseway.spec.policy import EVERYTHING, OTHER_TENANTS, Grant
+from leaseway.spec.policy import EVERYTHING, OTHER_TENANTS, CallLimits, Grant
 from leaseway.spec.references import references
 
 
@@ -43,7 +43,21 @@ def with_grants(spec: ServerSpec, tenants: Tenants | None) -> ServerSpec:
     limits = {
         name: settings.limits for name, settings in tenants.items() if settings.limits is not None
     }
-    return replace(spec, policy=replace(spec.policy, grants=grants, limits=limits))
+    agent_limits = {
+        name: of_agents
+        for name, settings in tenants.items()
+        if (of_agents := _agent_limits(settings))
+    }
+    policy = replace(spec.policy, grants=grants, limits=limits, agent_limits=agent_limits)
+    return replace(spec, policy=policy)
+
+
+def _agent_limits(config: TenantConfig) -> dict[str, CallLimits]:
+    return {
+        name: agent.agent_limits
+        for name, agent in config.agents.items()
+        if agent.agent_limits is not None
+    }
 
 
 def _grant(server_id: str, config: TenantConfig) -> Grant | None:

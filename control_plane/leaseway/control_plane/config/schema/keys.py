@@ -152,6 +152,7 @@ READERS: Final[Mapping[str, Reader[Any]]] = {
     "worker_labels": fields.worker_labels,
     "risk": policy.risks,
     "rate_limit": policy.rate,
+    "quota": policy.quota,
     "rules": policy.rules,
     "permissions": policy.permissions,
     "command": fields.command,

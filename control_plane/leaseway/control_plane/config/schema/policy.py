@@ -1,11 +1,11 @@
-"""Readers of policy: `tenants:`, and a server's `risk`, `rate_limit`, `rules`, `permissions`."""
+"""Readers of policy: `tenants:`, and a server's `risk`, `rate_limit`, `quota`, `rules` and more."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from leaseway.control_plane.config.schema import filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
@@ -29,7 +29,9 @@ from leaseway.spec.policy import (
     OTHER_TENANTS,
     RISKS,
     ArgumentRule,
+    CallLimits,
     Permissions,
+    Quota,
     Rate,
     TenantLimits,
 )
@@ -43,6 +45,7 @@ _MAX_RULE_LENGTH: Final = 4_096
 _MAX_PATH_LENGTH: Final = 1_024
 _MAX_PATHS: Final = 100
 _RATE: Final = re.compile(r"(\d{1,9})\s*(/|per)\s*(s|second|m|minute|h|hour|d|day)")
+_T = TypeVar("_T")
 _NO_MORE: Final[Mapping[str, Reader[Any]]] = {}
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -94,10 +97,21 @@ class TenantConfig:
         None,
         Key(
             OwnReader(),
-            "The tenant's limits: see [identity](identity.md#grants).",
+            "The tenant's limits: see [identity](identity.md#limits).",
             default="unlimited",
             only=(TENANT,),
             inside=tuple(keys_of(TenantLimits)),
+        ),
+    )
+    agent_limits: CallLimits | None = setting(
+        None,
+        Key(
+            OwnReader(),
+            "The agent's limits of calls, besides those of its tenant.",
+            name="limits",
+            default="unlimited",
+            only=(AGENT,),
+            inside=tuple(keys_of(CallLimits)),
         ),
     )
     secrets: tuple[str, ...] = setting(
@@ -131,20 +145,35 @@ def rate(node: Tree, where: Where) -> Rate:
 _RISK: Final = choice(*RISKS)
 
 
-@reader({"type": "object", "additionalProperties": _RISK.schema})
-def risks(node: Tree, where: Where) -> tuple[tuple[str, str], ...]:
-    """Read the risk of tools, by patterns of original names; the first match counts."""
-    risks = []
-    for entry in entries_of(node, where):
-        place = where.child(entry)
-        fault = filters.name_pattern_fault(entry.name)
-        if fault:
-            message = f"{quoted(entry.name)} can match no tool: {fault}."
-            place.error(entry.at, IssueReason.BAD_VALUE, message)
-        risk = _RISK(entry.value, place)
-        if risk is not None and not fault:
-            risks.append((entry.name, risk))
-    return tuple(risks)
+def _by_pattern(value: Reader[_T]) -> Reader[tuple[tuple[str, _T], ...]]:
+    """Return a reader of values by patterns of original names, of which the first match counts."""
+
+    @reader({"type": "object", "additionalProperties": value.schema})
+    def read(node: Tree, where: Where) -> tuple[tuple[str, _T], ...]:
+        values = []
+        for entry in entries_of(node, where):
+            place = where.child(entry)
+            fault = filters.name_pattern_fault(entry.name)
+            if fault:
+                message = f"{quoted(entry.name)} can match no tool: {fault}."
+                place.error(entry.at, IssueReason.BAD_VALUE, message)
+            found = value(entry.value, place)
+            if found is not None and not fault:
+                values.append((entry.name, found))
+        return tuple(values)
+
+    return read
+
+
+risks: Final = _by_pattern(_RISK)
+"""Reads the risk of tools."""
+
+_RATES: Final = {"calls": rate}
+_CALL_LIMITS: Final = record_of(keys_of(CallLimits), CallLimits, "limits of calls", _RATES)
+quota: Final = record_of(
+    keys_of(Quota), Quota, "'quota'", {**_RATES, "tools": _by_pattern(_CALL_LIMITS)}
+)
+"""Reads the limits of all callers of a server together."""
 
 
 def _printable(text: str) -> str:
@@ -296,10 +325,8 @@ def _named(
     return read
 
 
-_AGENTS: Final = _named(AGENT, MAX_AGENTS, _is_agent)
-_LIMITS: Final = record_of(
-    keys_of(TenantLimits), TenantLimits, "'limits' of a tenant", {"calls": rate}
-)
+_AGENTS: Final = _named(AGENT, MAX_AGENTS, _is_agent, {"limits": _CALL_LIMITS})
+_LIMITS: Final = record_of(keys_of(TenantLimits), TenantLimits, "'limits' of a tenant", _RATES)
 
 tenants: Final = _named(TENANT, MAX_TENANTS, _is_tenant, {"limits": _LIMITS, "agents": _AGENTS})
 """Reads `tenants:`; a mistake in it rejects the whole file."""

@@ -10,7 +10,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import PlacementTable, tenant_limit
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import limit_metadata
+from leaseway.wire.limits import BudgetScope, limit_metadata
 from leaseway.wire.names import LeaseKey
 
 _RETRY: Final = 1.0
@@ -25,6 +25,7 @@ def capacity_error(
     able: Sequence[str],
     max_leases: int,
     of_tenant: int | None = None,
+    of_server: int | None = None,
 ) -> Denial:
     """Return the denial for a lease that no worker has capacity for.
 
@@ -34,9 +35,12 @@ def capacity_error(
         able: Workers that could hold it, at least one. One with free capacity has refused it.
         max_leases: Limit of leases of the server per worker.
         of_tenant: The tenant's limit of leases in the configuration, or None.
+        of_server: The server's, or None.
     """
     if table.is_tenant_full(key.tenant, of_tenant):
-        return _tenant_full(key.tenant, tenant_limit(of_tenant))
+        return _full(f"Tenant '{key.tenant}' holds", tenant_limit(of_tenant), "tenant", key.tenant)
+    if of_server is not None and table.is_server_full(key.server_id, of_server):
+        return _full(f"Server '{key.server_id}' has", of_server, "server", key.server_id)
     limits = Counter(_limit(table, key.server_id, worker, max_leases) for worker in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
@@ -57,11 +61,10 @@ def queue_full_error(server_id: str) -> Denial:
     return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
-def _tenant_full(tenant: str, limit: int) -> Denial:
-    message = f"Tenant '{tenant}' holds {limit} leases, which is its limit. {_RELEASE}, {_WAIT}."
-    return Denial(
-        Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **limit_metadata("leases", "tenant")}
-    )
+def _full(owner: str, limit: int, scope: BudgetScope, name: str) -> Denial:
+    message = f"{owner} {limit} leases, which is its limit. {_RELEASE}, {_WAIT}."
+    metadata = {scope: name, **limit_metadata("leases", scope)}
+    return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
 def _limit(table: PlacementTable, server_id: str, worker_id: str, max_leases: int) -> str:

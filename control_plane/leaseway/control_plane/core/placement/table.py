@@ -144,6 +144,7 @@ class PlacementTable:
     _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
     _booked: dict[str, int] = field(default_factory=dict)
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
+    _of_server: dict[str, int] = field(default_factory=dict)  # on all workers
     _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     _tenants: dict[str, int] = field(default_factory=dict)
     _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
@@ -215,6 +216,10 @@ class PlacementTable:
         """Return the number of leases and reservations of one server on a worker."""
         return self._servers.get((worker_id, server_id), 0)
 
+    def load_of_server(self, server_id: str) -> int:
+        """Return the number of leases and reservations of a server on all workers."""
+        return self._of_server.get(server_id, 0)
+
     def tenant_load(self, tenant: str) -> int:
         """Return a tenant's number of leases and reservations."""
         return self._tenants.get(tenant, 0)
@@ -227,6 +232,10 @@ class PlacementTable:
             limit: The limit in the configuration, or None.
         """
         return self._tenants.get(tenant, 0) >= tenant_limit(limit)
+
+    def is_server_full(self, server_id: str, limit: int | None) -> bool:
+        """Return whether a server has reached its limit of leases and reservations."""
+        return limit is not None and self._of_server.get(server_id, 0) >= limit
 
     def held_count(self, worker_id: str) -> int:
         """Return how many leases a worker has reported."""
@@ -251,10 +260,11 @@ class PlacementTable:
         excluded: Collection[str],
         now: float,
         of_tenant: int | None = None,
+        of_server: int | None = None,
     ) -> Placement | None:
         """Choose a worker and reserve capacity on it.
 
-        Returns None if every worker is full or the tenant has reached its limit. An unused
+        Returns None if every worker is full or the tenant or the server is at its limit. An unused
         reservation of a tenant with more of them may be cancelled for this request: its worker
         still grants if it has capacity, so the other request only loses its turn.
 
@@ -264,6 +274,7 @@ class PlacementTable:
             excluded: Workers that refused or were unreachable.
             now: The time on the control plane's monotonic clock.
             of_tenant: The tenant's limit of leases in the configuration, or None.
+            of_server: The server's, or None.
         """
         self.expire(now)
         for lease in self._by_key.get(key, ()):
@@ -275,7 +286,9 @@ class PlacementTable:
                 self._reserved[key] = self._reserved.pop(key).renewed(now)
                 return Placement(booked.worker_id)
             self._cancel(key)
-        if self.is_tenant_full(key.tenant, of_tenant):
+        if self.is_tenant_full(key.tenant, of_tenant) or self.is_server_full(
+            key.server_id, of_server
+        ):
             return None
         chosen = self._choose(key, eligible, excluded) or self._displace(key, eligible, excluded)
         if chosen is None:
@@ -467,6 +480,7 @@ class PlacementTable:
     def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
         self._available.set_load(worker_id, self.load(worker_id))
         _add(self._servers, (worker_id, key.server_id), step)
+        _add(self._of_server, key.server_id, step)
         _add(self._tenants, key.tenant, step)
         session = (key.tenant, key.session)
         workers = self._sessions.setdefault(session, {})

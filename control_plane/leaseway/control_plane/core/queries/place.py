@@ -86,8 +86,15 @@ def _try_place(
         return disconnected
     eligible = _EligibleWorkers(state, served, now.mono, served.spec.instances.max_instances)
     ending = state.placements.workers_ending(key)
-    of_tenant = served.spec.policy.leases_of(key.tenant)
-    placed = state.placements.place(key, eligible, {*excluded, *ending}, now.mono, of_tenant)
+    policy = served.spec.policy
+    placed = state.placements.place(
+        key,
+        eligible,
+        {*excluded, *ending},
+        now.mono,
+        policy.leases_of(key.tenant),
+        policy.quota.leases,
+    )
     if placed is None and any(_keeps_leases(state, worker_id) for worker_id in ending):
         message = (
             f"Worker '{ending[0]}' has not ended the session's lost lease yet. Try again in a"
@@ -133,6 +140,7 @@ def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
         able,
         served.spec.instances.max_instances,
         served.spec.policy.leases_of(key.tenant),
+        served.spec.policy.quota.leases,
     )
 
 

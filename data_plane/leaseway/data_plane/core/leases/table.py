@@ -220,8 +220,8 @@ class LeaseTable:
             raise LeaseLimitReached(f"this worker holds {self._capacity} leases, its limit")
         if self._per_server[key.server_id] >= server_limit:
             raise LeaseLimitReached(
-                f"this worker holds {server_limit} leases of server {key.server_id}, the limit of "
-                "its max_instances"
+                f"this worker holds {server_limit} leases of server {key.server_id}, its limit "
+                "(max_instances, or leases in quota)"
             )
         tenant_limit = min(tenant_limit, bounds.MAX_TENANT_LEASES)
         if self._per_tenant[key.tenant] >= tenant_limit:

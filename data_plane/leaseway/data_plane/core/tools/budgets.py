@@ -1,8 +1,11 @@
 """This worker's shares of the limits that hold over the fleet (design.md#limits-over-the-fleet).
 
-A call takes a permit that this worker has. If it has none left, it asks the control plane, unless
-that has said when there is one again. Without a control plane each worker has an equal part of
-every limit; that part begins when the window ends that the lost control plane has shared out.
+A call takes a permit of each limit that it counts against, or none. If this worker has none left of
+some, it asks the control plane, unless that has said when there is one again. Without a control
+plane each worker has an equal part of every limit; that part begins when the window ends that the
+lost control plane has shared out, and its permits come one after the other: so in no time more
+calls pass than the limit and one slice of it. A worker that has never had budgets is a fleet by
+itself, and its permits may be used all at once.
 
 Pure: time is a parameter.
 """
@@ -10,8 +13,8 @@ Pure: time is a parameter.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from leaseway.wire.bounds import MAX_BUDGETS
@@ -23,6 +26,7 @@ PERMIT_WAIT: Final = 1.0
 """Seconds for which a call waits for the control plane's answer."""
 _SLOT_RETRY: Final = 0.1
 _ASK: Final = -1.0
+_ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +37,20 @@ class Fleet:
         workers: Their number.
         position: This worker's place among them.
         lost_at: When the control plane was lost; None while it is connected.
+        takes_back: Whether the control plane takes back permits of a window.
     """
 
     workers: int
     position: int
     lost_at: float | None = None
+    takes_back: bool = False
 
     def share_of(self, limit: int) -> int:
         """Return this worker's part of a limit; the parts of all workers add up to it."""
         return limit // self.workers + (self.position < limit % self.workers)
+
+
+_ALONE: Final = Fleet(1, 0, float("-inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +88,11 @@ class Demand:
 
 
 class PermitNeeded(Exception):
-    """A call has to wait for permits of a limit."""
+    """A call has to wait for permits of limits."""
 
-    def __init__(self, demand: Demand) -> None:
-        super().__init__(f"a permit for {demand.key} is needed")
-        self.demand = demand
+    def __init__(self, demands: Sequence[Demand]) -> None:
+        super().__init__(f"permits for {[demand.key for demand in demands]} are needed")
+        self.demands = demands
 
 
 class LimitReached(Exception):
@@ -107,8 +116,11 @@ class _Share:
     Attributes:
         left: Permits that no call has taken.
         used: Permits that calls have taken in the window, or take now.
-        peak: Of `used`, since slots were last returned.
+        peak: Of `used`, since idle permits were last returned.
+        is_idle: Whether none was granted or taken since then.
         ends: When the window ends, or the last one has ended.
+        is_own: Whether this worker has opened the window without a control plane.
+        full_at: When all permits of its own windows are there again.
         blocked_until: Until when the control plane refuses more.
         taken: Permits taken since the last grant.
         remaining: What all workers had left at the last answer.
@@ -118,7 +130,10 @@ class _Share:
     left: int = 0
     used: int = 0
     peak: int = 0
+    is_idle: bool = True
     ends: float = float("-inf")
+    is_own: bool = False
+    full_at: float = float("-inf")
     blocked_until: float = float("-inf")
     granted_at: float = float("-inf")
     taken: int = 0
@@ -134,11 +149,11 @@ class PermitsPort(Protocol):
 
     budgets: WorkerBudgets
 
-    async def get(self, demand: Demand, until: float) -> None:
-        """Wait for the answer to a request for permits, for which the caller then tries again.
+    async def get(self, demands: Sequence[Demand], until: float) -> None:
+        """Wait for the answers to requests for permits, for which the caller then tries again.
 
         Args:
-            demand: The limit.
+            demands: The limits.
             until: When to stop waiting, by the clock of the event loop.
 
         Raises:
@@ -150,7 +165,7 @@ class WorkerBudgets:
     """All shares of this worker.
 
     Attributes:
-        fleet: The workers that share the limits, or None: then there are no budgets.
+        fleet: The workers that share the limits, or None: then they hold on this worker alone.
     """
 
     def __init__(self) -> None:
@@ -172,8 +187,6 @@ class WorkerBudgets:
                 share.left = 0
             elif share.ends <= now:
                 continue
-            elif share.granted_at < share.ends - share.demand.period:
-                share.left = 0  # this worker has opened the window alone
             held = share.used + share.left
             if held:
                 renews_in = share.ends - now if share.demand.period else 0.0
@@ -183,46 +196,57 @@ class WorkerBudgets:
     def lose(self, now: float) -> None:
         """Note that the control plane is lost."""
         if self.fleet is not None and self.fleet.lost_at is None:
-            self.fleet = Fleet(self.fleet.workers, self.fleet.position, now)
+            self.fleet = replace(self.fleet, lost_at=now)
 
     def update_fleet(self, fleet: Fleet) -> None:
         """Note the workers that share the limits now."""
         self.fleet = fleet
 
-    def take(self, demands: list[Demand], now: float) -> None:
+    def take(self, demands: Sequence[Demand], now: float) -> None:
         """Take a permit of each limit, or none.
 
         Raises:
-            LimitReached: One is used up.
+            LimitReached: One is used up; of some, the one for which to wait longest.
             PermitNeeded: The control plane must be asked.
         """
+        known = len(self._shares)
         shares = [self._open(demand, now) for demand in demands]
-        needed = None
+        if len(self._shares) > known:
+            self._forget(shares, now)
+        needed = []
+        longest, reached = 0.0, None
         for share in shares:
             wait = self._wait(share, now)
-            if wait > 0:
-                raise LimitReached(share.demand, wait)
-            if wait < 0:
-                needed = needed or share.demand
-        if needed is not None:
+            if wait > longest:
+                longest, reached = wait, share.demand
+            elif wait < 0:
+                needed.append(share.demand)
+        if reached is not None:
+            raise LimitReached(reached, longest)
+        if needed:
             raise PermitNeeded(needed)
         for share in shares:
-            share.left -= 1
-            share.used += 1
-            share.taken += 1
-            share.peak = max(share.peak, share.used)
+            self._take_one(share, now)
 
-    def end_call(self, tenant: str) -> None:
-        """Free the slot of a call that has ended."""
-        share = self._shares.get(BudgetKey(tenant, "concurrent"))
-        if share is not None and share.used:
-            share.used -= 1
-            share.left += 1
+    def end_call(self, slots: Iterable[BudgetKey]) -> None:
+        """Free the slots of a call that has ended."""
+        for key in slots:
+            share = self._shares.get(key)
+            if share is not None and share.used:
+                share.used -= 1
+                share.left += 1
 
     def remaining(self, key: BudgetKey) -> int:
-        """Return what all workers had left when the control plane last answered."""
-        share = self._shares.get(key)
-        return share.remaining if share is not None else 0
+        """Return what all workers had left when the control plane last answered; 0 without one."""
+        share, fleet = self._shares.get(key), self.fleet
+        is_shared = share is not None and fleet is not None and fleet.lost_at is None
+        return share.remaining if share is not None and is_shared else 0
+
+    def slots_in_use(self) -> Iterator[tuple[BudgetKey, int]]:
+        """Return how many calls each limit of calls at once counts now."""
+        for key, share in self._shares.items():
+            if not share.demand.period and share.used:
+                yield key, share.used
 
     def ask(self, demand: Demand, waiting: int, now: float) -> BudgetAsk:
         """Return the request for permits of the calls that wait, and of those to come soon.
@@ -248,70 +272,98 @@ class WorkerBudgets:
             ends = now + grant.renews_in
             if share.ends <= now or ends > share.ends + share.demand.period / 2:
                 share.left = share.used = 0  # another window
-            share.ends = ends
+            share.ends, share.is_own = ends, False
         share.left += grant.granted
+        share.is_idle = False
         share.remaining = grant.remaining
         share.blocked_until = now + grant.retry_in
         share.granted_at = now
         share.taken = 0
 
-    def idle_slots(self) -> Iterator[BudgetAsk]:
-        """Return the slots that no call has used since the last time."""
-        if self.fleet is None or self.fleet.lost_at is not None:
+    def idle_permits(self, now: float) -> Iterator[BudgetAsk]:
+        """Return what gives back the permits that no call has used since the last time."""
+        fleet = self.fleet
+        if fleet is None or fleet.lost_at is not None:
             return
         for share in self._shares.values():
+            renews_in = 0.0
             if share.demand.period:
-                continue
-            idle = share.left - (share.peak - share.used)
-            share.peak = share.used
+                renews_in = share.ends - now
+                is_spare = share.is_idle and fleet.takes_back and renews_in > 0
+                idle, share.is_idle = share.left if is_spare else 0, True
+            else:
+                idle = share.left - (share.peak - share.used)
+                share.peak = share.used
             if idle > 0:
                 share.left -= idle
-                yield share.demand.ask(returned=idle)
+                yield share.demand.ask(returned=idle, renews_in=renews_in)
 
     def _open(self, demand: Demand, now: float) -> _Share:
         """Return the share of a limit in the open window."""
         share = self._shares.get(demand.key)
         if share is None:
             share = self._shares[demand.key] = _Share(demand)
-            self._forget(now)
-        elif share.demand != demand:
+        elif share.demand is not demand and share.demand != demand:
             if demand.period:
                 share.left = min(share.left, max(0, demand.limit - share.used))
             share.demand = demand
         if demand.period and share.ends <= now:
             share.left = share.used = 0
+            share.is_own = False
         return share
 
-    def _forget(self, now: float) -> None:
+    def _forget(self, needed: Sequence[_Share], now: float) -> None:
         """Drop the oldest shares while they count nothing, or while there are too many."""
-        while len(self._shares) > 1:
+        while True:
             key, share = next(iter(self._shares.items()))
-            is_idle = share.ends <= now if share.demand.period else not (share.used or share.left)
+            if any(share is other for other in needed):
+                return
+            is_over = max(share.ends, share.full_at) <= now
+            is_idle = is_over if share.demand.period else not (share.used or share.left)
             if not is_idle and len(self._shares) <= MAX_BUDGETS:
                 return
             del self._shares[key]
 
     def _wait(self, share: _Share, now: float) -> float:
         """Return the seconds until there may be a permit: 0 if there is one, -1 if one must ask."""
-        fleet = self.fleet
-        assert fleet is not None
+        fleet = self.fleet or _ALONE
         if fleet.lost_at is not None:
-            return self._wait_alone(share, fleet, fleet.lost_at, now)
+            return _wait_alone(share, fleet, fleet.lost_at, now)
         if share.left > 0:
             return 0.0
         return share.blocked_until - now if share.blocked_until > now else _ASK
 
-    def _wait_alone(self, share: _Share, fleet: Fleet, lost_at: float, now: float) -> float:
-        demand = share.demand
-        part = fleet.share_of(demand.limit)
-        if not demand.period:
-            return 0.0 if share.used < part else _SLOT_RETRY
-        if share.ends > now:
-            return 0.0 if share.left > 0 else share.ends - now
-        # Others may have used all of a window that this worker does not know.
-        begins = share.ends if share.ends > lost_at else lost_at + demand.period
-        if begins > now:
-            return begins - now
-        share.ends = now + demand.period
-        share.left = part
-        return 0.0 if part else demand.period
+    def _take_one(self, share: _Share, now: float) -> None:
+        """Take a permit for which there is nothing to wait."""
+        fleet, demand = self.fleet or _ALONE, share.demand
+        if fleet.lost_at is not None and demand.period and (share.is_own or share.ends <= now):
+            if share.ends <= now:
+                share.ends, share.is_own = now + demand.period, True
+            part = fleet.share_of(demand.limit)
+            share.full_at = max(share.full_at, now) + demand.period / part
+        else:
+            share.left -= 1
+        share.used += 1
+        share.taken += 1
+        share.is_idle = False
+        share.peak = max(share.peak, share.used)
+
+
+def _wait_alone(share: _Share, fleet: Fleet, lost_at: float, now: float) -> float:
+    """Return the seconds until a worker without a control plane has a permit; 0 if it has one."""
+    demand = share.demand
+    part = fleet.share_of(demand.limit)
+    if not demand.period:
+        return 0.0 if share.used < part else _SLOT_RETRY
+    if share.ends > now and not share.is_own:  # the control plane has shared out this window
+        return 0.0 if share.left > 0 else share.ends - now
+    # Others may have used all of a window that this worker does not know.
+    begins = share.ends if share.ends > lost_at else lost_at + demand.period
+    if begins > now and not share.is_own:
+        return begins - now
+    if not part:
+        return demand.period
+    interval = demand.period / part
+    at_once = demand.period if fleet is _ALONE else max(interval, min(SLICE, demand.period))
+    wait = max(share.full_at, now) + interval - now - at_once
+    return wait if wait > interval * _ROUNDING else 0.0

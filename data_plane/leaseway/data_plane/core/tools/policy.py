@@ -1,34 +1,28 @@
-"""Tool policies, compiled for each caller, and the usage that their limits count.
+"""Tool policies, compiled for each caller. Pure.
 
-Pure: time is a parameter. Calls of a server without a policy use none of this.
+Calls of a server without a policy use none of this.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.tools.budgets import (
-    Demand,
-    LimitReached,
-    WorkerBudgets,
-)
+from leaseway.data_plane.core.tools.budgets import Demand
 from leaseway.data_plane.core.tools.paths import PathJudge
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.spec.policy import (
     EVERYTHING,
-    OTHER_TENANTS,
+    UNLIMITED,
+    CallLimits,
     Permissions,
-    Rate,
     Risk,
     ServerPolicy,
-    TenantLimits,
 )
 from leaseway.spec.rules import (
     MAX_VALUES,
@@ -39,13 +33,11 @@ from leaseway.spec.rules import (
     compile_expression,
 )
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetKey, CallQuota, limit_metadata
+from leaseway.wire.limits import BudgetKey
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 
 TOOLS_CALL: Final = "tools/call"
-_MAX_BUCKETS: Final = 10_000
 _MAX_CACHED: Final = 20_000
-_CONCURRENT_RETRY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +74,20 @@ class ToolPolicy:
     """The policy for one caller's calls of one tool.
 
     Attributes:
-        rate: The rate limit of the server's external tools, or None.
-        limits: The limits of the tenant, or None.
+        demands: The limits that each call counts against.
         restrictions: From the permissions of the server and of the tenant.
         expressions: The expressions of all rules, evaluated together.
         needs_approval: Whether a person must approve each call.
         judges_calls: Whether rules or permissions judge each call.
-        has_limits: Whether each call counts against a limit.
     """
 
     risk: Risk
     rules: tuple[CompiledRule, ...] = ()
-    rate: Rate | None = None
-    limits: TenantLimits | None = None
+    demands: tuple[Demand, ...] = ()
     restrictions: tuple[Restrictions, ...] = ()
     expressions: Expressions = field(init=False, repr=False, compare=False)
     needs_approval: bool = field(init=False, repr=False, compare=False)
     judges_calls: bool = field(init=False, repr=False, compare=False)
-    has_limits: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         together = Expressions([rule.expression for rule in self.rules])
@@ -107,21 +95,27 @@ class ToolPolicy:
         object.__setattr__(self, "expressions", together)
         object.__setattr__(self, "needs_approval", self.risk == "financial")
         object.__setattr__(self, "judges_calls", bool(self.rules or self.restrictions))
-        has_limits = self.rate is not None or self.limits is not None
-        object.__setattr__(self, "has_limits", has_limits)
 
 
 class ToolPolicies:
     """The tool policies of one variant, compiled for each tool and caller at first use.
 
     Args:
+        server_id: The server.
         policy: The configured policy.
         tools: The exposed tools by original name.
         base: The folder that relative paths start from; empty if unknown.
     """
 
-    def __init__(self, policy: ServerPolicy, tools: Mapping[str, ToolPlan], base: str = "") -> None:
+    def __init__(
+        self,
+        server_id: str,
+        policy: ServerPolicy,
+        tools: Mapping[str, ToolPlan],
+        base: str = "",
+    ) -> None:
         self.is_needed = bool(policy)
+        self._server_id = server_id
         self._base = base
         self._policy = policy
         self._tools = tools
@@ -154,13 +148,17 @@ class ToolPolicies:
         if plan is None or not allowed:  # both take equally long, so that timing reveals nothing
             return None
         risk = self._policy.risk_of(tool, _annotations(plan))
-        rate = self._policy.rate if risk == "external" else None
+        demands = list(self._demands(tenant, agent))
+        if risk == "external" and self._policy.rate is not None:
+            external = CallLimits(self._policy.rate)
+            demands += _demands_of(external, BudgetKey(tenant, "external", self._server_id))
+        of_tool = BudgetKey("", "calls", self._server_id, tool=tool)
+        demands += _demands_of(self._policy.quota.of_tool(tool), of_tool)
         schema = msgspec.json.decode(plan.definition).get("inputSchema")
         return ToolPolicy(
             risk,
             self._numbered_rules(tool),
-            rate,
-            self._policy.limits_of(tenant),
+            tuple(demands),
             self._restrictions_of(tenant, tool, schema, reads_only(risk, plan)),
         )
 
@@ -168,27 +166,35 @@ class ToolPolicies:
         """Return whether a caller may use a server's prompts and resources."""
         return not self.is_needed or self._policy.allows_all(tenant, agent)
 
-    def limits_of_request(self, tenant: str, method: str) -> ToolPolicy:
+    def _demands(self, tenant: str, agent: str) -> Iterator[Demand]:
+        """Yield the limits of every request of a caller."""
+        policy = self._policy
+        of_agent = policy.limits_of_agent(tenant, agent)
+        yield from _demands_of(policy.limits_of(tenant) or UNLIMITED, BudgetKey(tenant, "calls"))
+        yield from _demands_of(of_agent, BudgetKey(tenant, "calls", agent=agent))
+        yield from _demands_of(policy.quota, BudgetKey("", "calls", self._server_id))
+
+    def limits_of_request(self, tenant: str, agent: str, method: str) -> ToolPolicy:
         """Return the limits of a caller's request that calls no tool.
 
         A subscription lasts for long and counts as a call only; so does a notification, which waits
         for what its server may ask.
         """
-        limits = self._policy.limits_of(tenant)
-        if limits is not None and method in (SUBSCRIBE, ROOTS_CHANGED):
-            limits = replace(limits, concurrent=None)
-        return ToolPolicy("read_only", limits=limits)
+        lasts = method in (SUBSCRIBE, ROOTS_CHANGED)
+        demands = (each for each in self._demands(tenant, agent) if each.period or not lasts)
+        return ToolPolicy("read_only", demands=tuple(demands))
 
-    def find_request(self, tenant: str, method: str, name: str) -> ToolPolicy:
+    def find_request(self, tenant: str, agent: str, method: str, name: str) -> ToolPolicy:
         """Return the policy of a caller's request that calls no tool.
 
         Args:
             tenant: The caller's tenant.
+            agent: The caller's agent.
             method: The MCP method.
             name: The name of the prompt, or the URI.
         """
         return replace(
-            self.limits_of_request(tenant, method),
+            self.limits_of_request(tenant, agent, method),
             rules=self._numbered_rules(name, remember=False),
             restrictions=self._restrictions_of(tenant, "", None, reads=True),
         )
@@ -230,6 +236,14 @@ class ToolPolicies:
             if one:
                 found.append(one)
         return tuple(found)
+
+
+def _demands_of(limits: CallLimits, of_calls: BudgetKey) -> Iterator[Demand]:
+    """Yield the limits of one owner, whose key for calls in a time is given."""
+    if limits.concurrent is not None:
+        yield Demand(of_calls._replace(quota="concurrent"), limits.concurrent)
+    if limits.calls is not None:
+        yield Demand(of_calls, limits.calls.calls, limits.calls.seconds)
 
 
 def _restrict(permissions: Permissions, base: str, schema: object, *, reads: bool) -> Restrictions:
@@ -342,153 +356,3 @@ def _reason(restrictions: Restrictions, judged: JudgedCall) -> str:
     if judged.uri and not judge.permits_uri(judged.uri):
         return "its URI is not permitted"
     return judge.denied(judged.facts["args"]) or judge.denied(judged.extra or {}) or ""
-
-
-class TenantUsage:
-    """Each tenant's calls on this worker, checked against its limits.
-
-    Args:
-        budgets: This worker's shares of the limits. Without a fleet the limits hold on this worker
-            alone.
-
-    Attributes:
-        in_flight: Calls in flight of each tenant with a `concurrent` limit.
-        refused: How often each (tenant, limit) caused a rejection.
-    """
-
-    def __init__(self, budgets: WorkerBudgets | None = None) -> None:
-        self._budgets = budgets or WorkerBudgets()
-        self._buckets = TokenBuckets()
-        self.in_flight: Counter[str] = Counter()
-        self.refused: Counter[tuple[str, CallQuota]] = Counter()
-
-    def start_call(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
-        """Count a call that is about to run; return whether to call `end_call` after it.
-
-        Raises:
-            Fault: RATE_LIMITED, with the delay after which to try again; nothing was counted.
-            PermitNeeded: The control plane must be asked first; nothing was counted.
-        """
-        if self._budgets.fleet is not None:
-            return self._start_within_budgets(tenant, server_id, policy, now)
-        limits = policy.limits
-        limit = limits.concurrent if limits is not None else None
-        if limit is not None and self.in_flight[tenant] >= limit:
-            self._count_refusal(tenant, "concurrent")
-            raise Fault(
-                Reason.RATE_LIMITED,
-                f"Tenant {tenant} has {limit} calls in flight on this worker, its limit. Wait for "
-                "some to end.",
-                metadata=limit_metadata("limits.concurrent", "tenant"),
-                retry_delay=_CONCURRENT_RETRY,
-            )
-        if limits is not None and limits.calls is not None:
-            wait = self._buckets.take((tenant,), limits.calls, now)
-            if wait > 0:
-                tools = f"Tools of tenant {tenant}"
-                raise self._rate_fault(tenant, "calls", limits.calls, tools, wait)
-        if policy.rate is not None:
-            wait = self._buckets.take((tenant, server_id), policy.rate, now)
-            if wait > 0:
-                tools = f"External tools of server {server_id}"
-                raise self._rate_fault(tenant, "external", policy.rate, tools, wait)
-        if limit is not None:
-            self.in_flight[tenant] += 1
-        return limit is not None
-
-    def _start_within_budgets(
-        self, tenant: str, server_id: str, policy: ToolPolicy, now: float
-    ) -> bool:
-        demands = []
-        limits, rate = policy.limits, policy.rate
-        concurrent = limits.concurrent if limits is not None else None
-        if concurrent is not None:
-            demands.append(Demand(BudgetKey(tenant, "concurrent"), concurrent))
-        if limits is not None and limits.calls is not None:
-            calls = limits.calls
-            demands.append(Demand(BudgetKey(tenant, "calls"), calls.calls, calls.seconds))
-        if rate is not None:
-            key = BudgetKey(tenant, "external", server_id)
-            demands.append(Demand(key, rate.calls, rate.seconds))
-        try:
-            self._budgets.take(demands, now)
-        except LimitReached as reached:
-            raise self._fleet_fault(reached) from None
-        if concurrent is not None:
-            self.in_flight[tenant] += 1
-        return concurrent is not None
-
-    def _fleet_fault(self, reached: LimitReached) -> Fault:
-        demand, key = reached.demand, reached.demand.key
-        self._count_refusal(key.tenant, key.quota)
-        metadata = {
-            **limit_metadata(f"limits.{key.quota}", "tenant"),
-            "remaining": str(self._budgets.remaining(key)),
-            "renews_in": f"{reached.wait:.2f}",
-        }
-        if key.quota == "concurrent":
-            message = (
-                f"Tenant {key.tenant} has {demand.limit} calls in flight on all workers, its limit,"
-                " or other workers have just used the rest. Wait for some to end."
-            )
-        else:
-            tools = (
-                f"External tools of server {key.server_id}"
-                if key.quota == "external"
-                else f"Tools of tenant {key.tenant}"
-            )
-            message = (
-                f"{tools} may be called {demand.limit} times in {demand.period:g} s on all workers "
-                f"together, and no call is left. The next one is possible in {reached.wait:.2f} s."
-            )
-        return Fault(Reason.RATE_LIMITED, message, metadata=metadata, retry_delay=reached.wait)
-
-    def end_call(self, tenant: str) -> None:
-        self._budgets.end_call(tenant)
-        self.in_flight[tenant] -= 1
-        if not self.in_flight[tenant]:
-            del self.in_flight[tenant]
-
-    def _rate_fault(
-        self, tenant: str, quota: CallQuota, rate: Rate, tools: str, wait: float
-    ) -> Fault:
-        self._count_refusal(tenant, quota)
-        return Fault(
-            Reason.RATE_LIMITED,
-            f"{tools} may be called {rate.calls} times in {rate.seconds:g} s, and were. The next "
-            f"call is possible in {wait:.2f} s.",
-            metadata=limit_metadata(f"limits.{quota}", "tenant"),
-            retry_delay=wait,
-        )
-
-    def _count_refusal(self, tenant: str, quota: CallQuota) -> None:
-        has_room = len(self.refused) < _MAX_BUCKETS
-        self.refused[tenant if has_room else OTHER_TENANTS, quota] += 1
-
-
-class TokenBuckets:
-    """Token buckets by key; a full bucket needs no memory."""
-
-    def __init__(self) -> None:
-        self._full_at: OrderedDict[tuple[str, ...], float] = OrderedDict()
-
-    def take(self, key: tuple[str, ...], rate: Rate, now: float) -> float:
-        """Take a token and return 0, or return the seconds until there is one.
-
-        A bucket is stored as the time at which it is full again.
-        """
-        interval = rate.seconds / rate.calls
-        previous = self._full_at.get(key)
-        full_at = (now if previous is None or previous < now else previous) + interval
-        wait = full_at - now - rate.seconds
-        if wait > interval * 1e-6:
-            return wait
-        self._full_at[key] = full_at
-        self._full_at.move_to_end(key)
-        if previous is None:  # each new bucket drops full ones, and the oldest
-            while len(self._full_at) > _MAX_BUCKETS or next(iter(self._full_at.values())) <= now:
-                self._full_at.popitem(last=False)
-        return 0.0
-
-    def __len__(self) -> int:
-        return len(self._full_at)

@@ -1,0 +1,90 @@
+"""Limits of calls on one worker that shares none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.core.tools.budgets import Demand, WorkerBudgets
+from leaseway.data_plane.core.tools.usage import CallUsage
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import BudgetKey, reached_limit
+
+RATE = Demand(BudgetKey("acme", "calls"), 3, 60.0)
+OF_RIVAL = Demand(BudgetKey("rival", "calls"), 3, 60.0)
+SLOTS = Demand(BudgetKey("acme", "concurrent"), 2)
+
+
+def wait(usage: CallUsage, *demands: Demand, now: float) -> float:
+    """Call; return 0, or the seconds after which the next call is possible."""
+    try:
+        usage.start_call(demands, now)
+    except Fault as fault:
+        return fault.retry_delay or math.nan
+    return 0.0
+
+
+def test_as_many_calls_as_the_rate_names_may_come_at_once_and_then_one_at_a_time() -> None:
+    usage = CallUsage()
+    assert [wait(usage, RATE, now=100.0) for _ in range(3)] == [0, 0, 0]
+    assert wait(usage, RATE, now=100.0) == pytest.approx(20.0)
+    assert wait(usage, OF_RIVAL, now=100.0) == 0
+    assert wait(usage, RATE, now=119.0) == pytest.approx(1.0)
+    assert wait(usage, RATE, now=120.0) == 0
+
+
+@given(st.lists(st.floats(0, 30), max_size=60), st.integers(1, 5), st.floats(0.5, 20))
+def test_in_no_time_more_calls_pass_than_twice_the_rate(
+    pauses: list[float], calls: int, seconds: float
+) -> None:
+    usage, rate, now = CallUsage(), Demand(RATE.key, calls, seconds), 0.0
+    passed: list[float] = []
+    for pause in pauses:
+        now += pause
+        delay = wait(usage, rate, now=now)
+        assert 0 <= delay <= seconds / calls * 1.001
+        if not delay:
+            passed.append(now)
+    for start in passed:
+        within = [each for each in passed if start <= each < start + seconds]
+        assert len(within) <= 2 * calls
+
+
+def test_calls_at_once_are_limited_until_they_end() -> None:
+    usage = CallUsage()
+    slots = usage.start_call([SLOTS], 0.0)
+    assert wait(usage, SLOTS, now=0.0) == 0
+    assert wait(usage, SLOTS, now=0.0) > 0
+    assert usage.in_flight == {"acme": 2}
+    usage.end_call(slots)
+    assert wait(usage, SLOTS, now=0.0) == 0
+
+
+def test_a_call_that_one_limit_refuses_counts_against_none() -> None:
+    usage = CallUsage()
+    assert [wait(usage, SLOTS, RATE, now=0.0) for _ in range(3)] == [0, 0, pytest.approx(0.1)]
+    assert [wait(usage, RATE, now=0.0) for _ in range(2)] == [0, pytest.approx(20.0)]
+
+
+@pytest.mark.parametrize(
+    ("key", "scope", "owner"),
+    [
+        (BudgetKey("acme", "calls"), "tenant", "Calls of tenant acme may"),
+        (BudgetKey("acme", "calls", agent="bot"), "agent", "Calls of agent bot of tenant acme"),
+        (BudgetKey("", "calls", "web"), "server", "Calls of server web"),
+        (BudgetKey("", "concurrent", "web", tool="get"), "tool", "Tool web:get has 1 calls"),
+        (BudgetKey("acme", "external", "web"), "tenant", "External tools of server web, by tenant"),
+    ],
+)
+def test_a_refusal_says_whose_limit_is_used_up(key: BudgetKey, scope: str, owner: str) -> None:
+    demand = Demand(key, 1, 0.0 if key.quota == "concurrent" else 60.0)
+    usage = CallUsage(WorkerBudgets())
+    usage.start_call([demand], 0.0)
+    with pytest.raises(Fault, match=owner) as raised:
+        usage.start_call([demand], 0.0)
+    assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
+    assert reached_limit(raised.value.metadata) == (f"limits.{key.quota}", scope)
+    assert float(raised.value.metadata["renews_in"]) == raised.value.retry_delay
