@@ -12,6 +12,7 @@ from leaseway.sdk import (
     InstanceLog,
     LeaseInfo,
     LeasewayError,
+    LimitInfo,
     ProblemInfo,
     ServerInfo,
     Status,
@@ -42,6 +43,7 @@ SERVER = ServerInfo(
 LEASE = LeaseInfo("i-1", "time", "w1", "default", "s1", "", 60.0, 3.5, "n1", "l1")
 WORKER = WorkerInfo("w1", "i", "127.0.0.1:1", "connected", 512, 1, 2, 9, 9, "", "p/1", {})
 PROBLEM = ProblemInfo("server", "time", "", "w1", "EXITED", "It ended.", "error", 2, NOW, NOW)
+LIMIT = LimitInfo("agent", "calls", "acme", "", "w1", "", 60, 60.0, 12, 7.25)
 LOG = InstanceLog("w1", "n1", "running", 42, ("first", "second"))
 
 
@@ -73,6 +75,7 @@ class MemoryClient(FakeClient):
             "servers": [SERVER],
             "leases": [LEASE],
             "workers": [WORKER],
+            "tenants": [LIMIT],
             "problems": [PROBLEM],
         }
         self.pending: tuple[str, ...] = ()
@@ -93,6 +96,10 @@ class MemoryClient(FakeClient):
     async def workers(self, *, load: bool = False) -> list[Any]:
         self._record("workers")
         return self.listed["workers"]
+
+    async def limits(self) -> list[Any]:
+        self._record("limits")
+        return self.listed["tenants"]
 
     async def problems(self) -> list[Any]:
         self._record("problems")

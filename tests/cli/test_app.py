@@ -45,6 +45,7 @@ COMMANDS = [
     "leases",
     "lease",
     "workers",
+    "tenants",
     "problems",
     "approvals",
     "key",

@@ -29,7 +29,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
     return answering(monkeypatch)
 
 
-@pytest.mark.parametrize("command", ["servers", "leases", "workers", "problems"])
+@pytest.mark.parametrize("command", ["servers", "leases", "workers", "tenants", "problems"])
 def test_each_listing_prints_a_row_per_item(run: Run, client: MemoryClient, command: str) -> None:
     done = run(command)
     assert done.exit_code == 0
@@ -44,6 +44,7 @@ def test_each_listing_prints_a_row_per_item(run: Run, client: MemoryClient, comm
         ("servers", {"id": "time", "state": "ready", "workers": ["w1", "w2"]}),
         ("leases", {"id": "i-1", "session": "s1", "ttl": 60.0}),
         ("workers", {"id": "w1", "capacity": 512}),
+        ("tenants", {"tenant": "acme", "remaining": 12, "renews_in": 7.25}),
         ("problems", {"reason": "EXITED", "last_seen": NOW.isoformat()}),
     ],
 )
@@ -54,7 +55,7 @@ def test_each_listing_prints_a_json_array(
     assert listed.items() >= item.items()
 
 
-@pytest.mark.parametrize("command", ["servers", "leases", "workers", "problems"])
+@pytest.mark.parametrize("command", ["servers", "leases", "workers", "tenants", "problems"])
 def test_an_empty_listing_is_an_empty_array_or_a_sentence(
     run: Run, client: MemoryClient, command: str
 ) -> None:

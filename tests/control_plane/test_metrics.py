@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.control_plane.core.builders import START, coordinator, hello, listing, load, spec
 
+from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import CancelProbe, PushDelta, StartProbe
 from leaseway.control_plane.metrics import PlaneMeters
+from leaseway.spec.policy import CallLimits, Quota, Rate, ServerPolicy, TenantLimits
 from leaseway.telemetry.metrics import SHOWN_FOR, Buckets, Meter
 from leaseway.wire.errors import Reason
+from leaseway.wire.limits import BudgetAsk, BudgetKey
 
 
 class Measured:
@@ -21,8 +26,9 @@ class Measured:
     def __init__(self) -> None:
         self.now = 0.0
         self.state: Coordinator = coordinator()
+        self.budgets = Budgets(0.0)
         self.meter = Meter()
-        self.meters = PlaneMeters(self.meter, self.state, lambda: self.now)
+        self.meters = PlaneMeters(self.meter, self.state, self.budgets, lambda: self.now)
 
     def carry(self) -> list[tuple[str, object]]:
         """Record the queued actions."""
@@ -110,3 +116,34 @@ def test_workers_problems_and_reloads_are_counted(measured: Measured) -> None:
     assert measured.read("leaseway.config.reloads") == {("ok",): 2.0, ("refused",): 1.0}
     measured.state.handle_worker_disconnected("w1", START)
     assert measured.read("leaseway.workers")["lost",] == 1.0
+
+
+def test_what_is_left_of_limits_is_measured_by_owners_that_the_configuration_names(
+    measured: Measured,
+) -> None:
+    limited = ServerPolicy(
+        limits={"acme": TenantLimits(Rate(6, 60.0), leases=2), "*": TenantLimits(Rate(9, 60.0))},
+        agent_limits={"acme": {"bot": CallLimits(concurrent=1)}},
+        quota=Quota(tools=(("x", CallLimits(concurrent=3)),)),
+    )
+    load(measured.state, replace(spec("a"), policy=limited))
+    uses = [
+        (BudgetKey("acme", "calls"), 6, 60.0, 2),
+        (BudgetKey("one", "calls"), 9, 60.0, 4),
+        (BudgetKey("two", "calls"), 9, 60.0, 7),
+        (BudgetKey("", "concurrent", "a", tool="x"), 3, 0.0, 1),
+    ]
+    for key, limit, period, needed in uses:
+        measured.budgets.ask("w1", BudgetAsk(key, limit, period, needed), ["w1"], 1, 0.0)
+    measured.now = 15.0
+    assert measured.read("leaseway.limit.remaining") == {
+        ("tenant", "calls", "acme"): 4.0,
+        ("tenant", "leases", "acme"): 2.0,
+        ("tenant", "calls", "*"): 2.0,
+        ("agent", "concurrent", "acme", "bot"): 1.0,
+        ("tool", "concurrent", "a", "x"): 2.0,
+    }
+    assert measured.read("leaseway.limit.renewal") == {
+        ("tenant", "calls", "acme"): 45.0,
+        ("tenant", "calls", "*"): 45.0,
+    }

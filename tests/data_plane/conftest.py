@@ -89,6 +89,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.epoch = epoch
         self.protocol_version = PROTOCOL_VERSION
         self.pulse_interval = 0.0
+        self.fleet: sync_pb2.Fleet | None = None
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
@@ -108,7 +109,9 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             from leaseway.wire.status import abort
 
             await abort(context, self.refusal)
-        welcome = sync_pb2.Welcome(protocol_version=self.protocol_version, epoch=self.epoch)
+        welcome = sync_pb2.Welcome(
+            protocol_version=self.protocol_version, epoch=self.epoch, fleet=self.fleet
+        )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
         reader = asyncio.create_task(self._read(context))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -18,9 +19,16 @@ SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SERVERS = {"echo": python_server("echo_raw.py", **{"truely-stateless": True})}
 
 
-def configuration(limits: dict[str, object]) -> str:
-    tenants = {"*": {"limits": limits}}
-    return yaml.safe_dump({"version": 1, "servers": SERVERS, "tenants": tenants})
+FEW, MORE = {"calls": "2/h"}, {"calls": "9/h"}
+
+
+def configuration(tenants: dict[str, object], **keys: object) -> str:
+    servers = {name: {**entry, **keys} for name, entry in SERVERS.items()}
+    return yaml.safe_dump({"version": 1, "servers": servers, "tenants": tenants})
+
+
+def limiting_all(calls: str) -> str:
+    return configuration({"*": {"limits": {"calls": calls}}})
 
 
 async def passed(client: AsyncClient, calls: int) -> int:
@@ -46,7 +54,7 @@ async def passed(client: AsyncClient, calls: int) -> int:
 @pytest.mark.usefixtures("leak_guard")
 async def test_a_rate_holds_over_three_workers_and_the_loss_of_parts(tmp_path: Path) -> None:
     system = System(tmp_path, SERVERS, workers=3)
-    system.write_text(configuration({"calls": "6/h"}))
+    system.write_text(limiting_all("6/h"))
     async with system, AsyncClient(system.address) as client:
         assert await passed(client, 30) == 6
         assert system.control_plane is not None
@@ -61,18 +69,38 @@ async def test_a_rate_holds_over_three_workers_and_the_loss_of_parts(tmp_path: P
         assert await passed(client, 10) == 0
 
 
+@pytest.mark.usefixtures("leak_guard")
+async def test_limits_of_an_agent_and_a_tool_hold_over_workers_and_are_listed(
+    tmp_path: Path,
+) -> None:
+    system = System(tmp_path, SERVERS, workers=3)
+    tenants = {"acme": {"limits": {"calls": "100/h"}, "agents": {"bot": {"limits": FEW}}}}
+    system.write_text(configuration({**tenants, "*": {}}, quota={"tools": {"echo": MORE}}))
+    async with (
+        system,
+        AsyncClient(system.address, tenant="acme", agent="bot") as bot,
+        AsyncClient(system.address, tenant="acme") as person,
+        AsyncClient(system.address) as operator,
+    ):
+        assert await passed(bot, 20) == 2
+        assert await passed(person, 20) == 7
+        left = {(each.scope, each.agent): each for each in await operator.limits()}
+        assert left["agent", "bot"].remaining == left["tool", ""].remaining == 0
+        assert 0 < left["tool", ""].renews_in <= 3_600
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 300)
 async def test_six_a_minute_are_six_a_minute_for_long(tmp_path: Path) -> None:
     system = System(tmp_path, SERVERS, workers=3)
-    system.write_text(configuration({"calls": "6/m"}))
+    system.write_text(limiting_all("6/m"))
     times: list[float] = []
+    chance = random.Random(5)
 
     async def call_often(client: AsyncClient, until: float) -> None:
         while time.monotonic() < until:
             try:
-                # It waits for the next minute once: a shorter timeout could pass at its start.
-                await client.call_tool("echo", {"text": "x"}, timeout=70)
+                await client.call_tool("echo", {"text": "x"}, timeout=chance.uniform(1, 70))
             except RateLimited:
                 await asyncio.sleep(0.2)
             else:

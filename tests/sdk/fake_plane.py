@@ -284,6 +284,9 @@ class FakeControlPlane(
         leases = [lease for worker in self.workers for lease in worker.leases.values()]
         return self._prepared(request, admin_pb2.ListHeldLeasesResponse(leases=leases))
 
+    async def ListLimits(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListLimitsResponse()
+
     async def ListProblems(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.ListProblemsResponse(problems=self.problems)
         return self._prepared(request, answer)

@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "leases": "leaseway.cli.commands.operating.listings:leases",
     "lease": "leaseway.cli.commands.running.operate:lease",
     "workers": "leaseway.cli.commands.operating.listings:workers",
+    "tenants": "leaseway.cli.commands.operating.listings:tenants",
     "problems": "leaseway.cli.commands.operating.listings:problems",
     "approvals": "leaseway.cli.commands.calling.approvals:approvals",
     "key": "leaseway.cli.commands.configuring.keys:key",

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
 from typing import Final, get_args
 
+from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.queries.limits import LimitStatus, limits, named_tenants
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     PushDelta,
@@ -24,6 +27,7 @@ from leaseway.control_plane.core.workers.actions import (
     WorkerAction,
 )
 from leaseway.identity.limit_counter import LimitCounter
+from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.messages.states import WORKER_STATES, ProblemScope, Severity
 from leaseway.wire.span_attributes import Attr
@@ -33,6 +37,11 @@ _TAKEN_BACK: Final = "CANCELLED"
 _REFUSED: Final = "refused"
 _EXISTING: Final = "existing"
 _MAX_PROBES: Final = 4096
+_MAX_LIMITS: Final = 1_000
+
+_LimitLabels = tuple[str, str, str, str, str, str]
+"""Scope, quota, tenant, agent, server and tool."""
+_LimitSeries = Iterator[tuple[_LimitLabels, float]]
 
 
 class PlaneMeters:
@@ -44,13 +53,19 @@ class PlaneMeters:
     Args:
         meter: Registers the instruments.
         state: The coordinator to read.
+        budgets: What workers have of limits.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, meter: Meter, state: Coordinator, clock: Callable[[], float] = time.monotonic
+        self,
+        meter: Meter,
+        state: Coordinator,
+        budgets: Budgets,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
+        self._budgets = budgets
         self._clock = clock
         self._retention = Retention()
         self._probes: dict[int, tuple[str, float]] = {}
@@ -109,9 +124,30 @@ class PlaneMeters:
             self._version,
         )
 
-    def set_state(self, state: Coordinator) -> None:
-        """Read another coordinator."""
+        owner = Attr.TENANT, Attr.AGENT, Attr.SERVER, Attr.GEN_AI_TOOL_NAME
+        meter.observe(
+            "leaseway.limit.remaining",
+            "1",
+            "What is left of a limit that holds over all workers.",
+            self._remaining,
+            Attr.SCOPE,
+            Attr.QUOTA,
+            *owner,
+        )
+        meter.observe(
+            "leaseway.limit.renewal",
+            "s",
+            "How long until all of a limit is left again; 0 if none is used.",
+            self._renewals,
+            Attr.SCOPE,
+            Attr.QUOTA,
+            *owner,
+        )
+
+    def set_state(self, state: Coordinator, budgets: Budgets) -> None:
+        """Read another coordinator and its budgets."""
         self._state = state
+        self._budgets = budgets
 
     def record_reload(self, *, taken: bool) -> None:
         """Count a reload of the configuration."""
@@ -163,6 +199,34 @@ class PlaneMeters:
     def _version(self) -> Reading:
         return [((), float(self._state.committed.version))]
 
+    def _limits(self) -> Mapping[_LimitLabels, LimitStatus]:
+        """Return limits by their labels: of all tenants that no configuration names, the least.
+
+        If there are too many, those are missing of which most is left.
+        """
+        state = self._state
+        found: dict[_LimitLabels, LimitStatus] = {}
+        named = named_tenants(state)
+        for each in limits(state, self._budgets, self._clock()):
+            tenant = each.tenant if each.tenant in named or not each.tenant else OTHER_TENANTS
+            labels = (each.scope, each.quota, tenant, each.agent, each.server_id, each.tool)
+            known = found.get(labels)
+            if known is None or each.remaining < known.remaining:
+                found[labels] = each
+        if len(found) > _MAX_LIMITS:
+            scarce = nsmallest(_MAX_LIMITS, found.items(), key=_part_left)
+            found = dict(scarce)
+        return found
+
+    def _remaining(self) -> _LimitSeries:
+        for labels, each in self._limits().items():
+            yield labels, float(each.remaining)
+
+    def _renewals(self) -> _LimitSeries:
+        for labels, each in self._limits().items():
+            if each.period:
+                yield labels, each.renews_in
+
     def _lags(self) -> Iterator[tuple[tuple[str], float]]:
         now = self._clock()
         for worker_id, record in self._state.workers.items():
@@ -183,3 +247,7 @@ class PlaneMeters:
                 yield (scope, severity, "", ""), 0.0  # the series exists before the first problem
         for labels, count in found.items():
             yield labels, float(count)
+
+
+def _part_left(item: tuple[_LimitLabels, LimitStatus]) -> float:
+    return item[1].remaining / item[1].limit

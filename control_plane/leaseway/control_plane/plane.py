@@ -95,14 +95,14 @@ class Plane:
         self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
         self.streams: dict[str, WorkerStream] = {}
         self.traces = ReloadTraces()
-        self.meters = PlaneMeters(meter, self.state) if meter is not None else None
+        self.budgets = Budgets(clock().mono)
+        self.meters = PlaneMeters(meter, self.state, self.budgets) if meter is not None else None
         self.lease_ends = LeaseEnds()
         self.end_notices = EndNotices()
         self.ended_sessions = EndedSessions()
         self.session_states = SessionStates()
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = self._new_approvals()
-        self.budgets = Budgets(clock().mono)
         self.transitions = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_inspection = 0
@@ -200,7 +200,7 @@ class Plane:
         self.approvals = self._new_approvals()
         self.budgets = Budgets(self.clock().mono)
         if self.meters is not None:
-            self.meters.set_state(self.state)
+            self.meters.set_state(self.state, self.budgets)
 
     def counts(self) -> dict[str, int]:
         state = self.state

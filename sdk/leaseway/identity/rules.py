@@ -68,6 +68,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "AdminService/GetStatus": Rule(_LISTS),
         "AdminService/ListWorkers": Rule(_LISTS),
         "AdminService/ListHeldLeases": Rule(_LISTS, "filter"),
+        "AdminService/ListLimits": Rule(SEES_ALL, "filter"),
         "AdminService/ListProblems": Rule(SEES_ALL),
         "AdminService/ReportProblem": Rule(_REPORTS, changes=True),
         "AdminService/DrainWorker": Rule(_OPERATES, changes=True),

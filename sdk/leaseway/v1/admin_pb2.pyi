@@ -511,6 +511,136 @@ class LeaseEnd(_message.Message):
 Global___LeaseEnd: _TypeAlias = LeaseEnd  # noqa: Y015
 
 @_typing.final
+class ListLimitsRequest(_message.Message):
+    """Request for one page of the limits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Only limits of this tenant and its agents. Empty means all, those of servers and tools included."""
+    page_token: _builtins.str
+    """The token of the previous page. Empty requests the first page. Any other text is
+    INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The maximum number of items in the page; 0 means as many as fit. A page may have fewer."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """The caller's package and agent."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLimitsRequest: _TypeAlias = ListLimitsRequest  # noqa: Y015
+
+@_typing.final
+class ListLimitsResponse(_message.Message):
+    """One page of the limits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMITS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty means that this is the last page."""
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitStatus]:
+        """The limits of owners that the configuration names, and those in use of all others. Ordered by
+        scope (tenants, agents, servers, tools) and name, at most 1 MiB.
+        """
+
+    def __init__(
+        self,
+        *,
+        limits: _abc.Iterable[Global___LimitStatus] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLimitsResponse: _TypeAlias = ListLimitsResponse  # noqa: Y015
+
+@_typing.final
+class LimitStatus(_message.Message):
+    """What is left of a limit that holds over all workers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    PERIOD_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    RENEWS_IN_FIELD_NUMBER: _builtins.int
+    scope: _builtins.str
+    """Whose it is: `tenant`, `agent`, `server` or `tool`. The last two are of all callers together."""
+    quota: _builtins.str
+    """What it counts: `calls`, `concurrent`, `external` or `leases`."""
+    tenant: _builtins.str
+    """The tenant, of its limits and those of its agents. Empty for others."""
+    server_id: _builtins.str
+    """The server, of its limits, those of its tools, and of external tools. Empty for others."""
+    agent: _builtins.str
+    """The agent, of its limits. Empty for others."""
+    tool: _builtins.str
+    """The tool's original name, of its limits. Empty for others."""
+    limit: _builtins.int
+    """How many there may be in a period, or at once."""
+    remaining: _builtins.int
+    """How many are left. Those that a worker has leased and not used do not count as left."""
+    @_builtins.property
+    def period(self) -> _duration_pb2.Duration:
+        """The period. Unset for those at once."""
+
+    @_builtins.property
+    def renews_in(self) -> _duration_pb2.Duration:
+        """The time until all are left again. Unset if no period is open, and for those at once."""
+
+    def __init__(
+        self,
+        *,
+        scope: _builtins.str = ...,
+        quota: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        period: _duration_pb2.Duration | None = ...,
+        remaining: _builtins.int = ...,
+        renews_in: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["period", b"period", "renews_in", b"renews_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "limit", b"limit", "period", b"period", "quota", b"quota", "remaining", b"remaining", "renews_in", b"renews_in", "scope", b"scope", "server_id", b"server_id", "tenant", b"tenant", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitStatus: _TypeAlias = LimitStatus  # noqa: Y015
+
+@_typing.final
 class ListProblemsRequest(_message.Message):
     """Request for one page of the open problems."""
 

@@ -50,6 +50,11 @@ class AdminServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_admin__pb2.ListHeldLeasesRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_admin__pb2.ListHeldLeasesResponse.FromString,
                 _registered_method=True)
+        self.ListLimits = channel.unary_unary(
+                '/leaseway.v1.AdminService/ListLimits',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.ListLimitsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.ListLimitsResponse.FromString,
+                _registered_method=True)
         self.ListProblems = channel.unary_unary(
                 '/leaseway.v1.AdminService/ListProblems',
                 request_serializer=leaseway_dot_v1_dot_admin__pb2.ListProblemsRequest.SerializeToString,
@@ -118,6 +123,13 @@ class AdminServiceServicer(object):
     def ListHeldLeases(self, request, context):
         """Lists recently ended leases, then the leases that workers have reported, both ordered by id, in
         pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLimits(self, request, context):
+        """Lists the limits that hold over all workers, with what is left of them, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -203,6 +215,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListHeldLeases,
                     request_deserializer=leaseway_dot_v1_dot_admin__pb2.ListHeldLeasesRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_admin__pb2.ListHeldLeasesResponse.SerializeToString,
+            ),
+            'ListLimits': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLimits,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.ListLimitsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.ListLimitsResponse.SerializeToString,
             ),
             'ListProblems': grpc.unary_unary_rpc_method_handler(
                     servicer.ListProblems,
@@ -332,6 +349,33 @@ class AdminService(object):
             '/leaseway.v1.AdminService/ListHeldLeases',
             leaseway_dot_v1_dot_admin__pb2.ListHeldLeasesRequest.SerializeToString,
             leaseway_dot_v1_dot_admin__pb2.ListHeldLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLimits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.AdminService/ListLimits',
+            leaseway_dot_v1_dot_admin__pb2.ListLimitsRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.ListLimitsResponse.FromString,
             options,
             channel_credentials,
             insecure,

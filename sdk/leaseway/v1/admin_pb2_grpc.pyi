@@ -41,6 +41,8 @@ class AdminServiceStub:
     """Lists recently ended leases, then the leases that workers have reported, both ordered by id, in
     pages.
     """
+    ListLimits: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLimitsRequest, _admin_pb2.ListLimitsResponse]
+    """Lists the limits that hold over all workers, with what is left of them, in pages."""
     ListProblems: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProblemsRequest, _admin_pb2.ListProblemsResponse]
     """Lists open problems, in pages."""
     ReportProblem: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReportProblemRequest, _admin_pb2.ReportProblemResponse]
@@ -73,6 +75,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists recently ended leases, then the leases that workers have reported, both ordered by id, in
     pages.
     """
+    ListLimits: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLimitsRequest, _admin_pb2.ListLimitsResponse]  # type: ignore[assignment]
+    """Lists the limits that hold over all workers, with what is left of them, in pages."""
     ListProblems: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProblemsRequest, _admin_pb2.ListProblemsResponse]  # type: ignore[assignment]
     """Lists open problems, in pages."""
     ReportProblem: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReportProblemRequest, _admin_pb2.ReportProblemResponse]  # type: ignore[assignment]
@@ -120,6 +124,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists recently ended leases, then the leases that workers have reported, both ordered by id, in
         pages.
         """
+
+    @_abc_1.abstractmethod
+    def ListLimits(
+        self,
+        request: _admin_pb2.ListLimitsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListLimitsResponse, _abc.Awaitable[_admin_pb2.ListLimitsResponse]]:
+        """Lists the limits that hold over all workers, with what is left of them, in pages."""
 
     @_abc_1.abstractmethod
     def ListProblems(

@@ -13,6 +13,7 @@ import pytest
 
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import ArgumentRule, Grant, Permissions, Rate, ServerPolicy, TenantLimits
+from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
 
 Bench = Any
@@ -248,6 +249,19 @@ async def test_concurrent_calls_of_a_tenant_are_limited(bench: Bench) -> None:
     bench.servers.opened[0].calls[0].answer(b"{}")
     assert (await caller.result(first)).payload
     assert (await caller.call("time", tenant="acme")).payload
+
+
+async def test_a_call_that_waits_for_a_permit_learns_so_before_its_timeout_passes(
+    bench: Bench,
+) -> None:
+    bench.plane.fleet = sync_pb2.Fleet(workers=2)
+    bench.plane.end_stream()
+    await bench.plane.hello()
+    limits = {"acme": TenantLimits(calls=Rate(6, 60.0))}
+    await bench.serve("time", policy=ServerPolicy(limits=limits))
+    fault = await bench.caller().refused("time", tenant="acme", timeout_ms=300)
+    assert (fault.reason, fault.started) == (Reason.RATE_LIMITED, "no")
+    assert fault.metadata["scope"] == "tenant"
 
 
 async def test_how_another_tenants_lease_ended_is_not_revealed(bench: Bench) -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from leaseway.wire.bounds import MAX_BUDGETS
@@ -32,6 +33,24 @@ _SPREAD: Final = 8
 number of workers: so that the last permits are not where no calls are."""
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What is left of a limit that is in use.
+
+    Attributes:
+        limit: The permits of a window, or the slots.
+        period: Seconds of a window; 0 means slots.
+        remaining: What no worker has.
+        renews_in: Seconds to the end of the window; 0 for slots.
+    """
+
+    key: BudgetKey
+    limit: int
+    period: float
+    remaining: int
+    renews_in: float
+
+
 class _Budget:
     """What workers have of one limit.
 
@@ -40,15 +59,19 @@ class _Budget:
 
     Attributes:
         ends: As given.
+        limit: The permits of the window, or the slots, as last asked for.
+        period: The seconds of the window, likewise.
         held: The permits of each worker that has some.
         leased: Their sum, kept because each request needs it.
         checked: The generation of the fleet when lost workers were last looked for.
     """
 
-    __slots__ = ("checked", "ends", "held", "leased")
+    __slots__ = ("checked", "ends", "held", "leased", "limit", "period")
 
     def __init__(self, ends: float) -> None:
         self.ends = ends
+        self.limit = 0
+        self.period = 0.0
         self.held: dict[str, int] = {}
         self.leased = 0
         self.checked = -1
@@ -151,6 +174,7 @@ class Budgets:
             budget = self._budgets[ask.key] = _Budget(ends)
             self._budgets.move_to_end(ask.key)
             self._forget(now)
+        budget.limit, budget.period = ask.limit, ask.period
         # A period that the configuration has made shorter holds for the open window too.
         budget.ends = min(budget.ends, ends)
         return budget
@@ -168,6 +192,14 @@ class Budgets:
             known = budget.ends if budget.held else now
             budget.ends = max(known, now + renews_in)
         budget.set(worker_id, max(budget.held.get(worker_id, 0), ask.held))
+
+    def uses(self, now: float) -> Iterator[BudgetUse]:
+        """Return what is left of each limit of which a worker has something."""
+        for key, budget in self._budgets.items():
+            if budget.leased and budget.ends > now:
+                left = max(0, budget.limit - budget.leased)
+                renews_in = budget.ends - now if budget.period else 0.0
+                yield BudgetUse(key, budget.limit, budget.period, left, renews_in)
 
     def __len__(self) -> int:
         return len(self._budgets)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.control_plane.core.placement.table import HeldLease
+from leaseway.control_plane.core.queries.limits import limits
 from leaseway.control_plane.core.queries.status import count_servers_up
 from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.operators.inspector import Inspector
@@ -126,6 +127,17 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         for lease_id, use in (await self._inspector.lease_uses(by_id)).items():
             if lease_id in by_id:
                 by_id[lease_id].idle.CopyFrom(use.idle)
+
+    async def ListLimits(  # noqa: N802
+        self, request: admin_pb2.ListLimitsRequest, context: _Context
+    ) -> admin_pb2.ListLimitsResponse:
+        """List one page of the limits that hold over all workers."""
+        await check_client(request.client, context, request.tenant)
+        start = await page_of("ListLimits", request, context)
+        plane, tenant = self._plane, request.tenant
+        found = limits(plane.state, plane.budgets, plane.clock().mono)
+        listed, token = pages.limits((each for each in found if tenant in ("", each.tenant)), start)
+        return admin_pb2.ListLimitsResponse(limits=listed, next_page_token=token)
 
     async def ListProblems(  # noqa: N802
         self, request: admin_pb2.ListProblemsRequest, context: _Context

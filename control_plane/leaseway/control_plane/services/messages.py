@@ -21,6 +21,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.queries.limits import LimitStatus
 from leaseway.control_plane.core.queries.status import VariantStatus, variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.spec.codec import key_to_proto
@@ -91,6 +92,22 @@ def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
         age=duration(max(0.0, now - held.granted_at)),
         user=held.user,
         holder=held.holder,
+    )
+
+
+def limit(status: LimitStatus) -> admin_pb2.LimitStatus:
+    """Return what is left of a limit."""
+    return admin_pb2.LimitStatus(
+        scope=status.scope,
+        quota=status.quota,
+        tenant=status.tenant,
+        server_id=status.server_id,
+        agent=status.agent,
+        tool=status.tool,
+        limit=status.limit,
+        period=duration(status.period) if status.period else None,
+        remaining=status.remaining,
+        renews_in=duration(status.renews_in) if status.renews_in else None,
     )
 
 

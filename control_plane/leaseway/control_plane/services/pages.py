@@ -1,4 +1,4 @@
-"""Pages of lists for operators: servers, workers, leases, problems, approvals.
+"""Pages of lists for operators: servers, workers, leases, limits, problems, approvals.
 
 See design.md#bounds-and-defaults.
 """
@@ -17,6 +17,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.queries.limits import LimitStatus
 from leaseway.control_plane.core.workers.records import ReportedInstance
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
@@ -105,6 +106,13 @@ def ends_and_leases(
     leases = ((("lease", lease.id), lease) for lease in remaining)
     sources: Iterator[tuple[SortKey, ReportedLeaseEnd | HeldLease]] = chain(ended, leases)
     return one_page(start, sources, message)
+
+
+def limits(
+    found: Iterable[LimitStatus], start: PageStart
+) -> tuple[list[admin_pb2.LimitStatus], str]:
+    """Return a page of limits in the given order, and the next page's token."""
+    return one_page(start, ((each.key, each) for each in found), messages.limit)
 
 
 def problems(found: Iterable[OpenProblem], start: PageStart) -> tuple[list[admin_pb2.Problem], str]:

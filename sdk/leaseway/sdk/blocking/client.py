@@ -24,6 +24,7 @@ from leaseway.sdk.operators.views import (
     Approval,
     InstanceLog,
     LeaseInfo,
+    LimitInfo,
     ProblemInfo,
     ServerInfo,
     Status,
@@ -202,6 +203,10 @@ class Client(Calls):
     def workers(self, *, load: bool = False, timeout: float | None = None) -> list[WorkerInfo]:
         """List the workers, ordered by id; see `AsyncClient.workers`."""
         return LOOP_THREAD.run(partial(self._inner.workers, load=load, timeout=timeout))
+
+    def limits(self, *, timeout: float | None = None) -> list[LimitInfo]:
+        """List what is left of limits over all workers; see `AsyncClient.limits`."""
+        return LOOP_THREAD.run(partial(self._inner.limits, timeout=timeout))
 
     def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
         """List the leases of all clients of the tenant, ordered by id; see `AsyncClient.leases`."""

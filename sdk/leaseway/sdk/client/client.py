@@ -24,6 +24,7 @@ from leaseway.sdk.operators.views import (
     Approval,
     InstanceLog,
     LeaseInfo,
+    LimitInfo,
     ProblemInfo,
     ServerInfo,
     Status,
@@ -250,6 +251,13 @@ class AsyncClient(AsyncListings, AsyncCalls):
             timeout: As for `servers`.
         """
         return await self._ask(partial(operations.fetch_workers, load=load), timeout)
+
+    async def limits(self, *, timeout: float | None = None) -> list[LimitInfo]:
+        """List what is left of each limit that holds over all workers, and when it renews.
+
+        A client of a tenant gets the limits of it and its agents, any other all.
+        """
+        return await self._ask(operations.fetch_limits, timeout)
 
     async def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
         """List the leases of all clients of the tenant, ordered by id.

@@ -96,6 +96,13 @@ async def fetch_workers(
     return [views.worker_from_proto(worker) async for page in pages for worker in page.workers]
 
 
+async def fetch_limits(runtime: Runtime, deadline: float) -> list[views.LimitInfo]:
+    """List what is left of the limits that hold over all workers."""
+    request = admin_pb2.ListLimitsRequest(tenant=runtime.identity.tenant)
+    pages = _pages(runtime, runtime.control.admin.ListLimits, request, deadline)
+    return [views.limit_from_proto(limit) async for page in pages for limit in page.limits]
+
+
 async def fetch_leases(
     runtime: Runtime, deadline: float, *, idle: bool = False
 ) -> list[views.LeaseInfo]:

@@ -147,6 +147,36 @@ class ProblemInfo:
 
 
 @dataclass(frozen=True)
+class LimitInfo:
+    """What is left of a limit that holds over all workers.
+
+    Attributes:
+        scope: Whose it is: `tenant`, `agent`, `server` or `tool`; the last two are of all callers
+            together.
+        quota: What it counts: `calls`, `concurrent` calls, calls of `external` tools, or `leases`.
+        tenant: The tenant, of its limits and those of its agents; empty for others.
+        server_id: The server, of its limits, its tools' and external tools'; empty for others.
+        agent: The agent, of its limits; empty for others.
+        tool: The tool's original name, of its limits; empty for others.
+        limit: How many there may be in a period, or at once.
+        period: Seconds; 0 for those at once.
+        remaining: How many are left. What a worker has leased and not used does not count.
+        renews_in: Seconds until all are left again; 0 if no period is open, and for those at once.
+    """
+
+    scope: str
+    quota: str
+    tenant: str
+    server_id: str
+    agent: str
+    tool: str
+    limit: int
+    period: float
+    remaining: int
+    renews_in: float
+
+
+@dataclass(frozen=True)
 class WorkerInfo:
     """One worker.
 
@@ -349,6 +379,13 @@ def worker_from_proto(message: admin_pb2.WorkerStatus) -> WorkerInfo:
         labels=dict(message.labels),
         servers=tuple(message.servers),
         **_load(message),
+    )
+
+
+def limit_from_proto(message: admin_pb2.LimitStatus) -> LimitInfo:
+    """Return a limit from its message."""
+    return from_proto(
+        LimitInfo, message, period=seconds(message.period), renews_in=seconds(message.renews_in)
     )
 
 

@@ -1,4 +1,4 @@
-"""`leaseway servers`, `leases`, `workers`, `problems` and `logs`."""
+"""`leaseway servers`, `leases`, `workers`, `tenants`, `problems` and `logs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leaseway.cli.output.load import LOAD_HEADERS, load_cells
 from leaseway.cli.output.tables import print_json, print_table, say
 
 if TYPE_CHECKING:
-    from leaseway.sdk import AsyncClient, InstanceLog, WorkerInfo
+    from leaseway.sdk import AsyncClient, InstanceLog, LimitInfo, WorkerInfo
 
 
 @click.command()
@@ -137,6 +137,37 @@ def workers(as_json: bool, connection: ConnectionOptions) -> None:
             w.last_error,
         ),
         "No workers are connected.",
+    )
+
+
+@click.command()
+@json_option
+@client_options
+def tenants(as_json: bool, connection: ConnectionOptions) -> None:
+    """List limits, with what is left of each.
+
+    They hold over all workers. Limits of tenants and their agents come first, then those of servers
+    and tools, which are of all tenants together and are left out with --tenant.
+    """
+    listed = with_client(connection, methodcaller("limits"))
+    _show(
+        listed,
+        as_json,
+        ("TENANT", "AGENT", "SERVER", "TOOL", "LIMIT", "LEFT", "RENEWS IN"),
+        _limit_cells,
+        "No limits are configured.",
+    )
+
+
+def _limit_cells(limit: LimitInfo) -> tuple[object, ...]:
+    return (
+        limit.tenant,
+        limit.agent,
+        limit.server_id,
+        limit.tool,
+        limit.quota + (f" in {limit.period:g} s" if limit.period else ""),
+        f"{limit.remaining}/{limit.limit}",
+        f"{limit.renews_in:.1f} s" if limit.renews_in else "",
     )
 
 
