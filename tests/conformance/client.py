@@ -65,8 +65,8 @@ class Logins:
         }
         self._config = config
 
-    async def log_in(self) -> None:
-        """Log in once."""
+    async def log_in(self) -> bool:
+        """Log in once; return whether that succeeded."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "leaseway.cli.main", "login", "suite", "--no-browser"),
             *("--config", str(self._config)),
@@ -79,7 +79,7 @@ class Logins:
             if line.startswith(b"http"):
                 async with aiohttp.ClientSession() as browser:
                     (await browser.get(line.decode().strip())).release()
-        await process.wait()
+        return await process.wait() == 0
 
 
 @contextlib.asynccontextmanager
@@ -125,8 +125,9 @@ def accept(params: dict[str, Any]) -> dict[str, Any]:
 
 async def use(client: AsyncClient, logins: Logins) -> None:
     """Call all tools, get all prompts and read all resources."""
-    if any(each.reason == "LOGIN_REQUIRED" for each in await client.problems()):
-        await logins.log_in()  # such as at another authorization server than before
+    problems = await client.problems()
+    # Such as at another authorization server than before.
+    if any(problem.reason == "LOGIN_REQUIRED" for problem in problems) and await logins.log_in():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BOUND / 4):
                 while not (await client.list_tools()):

@@ -7,14 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.test_mcp_clients import node
 
 HERE = Path(__file__).parent
+
+
+def marked(
+    cases: Sequence[tuple[str, ...]], cross_section: Collection[tuple[str, ...]]
+) -> list[Any]:
+    """Return cases for `parametrize`; those beyond a cross-section run in `make conformance` only.
+
+    The cross-section has one of each kind: the suite takes too long for every run.
+    """
+    assert set(cases) >= set(cross_section)
+    return [
+        pytest.param(*case, marks=() if case in cross_section else (pytest.mark.conformance,))
+        for case in cases
+    ]
 
 
 @dataclass(frozen=True)

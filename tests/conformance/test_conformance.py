@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.conformance.conftest import Suite
+from tests.conformance.conftest import Suite, marked
 from tests.conftest import BOUND
 
 HERE = Path(__file__).parent
@@ -86,7 +86,28 @@ CLIENT_SCENARIOS = [
 ]
 
 
-@pytest.mark.parametrize(("version", "scenario"), CLIENT_SCENARIOS)
+CROSS_SECTION = {
+    ("2025-11-25", "initialize"),
+    ("2025-11-25", "sse-retry"),
+    ("2026-07-28", "request-metadata"),
+    ("2026-07-28", "sep-2322-client-request-state"),
+    ("2026-07-28", "http-custom-headers"),
+    ("2026-07-28", "json-schema-2020-12-preservation"),
+    ("2025-03-26", "auth/2025-03-26-oauth-metadata-backcompat"),
+    ("2025-11-25", "auth/metadata-var3"),
+    ("2025-11-25", "auth/token-endpoint-auth-post"),
+    ("2026-07-28", "auth/basic-cimd"),
+    ("2026-07-28", "auth/scope-step-up"),
+    ("2026-07-28", "auth/authorization-server-migration"),
+    ("2026-07-28", "auth/iss-wrong-issuer"),
+    ("2026-07-28 --force", "auth/enterprise-managed-authorization"),
+    ("2026-07-28 --force", "auth/dpop-nonce"),
+    ("2026-07-28 --force", "auth/wif-jwt-bearer"),
+}
+"""Scenarios that run in every run: one of each kind. `make conformance` runs all."""
+
+
+@pytest.mark.parametrize(("version", "scenario"), marked(CLIENT_SCENARIOS, CROSS_SECTION))
 async def test_the_workers_own_client_conforms(
     tmp_path: Path, suite: Suite, version: str, scenario: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import Suite
+from tests.conformance.conftest import Suite, marked
 from tests.conftest import BOUND, absent
 from tests.e2e.system import SERVERS, System, eventually, free_port, running
 from tests.e2e.test_mcp_clients import node
@@ -92,7 +93,19 @@ class EverythingServer:
             await process.wait()
 
 
-@pytest.fixture(scope="module", params=["python", "typescript", "go"])
+CASES = list(
+    itertools.product(("python", "typescript", "go"), ("http", "stdio"), ("shared", "leased"))
+)
+CROSS_SECTION = {
+    ("python", "http", "shared"),
+    ("typescript", "stdio", "leased"),
+    ("go", "stdio", "shared"),
+}
+"""Cases that run in every run: each server, each transport and each mode. `make conformance` runs
+all of them."""
+
+
+@pytest.fixture(scope="module")
 def everything(
     request: pytest.FixtureRequest, conformance_folder: Path, npm_folder: Path
 ) -> EverythingServer:
@@ -164,13 +177,7 @@ def passed_checks(output: str) -> dict[str, int]:
 
 @pytest.mark.timeout(900)  # it runs the suite up to six times
 @pytest.mark.parametrize(
-    ("transport", "mode"),
-    [
-        ("http", "shared"),
-        ("stdio", "shared"),
-        ("stdio", "leased"),
-        pytest.param("http", "leased", marks=pytest.mark.soak),  # `make soak` runs it
-    ],
+    ("everything", "transport", "mode"), marked(CASES, CROSS_SECTION), indirect=["everything"]
 )
 async def test_one_configuration_passes_what_passes_directly_in_every_version(
     tmp_path: Path,
