@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.calls.batching import Batching
+from leaseway.data_plane.services.replies import Batching
 
 LONG = 1.0
 
