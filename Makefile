@@ -39,7 +39,7 @@ demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
 test: check docs legacy-servers npm-servers conformance-suite frameworks
-	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 3 --dist loadfile)
+	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 3 --dist loadfile --no-loadscope-reorder)
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2) @tests/fast.txt

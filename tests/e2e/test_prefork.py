@@ -23,6 +23,8 @@ from tests.e2e.system import eventually, python_server, running
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
+SOON = ("--graceful-timeout", "1")
+"""A worker of gevent may wait for its clients to close their connections, by default for 30 s."""
 APP = """
 import json
 import os
@@ -161,7 +163,7 @@ async def test_the_error_of_a_client_in_a_gevent_worker_names_the_class_to_use(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("gevent")
-    async with site(tmp_path, "127.0.0.1:1", "-k", "gevent") as served:
+    async with site(tmp_path, "127.0.0.1:1", "-k", "gevent", *SOON) as served:
         with pytest.raises(HTTPError, match="500"):
             await served.get("/session")
     assert "gunicorn the worker class gthread" in "".join(served.log)

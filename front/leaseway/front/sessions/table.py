@@ -347,7 +347,7 @@ class SessionTable:
                     self._limits.remove(live)
                     self._forgotten.add(live.sealed.key)
                     await live.stop()
-                    await leave_leases(live.sdk, _UNUSED)
+                    await leave_leases(live.sdk, min(_UNUSED, self._idle))
 
     async def _leave(self, live: LiveSession) -> None:
         await live.stop()
