@@ -123,15 +123,14 @@ ENDS = (remove_servers, kill_worker, kill_servers)
 End = Callable[[System, Trees], "asyncio.Future[None]"]
 
 
-@pytest.mark.parametrize("end", ENDS)
-async def test_whole_process_trees_are_stopped(tmp_path: Path, end: End) -> None:
+async def test_process_trees_of_removed_servers_are_stopped(tmp_path: Path) -> None:
     async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
-        await end(system, trees)
+        await remove_servers(system, trees)
         await all_exited(trees)
 
 
 @pytest.mark.npm
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", [remove_servers, kill_servers])
 async def test_the_process_tree_of_npx_is_stopped(
     tmp_path: Path, npm_server: ServerCommand, end: End
 ) -> None:
@@ -168,7 +167,7 @@ async def test_a_stopped_worker_leaves_no_processes_and_no_cgroups(tmp_path: Pat
     assert not any(folder.parent.exists() for folder in folders)
 
 
-async def test_a_killed_worker_leaves_no_cgroups(tmp_path: Path) -> None:
+async def test_a_killed_worker_leaves_no_processes_and_no_cgroups(tmp_path: Path) -> None:
     async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
         folders = [folder for pid in trees["limited"] for folder in cgroups(pid)]
         await kill_worker(system, trees)
@@ -176,7 +175,7 @@ async def test_a_killed_worker_leaves_no_cgroups(tmp_path: Path) -> None:
         await eventually(lambda: not any(folder.parent.exists() for folder in folders))
 
 
-async def test_a_running_worker_keeps_no_zombie(tmp_path: Path) -> None:
+async def test_killed_servers_leave_no_process_and_no_zombie(tmp_path: Path) -> None:
     async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
         worker = system.workers["worker-1"].process.pid
         await kill_servers(system, trees)
