@@ -10,7 +10,9 @@ from tests.sdk.fakes import FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, LeaseExpired, LeaseRevoked
 from leaseway.sdk.leases import lease as client_lease
+from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.transport.exchange import Exchange
+from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -75,6 +77,24 @@ async def test_a_shorter_lease_brings_the_next_renewal_forward(
     await client.session("a").acquire("desk", ttl=86400)
     await client.session("b").acquire("desk", ttl=60)
     await until(lambda: worker.renewals)
+
+
+async def test_a_lease_that_is_due_later_costs_no_look_at_all_leases_of_its_worker(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.session("first").acquire("desk", ttl=600)
+    looks = 0
+    look = LeaseBook.next_due
+
+    def count_look(book: LeaseBook, held_by: WorkerRun) -> float | None:
+        nonlocal looks
+        looks += 1
+        return look(book, held_by)
+
+    monkeypatch.setattr(LeaseBook, "next_due", count_look)
+    for number in range(20):
+        await client.session(f"s{number}").acquire("desk", ttl=600)
+    assert looks == 0
 
 
 async def test_calls_renew_so_that_a_busy_lease_needs_no_keep_alive(

@@ -128,8 +128,7 @@ class LeaseBook:
 
     def next_due(self, worker: WorkerRun) -> float | None:
         """Return when the first lease on a worker must be renewed or is idle; None without one."""
-        leases = self.held.on(worker)
-        return min((min(lease.renew_at, lease.idle_at) for lease in leases), default=None)
+        return min((lease.due_at for lease in self.held.on(worker)), default=None)
 
     def next_renewal(self, worker: WorkerRun) -> float | None:
         """Return when the first lease on a worker must be renewed, or None without one."""

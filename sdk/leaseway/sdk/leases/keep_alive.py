@@ -6,8 +6,8 @@ A lease that reached its idle limit is released instead.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -48,12 +48,18 @@ class KeepAliveTasks:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[WorkerRun, asyncio.Task[None]] = {}
         self._wakes: dict[WorkerRun, asyncio.Event] = {}
+        self._wait_until: dict[WorkerRun, float] = {}  # of the tasks that wait
 
-    def wake(self, worker: WorkerRun) -> None:
-        """Start the task of a worker, or wake it: a lease is new, or due earlier than before."""
+    def keep(self, lease: ClientLease) -> None:
+        """Let the task of a lease's worker keep it: it is new, or may be due earlier than before.
+
+        A task that waits looks at all leases of its worker, so it is woken only for an earlier one.
+        """
+        worker = lease.worker
         wake = self._wakes.get(worker)
         if wake is not None:
-            wake.set()
+            if lease.due_at < self._wait_until.get(worker, -math.inf):
+                wake.set()
             return
         self._pool.link(worker).ensure_stream()
         self._wakes[worker] = asyncio.Event()
@@ -102,9 +108,14 @@ class KeepAliveTasks:
             if due is None or now >= due:
                 return due is not None
             # A call may renew the lease meanwhile, so its time is read again after the wait.
-            with contextlib.suppress(TimeoutError):
+            self._wait_until[worker] = due
+            try:
                 async with asyncio.timeout_at(due):
                     await wake.wait()
+            except TimeoutError:
+                pass
+            finally:
+                del self._wait_until[worker]
 
     async def _release_all_idle(self, worker: WorkerRun) -> None:
         now = self._loop.time()

@@ -54,6 +54,11 @@ class ClientLease:
         """When the idle limit is reached unless a call runs first."""
         return self.used_at + self.idle
 
+    @property
+    def due_at(self) -> float:
+        """When the lease must be renewed, or is to be released because it is idle."""
+        return min(self.renew_at, self.idle_at)
+
     def renew(self, ttl: float, at: float, wall: float) -> None:
         """Record a granted time to live; `at` is when the renewal was sent."""
         if at + ttl >= self.expires_at or ttl != self.ttl:

@@ -22,7 +22,7 @@ from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.releases import LEASE_ENDED, LeaseReleases, is_acquired_by
-from leaseway.sdk.leases.state import Flight, Granted, Purpose, Terms
+from leaseway.sdk.leases.state import Flight, Granted, Purpose, SessionLeases, Terms
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
@@ -114,18 +114,31 @@ class LeaseManager:
         """
         session = self.book.session(key.session)
         report_end = report_end and not session.is_told(key.server_id)
+        return await self._place(session, key, deadline, exclude, report_end=report_end)
+
+    async def _place(
+        self,
+        session: SessionLeases,
+        key: LeaseKey,
+        deadline: float,
+        exclude: Collection[WorkerRun],
+        *,
+        report_end: bool,
+    ) -> WorkerRun:
+        request = partial(self._request_placement, key, deadline, exclude, report_end=report_end)
         if exclude:
-            return await self._request_placement(key, deadline, exclude, report_end=report_end)
+            return await request(session)
         worker = session.placed_on(key.server_id, self._loop.time())
         if worker is not None:
             return worker
-        send = partial(self._request_placement, key, deadline, (), report_end=report_end)
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
-                    found = await self._share(key, Purpose.PLACE, Terms(), deadline, send)
+                    send = partial(request, session)
+                    found = await self._share(session, key, Purpose.PLACE, Terms(), deadline, send)
                     if found is not None:
                         return found
+                    session = self.book.session(key.session)
         except TimeoutError:
             raise Fault(
                 Reason.DEADLINE_EXCEEDED,
@@ -163,7 +176,7 @@ class LeaseManager:
             now=self._loop.time(),
             wall=time.time(),
         )
-        self._keep_alive.wake(worker)
+        self._keep_alive.keep(lease)
         if key.session in self._closed_sessions:
             task = self._loop.create_task(self._leave_session(key.session))
             self._release_tasks.add(task)
@@ -195,7 +208,7 @@ class LeaseManager:
         leases.idle = limit
         for lease in leases.leases():
             lease.idle = limit
-            self._keep_alive.wake(lease.worker)
+            self._keep_alive.keep(lease)
 
     def set_mcp_client(self, session: str, mcp_client: bytes) -> None:
         """Name the MCP client of a session in its requests for leases."""
@@ -231,23 +244,28 @@ class LeaseManager:
             )
         wait_until = self._loop.time() + min(wait or 0.0, _MAX_WAIT)
         attempts = AcquireAttempts(wait_until, wait_until + STARTUP_TIMEOUT)
-        worker = self._find_holder(key)
+        # The session is looked up after each wait: it may have been left meanwhile.
+        session = self.book.session(key.session)
+        worker = session.find_holder(key.server_id, self._loop.time())
         while True:
             try:
                 if worker is None:
-                    worker = await self._place_or_wait(key, attempts)
+                    worker = await self._place_or_wait(session, key, attempts)
+                    session = self.book.session(key.session)
                 terms = Terms(worker, ttl, version)
                 send = partial(self._request_lease, key, worker, terms)
-                lease = await self._share(key, Purpose.ACQUIRE, terms, math.inf, send)
+                lease = await self._share(session, key, Purpose.ACQUIRE, terms, math.inf, send)
                 if lease is not None:
                     return lease
-                worker = self._find_holder(key) or worker
+                session = self.book.session(key.session)
+                worker = session.find_holder(key.server_id, self._loop.time()) or worker
             except Fault as fault:
                 now = self._loop.time()
                 if worker is not None:
                     self.record_failed_acquisition(key, worker, fault)
                 worker, delay = attempts.fail(worker, fault, now)
                 await asyncio.sleep(delay)
+                session = self.book.session(key.session)
 
     async def find_worker(self, key: LeaseKey) -> WorkerRun | None:
         """Ask the control plane once which worker holds the lease of a key.
@@ -414,35 +432,33 @@ class LeaseManager:
             self._cleanup_tasks.add(task)
             task.add_done_callback(self._cleanup_tasks.discard)
 
-    def _find_holder(self, key: LeaseKey) -> WorkerRun | None:
-        now = self._loop.time()
-        try:
-            lease = self.book.find(key.session, key.server_id, now)
-        except Fault:
-            # An explicit acquire replaces an ended lease.
-            self.book.session(key.session).release(key.server_id, now)
-            return None
-        return lease.worker if lease is not None else None
-
-    async def _place_or_wait(self, key: LeaseKey, attempts: AcquireAttempts) -> WorkerRun:
+    async def _place_or_wait(
+        self, session: SessionLeases, key: LeaseKey, attempts: AcquireAttempts
+    ) -> WorkerRun:
         """Return the worker that should hold the lease; wait for capacity as long as the caller."""
         now = self._loop.time()
         wait = attempts.wait_until - now
         if wait <= 0:
             try:
-                return await self.place(key, attempts.deadline, attempts.avoid)
+                return await self._place(
+                    session, key, attempts.deadline, attempts.avoid, report_end=False
+                )
             except Fault as fault:
                 if fault.reason not in LEASE_ENDED:
                     raise
                 # A call that asked at the same time was told how the previous lease ended.
-                return await self._request_placement(key, attempts.deadline, attempts.avoid)
-        worker = self.book.session(key.session).placed_on(key.server_id, now)
+                session = self.book.session(key.session)
+                return await self._request_placement(
+                    key, attempts.deadline, attempts.avoid, session
+                )
+        worker = session.placed_on(key.server_id, now)
         if worker is not None and worker not in attempts.avoid:
             return worker
-        return await self._request_placement(key, attempts.deadline, attempts.avoid, wait)
+        return await self._request_placement(key, attempts.deadline, attempts.avoid, session, wait)
 
     async def _share(
         self,
+        session: SessionLeases,
         key: LeaseKey,
         purpose: Purpose,
         terms: Terms,
@@ -455,7 +471,6 @@ class LeaseManager:
         of a caller with less time, which passed.
         """
         waiter: asyncio.Future[tuple[Flight, asyncio.Task[_T]] | None] = self._loop.create_future()
-        session = self.book.session(key.session)
         flight = session.ask(key.server_id, purpose, terms, deadline, waiter)
         if flight is not None:
             task = self._requests[flight] = self._loop.create_task(send())
@@ -463,7 +478,7 @@ class LeaseManager:
         try:
             answer = await waiter
         except asyncio.CancelledError:
-            unwanted = self.book.session(key.session).give_up(key.server_id, purpose, waiter)
+            unwanted = session.give_up(key.server_id, purpose, waiter)
             if unwanted is not None:
                 self._requests[unwanted].cancel()
             raise
@@ -482,7 +497,7 @@ class LeaseManager:
         del self._requests[flight]
         if not task.cancelled():
             task.exception()  # retrieved here, because every caller may have given up
-        answered, later = self.book.session(flight.key.session).answer(flight)
+        answered, later = flight.session.answer(flight)
         for waiter in answered:
             if not waiter.done():
                 waiter.set_result((flight, task))
@@ -495,6 +510,7 @@ class LeaseManager:
         key: LeaseKey,
         deadline: float,
         exclude: Collection[WorkerRun],
+        session: SessionLeases,
         wait: float = 0.0,
         *,
         report_end: bool = False,
@@ -506,7 +522,7 @@ class LeaseManager:
             server_id=key.server_id,
             exclude_workers=[worker.id for worker in exclude],
             unreached_workers=self.losses.unreachable_workers(self._loop.time()),
-            lost_lease=self.book.session(key.session).lost_lease(key.server_id),
+            lost_lease=session.lost_lease(key.server_id),
             wait=duration(wait) if wait > 0 else None,
             report_end=report_end,
         )

@@ -54,6 +54,7 @@ class Flight:
     """A request in flight.
 
     Attributes:
+        session: The leases of the session that asks; it is not forgotten while they are asked for.
         key: The lease that it is about.
         purpose: What it is for.
         terms: What it requests.
@@ -62,6 +63,7 @@ class Flight:
         later: The callers with other terms, who ask again when it is answered.
     """
 
+    session: SessionLeases
     key: LeaseKey
     purpose: Purpose
     terms: Terms
@@ -205,6 +207,19 @@ class SessionLeases:
         lease = None if slot is None else slot.lease
         return lease if lease is not None and now < lease.expires_at else None
 
+    def find_holder(self, server_id: str, now: float) -> WorkerRun | None:
+        """Return the worker of the held lease of a server, or None.
+
+        How an older lease ended is forgotten: an acquisition replaces it.
+        """
+        slot = self._slots.get(server_id)
+        if slot is None:
+            return None
+        self.expire(server_id, now)
+        if slot.ended is not None:
+            self.release(server_id, now)
+        return None if slot.lease is None else slot.lease.worker
+
     def tracks(self, server_id: str) -> bool:
         """Return whether the lease of a server is held or has ended."""
         slot = self._slots.get(server_id)
@@ -272,6 +287,7 @@ class SessionLeases:
             (flight.waiters if flight.terms == terms else flight.later).append(waiter)
             return None
         flight = Flight(
+            session=self,
             key=self._key(server_id),
             purpose=purpose,
             terms=terms,
