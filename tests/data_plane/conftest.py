@@ -90,6 +90,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.protocol_version = PROTOCOL_VERSION
         self.pulse_interval = 0.0
         self.fleet: sync_pb2.Fleet | None = None
+        self.lists_subjects = False
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
@@ -110,7 +111,10 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
 
             await abort(context, self.refusal)
         welcome = sync_pb2.Welcome(
-            protocol_version=self.protocol_version, epoch=self.epoch, fleet=self.fleet
+            protocol_version=self.protocol_version,
+            epoch=self.epoch,
+            lists_subjects=self.lists_subjects,
+            fleet=self.fleet,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))

@@ -44,6 +44,8 @@ class FakeControlPlane(
 
     def __init__(self) -> None:
         self.tools: dict[str, FakeTool] = {}
+        self.of_users: dict[tuple[str, str], FakeTool] = {}
+        self.users_changed: list[str] = []
         self.workers: list[FakeWorker] = []
         self.version = 1
         self.page_size = 1000
@@ -192,7 +194,9 @@ class FakeControlPlane(
         answer = catalog_pb2.ResolveToolsResponse(registry_version=self.version)
         for name in request.names[: self.most_resolved]:
             resolved = answer.tools.add(name=name)
-            tool = self.tools.get(name)
+            own = self.of_users.get((request.client.user, name))
+            tool = own or self.tools.get(name)
+            resolved.of_user = own is not None
             if name in self.resolve_faults:
                 resolved.error.CopyFrom(status_from_fault(self.resolve_faults[name]))
             elif tool is None:
@@ -219,7 +223,9 @@ class FakeControlPlane(
         try:
             while True:
                 yield catalog_pb2.WatchToolsResponse(
-                    registry_version=self.version, workers_changed=told == self.version
+                    registry_version=self.version,
+                    workers_changed=told == self.version and not self.users_changed,
+                    users_changed=self.users_changed,
                 )
                 told = self.version
                 await wake.wait()

@@ -258,12 +258,12 @@ class CatalogCache:
     async def _watch_registry(self) -> None:
         """Read all cached lists again at every new registry version."""
         version = watch_registry(self._client)
-        read_version, attempt = version.version, 0
+        read_version, read_lists, attempt = version.version, version.lists, 0
         while True:
-            await version.wait_beyond(read_version)
+            await version.wait_beyond(read_version, read_lists)
             if version.ended:
                 return
-            newest = version.version
+            newest, lists = version.version, version.lists
             try:
                 for kind in tuple(self._items):
                     await self._refresh(kind)
@@ -272,7 +272,7 @@ class CatalogCache:
                 await asyncio.sleep(RECONNECT.delay(attempt))
                 attempt += 1
                 continue
-            read_version, attempt = newest, 0
+            read_version, read_lists, attempt = newest, lists, 0
 
     async def _refresh(self, kind: str) -> None:
         changed = self._replace(kind, await self._read(kind))

@@ -195,6 +195,11 @@ class Auth:
         return self.subject != "service"
 
     @property
+    def acts_for_users(self) -> bool:
+        """Whether each user of a tenant, or each caller, sees what is theirs."""
+        return self.subject in ("user", "caller")
+
+    @property
     def logs_in(self) -> bool:
         """Whether tenants or users log in once, and calls use that."""
         return self.subject in ("tenant", "user")

@@ -457,6 +457,12 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
         return bool(self.lease_names & {SESSION, TENANT})
 
     @property
+    def stands_for_all(self) -> bool:
+        """Whether it is for nobody in particular, though the server acts for tenants or users."""
+        auth = self.part.auth
+        return auth.is_of_people and not (self.key.user if auth.acts_for_users else self.key.tenant)
+
+    @property
     def named_folders(self) -> tuple[str, ...]:
         """The folders that its entry names as its own, as they are written.
 

@@ -801,6 +801,7 @@ class ResolvedTool(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     CALL_TIMEOUT_FIELD_NUMBER: _builtins.int
+    OF_USER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name as requested."""
     server_id: _builtins.str
@@ -813,6 +814,10 @@ class ResolvedTool(_message.Message):
     """Whether the server declares that repeating a call has no additional effect."""
     read_only: _builtins.bool
     """Whether the server declares that a call changes nothing."""
+    of_user: _builtins.bool
+    """Whether the name may mean something else for another user of the tenant: a server that acts for
+    users has it, or could have it.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerRef]:
         """The workers that have acknowledged the server."""
@@ -837,10 +842,11 @@ class ResolvedTool(_message.Message):
         workers: _abc.Iterable[Global___WorkerRef] | None = ...,
         error: _status_pb2.Status | None = ...,
         call_timeout: _duration_pb2.Duration | None = ...,
+        of_user: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "of_user", b"of_user", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -882,6 +888,7 @@ class WatchToolsResponse(_message.Message):
 
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     WORKERS_CHANGED_FIELD_NUMBER: _builtins.int
+    USERS_CHANGED_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The current version."""
     workers_changed: _builtins.bool
@@ -889,15 +896,23 @@ class WatchToolsResponse(_message.Message):
     worker has connected, disconnected or caught up, or has started or stopped a shared server.
     Earlier resolutions stay valid, but new ones may be better. False in the first message.
     """
+    @_builtins.property
+    def users_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The users for whom a server that acts for users lists something else since the previous
+        message; an empty text means all users of the tenant. Of the users that the caller may name
+        only. Empty in the first message.
+        """
+
     def __init__(
         self,
         *,
         registry_version: _builtins.int = ...,
         workers_changed: _builtins.bool = ...,
+        users_changed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "workers_changed", b"workers_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "users_changed", b"users_changed", "workers_changed", b"workers_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -93,6 +93,7 @@ class SyncRequest(_message.Message):
     APPROVAL_QUESTION_FIELD_NUMBER: _builtins.int
     LOGIN_RESULT_FIELD_NUMBER: _builtins.int
     BUDGET_ASK_FIELD_NUMBER: _builtins.int
+    SUBJECT_LISTING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -141,6 +142,10 @@ class SyncRequest(_message.Message):
     def budget_ask(self) -> Global___BudgetAsk:
         """Asks for permits of a limit, if the Welcome says that they are leased."""
 
+    @_builtins.property
+    def subject_listing(self) -> Global___SubjectListing:
+        """What a server lists for one tenant or user, if the Welcome says that it is known."""
+
     def __init__(
         self,
         *,
@@ -156,12 +161,13 @@ class SyncRequest(_message.Message):
         approval_question: Global___ApprovalQuestion | None = ...,
         login_result: Global___LoginResult | None = ...,
         budget_ask: Global___BudgetAsk | None = ...,
+        subject_listing: Global___SubjectListing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -189,6 +195,8 @@ class SyncResponse(_message.Message):
     SERVER_FOLDERS_FIELD_NUMBER: _builtins.int
     LOGIN_STEP_FIELD_NUMBER: _builtins.int
     BUDGET_GRANT_FIELD_NUMBER: _builtins.int
+    LIST_SUBJECT_FIELD_NUMBER: _builtins.int
+    SUBJECT_TOOLSET_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -255,6 +263,14 @@ class SyncResponse(_message.Message):
     def budget_grant(self) -> Global___BudgetGrant:
         """Answers a BudgetAsk."""
 
+    @_builtins.property
+    def list_subject(self) -> Global___ListSubject:
+        """Asks for a SubjectListing, if the Hello says that the worker can answer."""
+
+    @_builtins.property
+    def subject_toolset(self) -> Global___SubjectToolset:
+        """Answers a SubjectListing."""
+
     def __init__(
         self,
         *,
@@ -274,12 +290,14 @@ class SyncResponse(_message.Message):
         server_folders: Global___ServerFolders | None = ...,
         login_step: Global___LoginStep | None = ...,
         budget_grant: Global___BudgetGrant | None = ...,
+        list_subject: Global___ListSubject | None = ...,
+        subject_toolset: Global___SubjectToolset | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -394,6 +412,7 @@ class Hello(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
+    LISTS_SUBJECTS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -404,6 +423,8 @@ class Hello(_message.Message):
     """The highest registry version that the worker has seen. Zero means none."""
     highest_epoch: _builtins.int
     """The highest epoch that the worker has seen. Zero means none."""
+    lists_subjects: _builtins.bool
+    """Whether it lists servers for each tenant or user that they act for."""
     @_builtins.property
     def worker(self) -> _catalog_pb2.WorkerRef:
         """The worker's id, incarnation and address for callers."""
@@ -444,10 +465,11 @@ class Hello(_message.Message):
         leases: _abc.Iterable[_leases_pb2.Lease] | None = ...,
         instances: _abc.Iterable[_catalog_pb2.InstanceStatus] | None = ...,
         servers: _abc.Iterable[_builtins.str] | None = ...,
+        lists_subjects: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "highest_epoch", b"highest_epoch", "highest_registry_version", b"highest_registry_version", "instances", b"instances", "labels", b"labels", "leases", b"leases", "package_version", b"package_version", "protocol_version", b"protocol_version", "servers", b"servers", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "highest_epoch", b"highest_epoch", "highest_registry_version", b"highest_registry_version", "instances", b"instances", "labels", b"labels", "leases", b"leases", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "servers", b"servers", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -501,6 +523,7 @@ class Welcome(_message.Message):
     PULSE_INTERVAL_FIELD_NUMBER: _builtins.int
     CONSOLE_URL_FIELD_NUMBER: _builtins.int
     FLEET_FIELD_NUMBER: _builtins.int
+    LISTS_SUBJECTS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -513,6 +536,8 @@ class Welcome(_message.Message):
     """The address of the console at which people log in to servers, with a slash at its end. Empty
     means that there is none.
     """
+    lists_subjects: _builtins.bool
+    """Whether the control plane keeps a listing for each tenant or user that a server acts for."""
     @_builtins.property
     def pulse_interval(self) -> _duration_pb2.Duration:
         """The interval of Pulses from the worker; the first is sent at once. Unset means no Pulses. A
@@ -534,10 +559,11 @@ class Welcome(_message.Message):
         pulse_interval: _duration_pb2.Duration | None = ...,
         console_url: _builtins.str = ...,
         fleet: Global___Fleet | None = ...,
+        lists_subjects: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -840,6 +866,132 @@ class LoginResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LoginResult: _TypeAlias = LoginResult  # noqa: Y015
+
+@_typing.final
+class ListSubject(_message.Message):
+    """Makes a worker list a server for one tenant or user that it acts for
+    (design.md#tokens-for-remote-servers).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LAUNCH_HASH_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    launch_hash: _builtins.str
+    """The launch hash of that variant."""
+    tenant: _builtins.str
+    """The tenant whose login, or whose user's login, is used."""
+    user: _builtins.str
+    """The user. Empty means the tenant itself."""
+    @_builtins.property
+    def key(self) -> _catalog_pb2.VariantKey:
+        """The variant that serves the tenant."""
+
+    def __init__(
+        self,
+        *,
+        key: _catalog_pb2.VariantKey | None = ...,
+        launch_hash: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "launch_hash", b"launch_hash", "tenant", b"tenant", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSubject: _TypeAlias = ListSubject  # noqa: Y015
+
+@_typing.final
+class SubjectListing(_message.Message):
+    """What a server lists for one tenant or user: the answer to a ListSubject, or unasked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LAUNCH_HASH_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    LISTS_FIELD_NUMBER: _builtins.int
+    launch_hash: _builtins.str
+    """The launch hash that was listed."""
+    tenant: _builtins.str
+    """The tenant that the server was listed for."""
+    user: _builtins.str
+    """The tenant's user. Empty means the tenant itself."""
+    @_builtins.property
+    def key(self) -> _catalog_pb2.VariantKey:
+        """The variant that serves the tenant."""
+
+    @_builtins.property
+    def lists(self) -> Global___ProbeResult:
+        """The lists, or the problem; `id`, `key` and `launch_hash` are unset. Unset after a logout: the
+        tenant or user has no listing any more.
+        """
+
+    def __init__(
+        self,
+        *,
+        key: _catalog_pb2.VariantKey | None = ...,
+        launch_hash: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        user: _builtins.str = ...,
+        lists: Global___ProbeResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "lists", b"lists"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "launch_hash", b"launch_hash", "lists", b"lists", "tenant", b"tenant", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubjectListing: _TypeAlias = SubjectListing  # noqa: Y015
+
+@_typing.final
+class SubjectToolset(_message.Message):
+    """What callers may use of a SubjectListing. The worker uses it for calls of the tenant or user."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LAUNCH_HASH_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    TOOLSET_FIELD_NUMBER: _builtins.int
+    launch_hash: _builtins.str
+    """As in the SubjectListing."""
+    tenant: _builtins.str
+    """As in the SubjectListing."""
+    user: _builtins.str
+    """As in the SubjectListing."""
+    @_builtins.property
+    def key(self) -> _catalog_pb2.VariantKey:
+        """As in the SubjectListing."""
+
+    @_builtins.property
+    def toolset(self) -> Global___Toolset:
+        """The tools, prompts and resources of the SubjectListing, with their exposed names. Unset if the
+        control plane does not know the variant: then its own toolset stays in use.
+        """
+
+    def __init__(
+        self,
+        *,
+        key: _catalog_pb2.VariantKey | None = ...,
+        launch_hash: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        user: _builtins.str = ...,
+        toolset: Global___Toolset | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "toolset", b"toolset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "launch_hash", b"launch_hash", "tenant", b"tenant", "toolset", b"toolset", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubjectToolset: _TypeAlias = SubjectToolset  # noqa: Y015
 
 @_typing.final
 class RecordedTool(_message.Message):

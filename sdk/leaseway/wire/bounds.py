@@ -190,6 +190,10 @@ MAX_OAUTH_NONCE: Final = 4 * KIB
 """Characters of a nonce for proofs of possession (DPoP)."""
 MAX_OAUTH_GRANTS: Final = 4_096
 """Clients and subjects whose tokens a worker remembers."""
+MAX_SUBJECT_LISTINGS: Final = 4_096
+"""Tenants and users of servers whose own listings a control plane remembers."""
+MAX_SUBJECT_BYTES: Final = 64 * MIB
+"""Bytes of the definitions in them; equal listings are counted once."""
 
 MAX_CONFIG: Final = 4 * MIB
 """Bytes of a configuration file."""

@@ -125,6 +125,10 @@ class Guarded:
         """Return what the tool answers to the holder of a token."""
         return token
 
+    def tools_for(self, token: str) -> list[dict[str, Any]]:
+        """Return what is listed to the holder of a token."""
+        return [{**TOOL, "description": f"For {token}."}]
+
     def _refusal(self, request: web.Request, path: str, method: str = "") -> web.Response | None:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         metadata = f'resource_metadata="{self.base}/.well-known/oauth-protected-resource/{path}"'
@@ -149,7 +153,7 @@ class Guarded:
                     "serverInfo": {"name": "guarded", "version": "1"},
                 }
             case "tools/list":
-                result = {"tools": [{**TOOL, "description": f"For {token}."}]}
+                result = {"tools": self.tools_for(token.removeprefix("Bearer "))}
             case "tools/call":
                 self.called += 1
                 text = self.name_of(token.removeprefix("Bearer "))

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from tests.sdk.fake_plane import FakeTool
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import (
@@ -225,6 +226,54 @@ async def test_a_new_registry_version_resolves_names_again(
     await call_until(client, lambda: worker.calls[-1].tool == "now_v2")
     assert worker.calls[-1].registry_version == 2
     assert len(plane.resolves) == 2
+
+
+async def test_a_name_of_a_server_that_acts_for_users_is_resolved_for_each_of_them(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    for user in ("", "anna", "bob"):
+        plane.of_users[user, "time_now"] = FakeTool("time_now", "time", f"now_of_{user}")
+    sessions = {user: client.session(user, user=user) for user in ("anna", "bob")}
+    for _ in range(2):
+        for user, session in sessions.items():
+            await session.call_tool("time_now")
+            assert worker.calls[-1].tool == f"now_of_{user}"
+        await client.call_tool("time_now")
+        assert worker.calls[-1].tool == "now_of_"
+    assert [info.user for info in plane.clients] == ["anna", "bob", ""]
+
+    await until(lambda: plane.watchers)
+    plane.of_users["anna", "time_now"].original_name = "new"
+    plane.users_changed = ["anna"]
+    plane.notify()
+
+    async def call_anna() -> bool:
+        await sessions["anna"].call_tool("time_now")
+        return worker.calls[-1].tool == "new"
+
+    async with asyncio.timeout(BOUND):
+        while not await call_anna():
+            pass
+    await sessions["bob"].call_tool("time_now")
+    assert worker.calls[-1].tool == "now_of_bob"
+    assert "bob" not in [info.user for info in plane.clients[3:]]
+
+
+async def test_a_name_that_is_the_same_for_all_users_is_resolved_once(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    for user in ("anna", "bob"):
+        await client.session(user, user=user).call_tool("time_now")
+    await client.call_tool("time_now")
+    assert plane.resolves == [["time_now"]]
+
+
+async def test_lists_are_for_the_user_that_is_named(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.list_tools()
+    await client.list_tools(user="anna")
+    assert [info.user for info in plane.clients] == ["", "anna"]
 
 
 async def test_no_call_waits_for_a_name_whose_version_is_unchanged(

@@ -11,7 +11,8 @@ from math import inf
 from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
-from leaseway.control_plane.core.catalog.snapshot import Snapshot
+from leaseway.control_plane.core.catalog.snapshot import Snapshot, View
+from leaseway.control_plane.core.catalog.subjects import Reader, Subject, SubjectListings
 from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.client_problems import ClientProblems
@@ -69,6 +70,7 @@ class Coordinator:
         roster: Workers and their leases.
         registry: Committed and visible snapshots.
         wait_queue: Lease requests that wait for capacity.
+        subjects: What servers list for each tenant or user that they act for.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Coordinator:
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
         self.wait_queue = PlacementQueue()
+        self.subjects = SubjectListings()
         self.visibility = Visibility()
         self.has_config = False
         self.config_loaded_at: float | None = None
@@ -93,6 +96,7 @@ class Coordinator:
         self._replan = False
         self._pushed: Snapshot | None = None  # the newest one that was compared with all workers
         self._revealed_generation = 0
+        self._subjects_generation = 0
         self._unplaced_checked_for: tuple[object, int] = (None, 0)  # desired servers, generation
 
     # Configuration.
@@ -223,6 +227,25 @@ class Coordinator:
         self.servers.handle_relisting(worker_id, key, launch_hash, outcome, now)
         self.tick(now)
 
+    def handle_subject_listing(
+        self,
+        worker_id: str,
+        subject: Subject,
+        launch_hash: str,
+        outcome: ServerListing | Problem | None,
+        now: Moment,
+    ) -> None:
+        """Record what a server lists for one tenant or user, or why not; None after a logout."""
+        record = self.workers.get(worker_id)
+        if record is None:
+            return
+        if isinstance(outcome, ServerListing):
+            self.subjects.record(subject, record.hello.address, launch_hash, outcome)
+        elif outcome is None:
+            self.subjects.end(subject)
+        self.subjects.requests.finish(subject, now, failed=isinstance(outcome, Problem))
+        self.tick(now)
+
     # Callers and operators.
 
     def report_client_problem(self, problem: Problem, now: Moment) -> None:
@@ -248,6 +271,12 @@ class Coordinator:
         # 3. A commit collects the results of probes: it waits for `commit_at` while some still run.
         # 4. Workers are told of the commit, and only what some worker has is shown to callers.
         self.roster.forget_lost_workers(now)
+        if self._subjects_generation != self.roster.generation:
+            self._subjects_generation = self.roster.generation
+            records = self.workers.values()
+            self.subjects.keep_runs(
+                {record.hello.address for record in records if record.hello.lists_subjects}
+            )
         self.roster.revoke_duplicates(now)
         self._expire_content_requests(now)
         self._check_settled(now)
@@ -268,7 +297,7 @@ class Coordinator:
             self._commit(now)
         changed, self.roster.changed_workers = self.roster.changed_workers, {}
         self._push(changed, now)
-        self.visibility.update(self.visible.version, self.workers, changed)
+        self.visibility.update(self.visible.version, self.workers, changed, self.subjects.sequence)
 
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock, or None if only after an event."""
@@ -310,6 +339,10 @@ class Coordinator:
     def visible(self) -> Snapshot:
         """What callers see: the part of the newest commit that some worker has acknowledged."""
         return self.registry.visible
+
+    def view(self, reader: Reader) -> View:
+        """Return what one reader sees of the registry."""
+        return self.subjects.view(self.visible, self.servers.last_known_good, reader)
 
     @property
     def visible_state(self) -> VisibleState:

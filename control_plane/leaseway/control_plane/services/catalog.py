@@ -15,7 +15,10 @@ import grpc
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
+from leaseway.control_plane.core.catalog.subjects import ALL_USERS, Reader
 from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.queries.list_for import request as request_listing
+from leaseway.control_plane.core.queries.list_for import unlisted
 from leaseway.control_plane.core.queries.place import (
     not_served,
     pending_for,
@@ -43,24 +46,27 @@ from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.pages import PageStart, fitting, one_page
-from leaseway.wire.names import ALL_TENANTS
+from leaseway.wire.names import ALL_TENANTS, split_qualified
 from leaseway.wire.status import abort
 
 _MAX_NAMES = 1_000
 _FIRST_ACK_TIMEOUT = 2.0
 """Seconds that callers wait for a connected worker to acknowledge the first registry."""
+_SUBJECT_LISTING_WAIT = 10.0
+"""Seconds that a list waits for servers that list for its tenant or user first."""
+_MAX_USERS_CHANGED = 256
 _WATCH_INTERVAL = 0.05
 """Minimum seconds between two messages of a watch."""
 
 _Outcome = NamedTarget | ResourceTarget | Denial
 _Context = grpc.aio.ServicerContext[Any, Any]
-_ListRequest = (
+_CallerListRequest = (
     catalog_pb2.ListToolsRequest
     | catalog_pb2.ListPromptsRequest
     | catalog_pb2.ListResourcesRequest
     | catalog_pb2.ListIntroductionsRequest
-    | catalog_pb2.ListServersRequest
 )
+_ListRequest = _CallerListRequest | catalog_pb2.ListServersRequest
 
 
 class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
@@ -78,15 +84,15 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """List one page of tools, ordered by name."""
         start, tenant = await self._start_list("ListTools", request, context)
         servers = await self._known_servers(tenant, request.servers, context)
-        state = self._plane.state
-        named = state.visible.view(tenant, request.client.agent).tools
+        view, waiting = await self._view_of(tenant, servers, request, context)
+        state, named = self._plane.state, view.tools
         names = (((name,), name) for name in named if _is_selected(named[name], servers))
         tools, token = one_page(start, names, lambda name: messages.tool(name, named[name]))
         return catalog_pb2.ListToolsResponse(
             tools=tools,
             registry_version=state.visible.version,
             config_loaded_at=messages.timestamp(state.config_loaded_at),
-            pending=pending_for(state, tenant),
+            pending=[*pending_for(state, tenant), *waiting],
             next_page_token=token,
         )
 
@@ -96,14 +102,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """List one page of prompts, ordered by name."""
         start, tenant = await self._start_list("ListPrompts", request, context)
         servers = await self._known_servers(tenant, request.servers, context)
-        state = self._plane.state
-        named = state.visible.view(tenant, request.client.agent).prompts
+        view, waiting = await self._view_of(tenant, servers, request, context)
+        state, named = self._plane.state, view.prompts
         names = (((name,), name) for name in named if _is_selected(named[name], servers))
         prompts, token = one_page(start, names, lambda name: messages.prompt(name, named[name]))
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
             registry_version=state.visible.version,
-            pending=pending_for(state, tenant),
+            pending=[*pending_for(state, tenant), *waiting],
             next_page_token=token,
         )
 
@@ -113,14 +119,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """List one page of resources, then templates, ordered by server and URI."""
         start, tenant = await self._start_list("ListResources", request, context)
         servers = await self._known_servers(tenant, request.servers, context)
-        state = self._plane.state
-        listed = _resources(state.visible.view(tenant, request.client.agent))
+        view, waiting = await self._view_of(tenant, servers, request, context)
+        state, listed = self._plane.state, _resources(view)
         targets = ((key, target) for key, target in listed if _is_selected(target, servers))
         resources, token = one_page(start, targets, messages.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
             registry_version=state.visible.version,
-            pending=pending_for(state, tenant),
+            pending=[*pending_for(state, tenant), *waiting],
             next_page_token=token,
         )
 
@@ -130,8 +136,8 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """List one page of what servers say about themselves, ordered by server."""
         start, tenant = await self._start_list("ListIntroductions", request, context)
         servers = await self._known_servers(tenant, request.servers, context)
-        state = self._plane.state
-        said = state.visible.view(tenant, request.client.agent).introductions
+        view, waiting = await self._view_of(tenant, servers, request, context)
+        state, said = self._plane.state, view.introductions
         entries = (
             ((server_id,), (server_id, introduction))
             for server_id, introduction in said.items()
@@ -141,7 +147,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         return catalog_pb2.ListIntroductionsResponse(
             introductions=introductions,
             registry_version=state.visible.version,
-            pending=pending_for(state, tenant),
+            pending=[*pending_for(state, tenant), *waiting],
             next_page_token=token,
         )
 
@@ -185,9 +191,10 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         tenant = tenant_of(request.tenant)
         async with counted(self._resolving, tenant, context, self._plane):
             await self._wait_for_registry(context)
+            await self._list_for_names(tenant, request, context)
             version, outcomes = await self._resolve_all(tenant, request, context)
         found = zip(request.names, outcomes, strict=True)
-        tools = fitting(self._resolved(name, outcome) for name, outcome in found)
+        tools = fitting(self._resolved(name, outcome, request) for name, outcome in found)
         return catalog_pb2.ResolveToolsResponse(tools=tools, registry_version=version)
 
     async def WatchTools(  # noqa: N802
@@ -197,23 +204,33 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
         async with counted(self._watchers, tenant, context, self._plane):
-            async for change in self._changes():
+            async for change in self._changes(_reader(tenant, request.client)):
                 yield change
 
-    async def _changes(self) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
+    async def _changes(self, reader: Reader) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
         seen = VisibleState()
         while True:
             now_visible = await self._plane.wait_for_visible(seen)
             if not now_visible.version:
                 seen = now_visible
                 continue
-            yield catalog_pb2.WatchToolsResponse(
-                registry_version=now_visible.version,
-                workers_changed=bool(seen.version) and now_visible.workers != seen.workers,
-            )
+            users = self._users_changed(seen, reader) if seen.version else ()
+            if now_visible[:2] != seen[:2] or users:
+                yield catalog_pb2.WatchToolsResponse(
+                    registry_version=now_visible.version,
+                    workers_changed=bool(seen.version) and now_visible.workers != seen.workers,
+                    users_changed=users,
+                )
             seen = now_visible
             # Workers apply a change one after another; this merges their changes.
             await asyncio.sleep(_WATCH_INTERVAL)
+
+    def _users_changed(self, seen: VisibleState, reader: Reader) -> Collection[str]:
+        """Return the users for whom something changed, of those that a caller may name."""
+        users = self._plane.state.subjects.changed_since(seen.subjects, reader.tenant)
+        if ALL_USERS in users or len(users) > _MAX_USERS_CHANGED:
+            return (ALL_USERS,)
+        return sorted(users if caller().names_users else users & {reader.user})
 
     async def _start_list(
         self, name: str, request: _ListRequest, context: _Context
@@ -224,6 +241,34 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         start = await page_of(name, request, context)
         await self._wait_for_registry(context)
         return start, tenant_of(request.tenant)
+
+    async def _view_of(
+        self, tenant: str, servers: set[str], request: _CallerListRequest, context: _Context
+    ) -> tuple[View, list[str]]:
+        """Return what a caller sees, and the servers that are still being listed for it."""
+        reader = _reader(tenant, request.client)
+        timeout = time_left(context, _SUBJECT_LISTING_WAIT) - 0.1
+        pending = await self._list_for(reader, servers, timeout)
+        return self._plane.state.view(reader), pending
+
+    async def _list_for(
+        self, reader: Reader, servers: Collection[str], timeout: float
+    ) -> list[str]:
+        """Have servers listed for a caller; return those that have not answered in time."""
+        plane = self._plane
+        if not unlisted(plane.state, reader, servers, plane.clock()):
+            return []
+        with plane.transition() as (state, now):
+            for served, subject in unlisted(state, reader, servers, now).values():
+                request_listing(state, served, subject, now)
+        until = plane.clock().mono + timeout
+        while (left := until - (now := plane.clock()).mono) > 0.0:
+            missing = unlisted(plane.state, reader, servers, now)
+            requests = plane.state.subjects.requests
+            if not any(requests.is_open(subject, now) for _, subject in missing.values()):
+                return []
+            await plane.wait_for_change(left)
+        return sorted(unlisted(plane.state, reader, servers, plane.clock()))
 
     async def _known_servers(
         self, tenant: str, servers: Collection[str], context: _Context
@@ -247,6 +292,29 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             if remaining <= 0.0:
                 return
             await self._plane.wait_for_change(remaining)
+
+    async def _list_for_names(
+        self, tenant: str, request: catalog_pb2.ResolveToolsRequest, context: _Context
+    ) -> None:
+        """Have servers listed for the caller if they may have a name that is not found otherwise.
+
+        Names of other servers do not wait for them.
+        """
+        state, reader = self._plane.state, _reader(tenant, request.client)
+        base = state.visible.view(tenant)
+        if not base.of_people:
+            return
+        servers: set[str] = set()
+        for name in request.names:
+            outcome = self._resolve(tenant, name, request)
+            if not isinstance(outcome, NamedTarget | ResourceTarget):
+                servers.update(base.of_people)
+                await asyncio.sleep(0)
+            elif outcome.served.spec.part.auth.is_of_people:
+                servers.add(outcome.served.key.server_id)
+        if servers:
+            timeout = _remaining_wait(context)
+            await self._list_for(reader, servers, timeout)
 
     async def _resolve_all(
         self, tenant: str, request: catalog_pb2.ResolveToolsRequest, context: _Context
@@ -284,18 +352,33 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest
     ) -> _Outcome | PendingServers:
         state, now = self._plane.state, self._plane.clock()
+        reader = _reader(tenant, request.client)
         if request.kind == catalog_pb2.NAME_KIND_RESOURCE:
-            return find_resource(state, tenant, name, now, request.server_id)
+            return find_resource(state, tenant, name, now, request.server_id, reader)
         kind = PROMPTS if request.kind == catalog_pb2.NAME_KIND_PROMPT else TOOLS
-        return find_name(state, tenant, name, now, kind, request.server_id)
+        return find_name(state, tenant, name, now, kind, request.server_id, reader)
 
-    def _resolved(self, name: str, outcome: _Outcome) -> catalog_pb2.ResolvedTool:
+    def _resolved(
+        self, name: str, outcome: _Outcome, request: catalog_pb2.ResolveToolsRequest
+    ) -> catalog_pb2.ResolvedTool:
         if isinstance(outcome, Denial):
             return messages.resolved(name, outcome, [])
-        workers = workers_for(self._plane.state, outcome.served)
+        served = outcome.served
+        workers = workers_for(self._plane.state, served)
         if not workers:
-            outcome = not_served(self._plane.state, outcome.served.key)
-        return messages.resolved(name, outcome, workers)
+            return messages.resolved(name, not_served(self._plane.state, served.key), [])
+        found = messages.resolved(name, outcome, workers)
+        if request.server_id or split_qualified(name) is not None:
+            found.of_user = served.spec.part.auth.acts_for_users
+        else:
+            found.of_user = self._plane.state.visible.view(tenant_of(request.tenant)).acts_for_users
+        return found
+
+
+def _reader(tenant: str, client: catalog_pb2.ClientInfo) -> Reader:
+    principal = caller()
+    sees_all = principal.names_users and principal.tenant is None
+    return Reader(tenant, client.agent, client.user, sees_all)
 
 
 def _remaining_wait(context: _Context) -> float:

@@ -13,6 +13,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     DrainWorker,
+    ListForSubject,
     RevokeLease,
     StartProbe,
     WantContent,
@@ -66,6 +67,7 @@ def hello_from_proto(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
         leases=tuple(_lease_from_proto(lease, worker.id, now.mono) for lease in message.leases),
         instances=_instances_from_proto(message.instances, worker.id),
         servers=tuple(message.servers),
+        lists_subjects=message.lists_subjects,
     )
 
 
@@ -119,7 +121,7 @@ def problem_from_proto(message: admin_pb2.Problem) -> Problem:
 
 
 def action_to_proto(
-    action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker,
+    action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker | ListForSubject,
 ) -> sync_pb2.SyncResponse:
     """Return the message for an action; `DeltaWriter` converts deltas."""
     match action:
@@ -136,6 +138,11 @@ def action_to_proto(
                 relist=action.relist,
             )
             return sync_pb2.SyncResponse(probe=probe)
+        case ListForSubject(key, launch_hash, tenant, user):
+            asked = sync_pb2.ListSubject(
+                key=key_to_proto(key), launch_hash=launch_hash, tenant=tenant, user=user
+            )
+            return sync_pb2.SyncResponse(list_subject=asked)
         case CancelProbe(probe_id):
             return sync_pb2.SyncResponse(cancel_probe=sync_pb2.CancelProbe(id=probe_id))
         case RevokeLease(lease_id, reason):

@@ -28,6 +28,7 @@ from leaseway.control_plane.sync.convert import (
 from leaseway.control_plane.sync.deltas import DeltaWriter
 from leaseway.control_plane.sync.login_steps import LoginSteps
 from leaseway.control_plane.sync.seal import Seal
+from leaseway.control_plane.sync.subjects import SubjectAnswers
 from leaseway.control_plane.sync.toolsets import (
     MalformedMessage,
     listing_from_proto,
@@ -128,6 +129,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         self._console_url = console_url
         self._deltas = DeltaWriter(seal)
         self._budgets = BudgetAnswers(plane)
+        self._subjects = SubjectAnswers(plane)
 
     async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
         self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
@@ -173,6 +175,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             epoch=self._plane.state.epoch,
             console_url=self._console_url,
             fleet=self._budgets.fleet(worker_id),
+            lists_subjects=True,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
@@ -196,6 +199,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if older is not None:  # the worker reconnected before its old stream ended
             older.end("The worker has opened a newer stream.")
         _logger.info("worker joined", extra={"worker": worker_id, "at": hello.address.address})
+        specs = (self._plane.state.servers.desired or {}).values()
+        if not hello.lists_subjects and any(spec.part.auth.is_of_people for spec in specs):
+            _logger.warning(
+                "Worker %s is older: for servers that act for people, it checks the calls of all "
+                "tenants and users by the list of the first one of them. Upgrade it.",
+                worker_id,
+            )
 
     def _handle_stream_ended(self, hello: WorkerHello, stream: _Stream) -> None:
         worker_id = hello.address.id
@@ -267,6 +277,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._logins.handle_result(worker_id, message.login_result)
             case "budget_ask":
                 self._budgets.answer(worker_id, message.budget_ask)
+            case "subject_listing":
+                self._subjects.handle(worker_id, message.subject_listing)
             case "approval_question":
                 self._answer_question(worker_id, message.approval_question)
             case "report":

@@ -73,7 +73,6 @@ def served_from_proto(message: sync_pb2.Upsert) -> Served:
 
 def served_to_proto(served: Served) -> sync_pb2.Upsert:
     """Convert a variant for workers."""
-    listing, rules = served.listing, served.resource_filter
     return sync_pb2.Upsert(
         spec=encode_spec(served.spec),
         hashes=sync_pb2.HeldHashes(
@@ -82,20 +81,26 @@ def served_to_proto(served: Served) -> sync_pb2.Upsert:
             exposure_hash=served.hashes.exposure,
             toolset_hash=served.hashes.toolset,
         ),
-        toolset=sync_pb2.Toolset(
-            recorded=[
-                sync_pb2.RecordedTool(definition=definition)
-                for definition in _definitions(listing.tools)
-            ],
-            exposed=_exposed_to_proto(served.exposed),
-            protocol_version=listing.protocol_version,
-            recorded_prompts=_definitions(listing.prompts),
-            prompts=_exposed_to_proto(served.prompts),
-            recorded_resources=_definitions(listing.resources),
-            recorded_templates=_definitions(listing.templates),
-            resource_filter=filter_to_proto(rules) if rules else None,
-            introduction=_introduction_to_proto(listing.introduction),
-        ),
+        toolset=toolset_to_proto(served),
+    )
+
+
+def toolset_to_proto(served: Served) -> sync_pb2.Toolset:
+    """Convert the tools, prompts and resources of a variant for workers."""
+    listing, rules = served.listing, served.resource_filter
+    return sync_pb2.Toolset(
+        recorded=[
+            sync_pb2.RecordedTool(definition=definition)
+            for definition in _definitions(listing.tools)
+        ],
+        exposed=_exposed_to_proto(served.exposed),
+        protocol_version=listing.protocol_version,
+        recorded_prompts=_definitions(listing.prompts),
+        prompts=_exposed_to_proto(served.prompts),
+        recorded_resources=_definitions(listing.resources),
+        recorded_templates=_definitions(listing.templates),
+        resource_filter=filter_to_proto(rules) if rules else None,
+        introduction=_introduction_to_proto(listing.introduction),
     )
 
 

@@ -44,6 +44,17 @@ _NUL: Final = rb"\u0000"
 """CEL's library reads a text up to its first NUL; the rest would not be evaluated."""
 
 
+class ListingNeeded(Exception):
+    """A server must be listed for a call's tenant or user first (`wait_for_listing`).
+
+    Args:
+        generation: The generation of the tenant or user.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+
+
 class CallAdmission:
     """Admits calls by the current configuration of their servers.
 
@@ -69,6 +80,7 @@ class CallAdmission:
                 INVALID_REQUEST.
             PermitNeeded: Permits of a limit come first. Get them with `missing_permit`; then admit
                 the call anew.
+            ListingNeeded: The server must be listed for the caller first; then admit it anew.
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
@@ -77,6 +89,8 @@ class CallAdmission:
         active.generation = generation = self._pool.resolve(
             call.server_id, tenant, call.agent, call.user, call.subject_token
         )
+        if generation.needs_listing:
+            raise ListingNeeded(generation)
         active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
         variant = generation.variant
         toolset = variant.toolset
@@ -97,18 +111,14 @@ class CallAdmission:
             active.audit.risk = risk = active.policy.risk
             active.audit.writes_first = not reads_only(risk, plan)
         if active.policy is not None:
-            if active.policy.demands:
-                self._count(active, active.policy)
-            if active.policy.needs_approval and active.caller is None:
-                active.caller = caller()
+            self._apply(active, active.policy)
         active.plan = plan
         parsed = check_arguments(active, plan)
         if active.audit is not None:
             active.audit.parsed = True
         if active.policy is not None and active.policy.judges_calls:
-            facts = _facts(active, tenant, TOOLS_CALL, parsed)
             extra = _other_values(active) if active.policy.restrictions else None
-            active.judged = JudgedCall(facts, extra)
+            active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
 
     def _admit_request(
         self, active: ActiveCall, generation: Generation, tenant: str
@@ -142,6 +152,13 @@ class CallAdmission:
                     uri=uri,
                 )
         return request
+
+    def _apply(self, active: ActiveCall, policy: ToolPolicy) -> None:
+        """Count a call against its limits, and note whose it is if a person must approve it."""
+        if policy.demands:
+            self._count(active, policy)
+        if policy.needs_approval and active.caller is None:
+            active.caller = caller()
 
     def _count(self, active: ActiveCall, policy: ToolPolicy) -> None:
         """Count a call against its limits, once and before any other work for it.

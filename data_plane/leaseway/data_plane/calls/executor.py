@@ -14,12 +14,17 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import AuditEntry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
-from leaseway.data_plane.calls.admission import CallAdmission, check_arguments
+from leaseway.data_plane.calls.admission import (
+    CallAdmission,
+    ListingNeeded,
+    check_arguments,
+)
 from leaseway.data_plane.calls.call import ActiveCall, CallSink
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.load import CallLoad, call_loads
@@ -36,6 +41,7 @@ from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.data_plane.core.tools.budgets import PERMIT_WAIT, PermitNeeded, PermitsPort
 from leaseway.data_plane.core.tools.prompts_resources import METHODS, SUBSCRIBE, has_only_tools
+from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
@@ -189,10 +195,15 @@ class Executor:
         active.configuration = self._pool.desired_state
         try:
             self._admission.admit(active)
-        except PermitNeeded:
+        except (PermitNeeded, ListingNeeded) as needed:
             active.configuration = None  # so that it is admitted anew
             active.line = iter(())
-            self.wait_for(active, self._wait_for_permits)
+            wait = (
+                self._wait_for_permits
+                if isinstance(needed, PermitNeeded)
+                else partial(self._wait_for_listing, needed.generation)
+            )
+            self.wait_for(active, wait)
             return
         spec, call = active.generation.variant.spec, active.call
         if active.deadline is None:
@@ -266,6 +277,12 @@ class Executor:
             until = min(until, now + (active.deadline - now) * _WAITING_PART)
         while (needed := self._admission.missing_permit(active)) is not None:
             await self._permits.get(needed.demands, until)
+
+    async def _wait_for_listing(self, generation: Generation, active: ActiveCall) -> None:
+        if active.deadline is None and active.call.timeout_ms:
+            self._expire_after(active, active.call.timeout_ms / 1000)
+        active.event("waiting for the tools of its user")
+        await generation.wait_for_listing()
 
     def fail(self, active: ActiveCall, error: Exception) -> None:
         """End a call with a fault; log any other error and end the call with INTERNAL."""

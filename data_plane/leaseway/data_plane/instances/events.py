@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from leaseway.data_plane.instances.live_instance import LiveInstance, ended_by_itself
+from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance, ended_by_itself
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
 from leaseway.wire.signals import Signal
@@ -54,6 +54,9 @@ class InstanceEvents:
             text says why. No call is in flight.
         reference_missing: A probe failed because a reference does not resolve.
         login_required: A probe failed because nobody has logged in.
+        listing_needed: Calls wait until a server is listed for whom a generation serves.
+        logins_changed: A login has come or ended: what waited for one may start.
+        login_ended: The login of a subject has ended; the variant that its calls used follows.
         takeover: A generation whose first start had failed replaced its predecessor.
     """
 
@@ -64,4 +67,7 @@ class InstanceEvents:
         self.lease_due: Signal[LiveInstance, str] = Signal()
         self.reference_missing: Signal[ServerSpec] = Signal()
         self.login_required: Signal[ServerSpec] = Signal()
+        self.listing_needed: Signal[InstanceOwner] = Signal()
+        self.logins_changed: Signal[()] = Signal()
+        self.login_ended: Signal[VariantKey, VariantKey] = Signal()
         self.takeover: Signal[()] = Signal()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Final, assert_never
 
 from leaseway.data_plane.background import Alarm
@@ -20,6 +21,7 @@ from leaseway.data_plane.core.instances.lifetimes import (
     target_spares,
 )
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL, sentence
+from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.companion import LegacyCompanion
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.events import InstanceEnd, Role
@@ -29,6 +31,7 @@ from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.lease_names import LeaseNames
+from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault, Reason
 
 _CHANGED_LAUNCH_FAILED: Final = "CHANGED_LAUNCH_FAILED"
@@ -46,9 +49,25 @@ class Generation(InstanceOwner):
         problems: Its open problems.
         instances: Its instances that have not ended.
         predecessor: The older generation that serves until an instance of this one has started.
+        listed_for: The variant that it was derived from for one tenant or user, for whom the server
+            is listed; None for all other generations.
+        needs_listing: Whether calls wait until that has been tried.
+
+    Args:
+        variant: The exposed variant.
+        context: What all generations share.
+        listed_for: As above.
     """
 
-    def __init__(self, variant: HeldVariant, context: WorkerContext) -> None:
+    def __init__(
+        self,
+        variant: HeldVariant,
+        context: WorkerContext,
+        listed_for: VariantKey | None = None,
+    ) -> None:
+        self.listed_for = listed_for
+        self.needs_listing = False
+        self._listed = asyncio.Event()
         self.variant = variant
         self.key = variant.key
         self.is_shared = variant.spec.truely_stateless
@@ -213,6 +232,22 @@ class Generation(InstanceOwner):
         self._companion.reconcile()
         self._spares.reconcile()
         self._expire_leases()
+
+    async def wait_for_listing(self) -> None:
+        """Wait until the server is listed for whom this generation serves, or that has failed."""
+        if self.needs_listing and self._context.events.listing_needed:
+            self._context.events.listing_needed.emit(self)
+            await self._listed.wait()
+        self.needs_listing = False
+
+    def end_listing(self) -> None:
+        """Let calls go on that wait for the listing."""
+        self.needs_listing = False
+        self._listed.set()
+
+    def use_toolset(self, toolset: CompiledToolset) -> None:
+        """Check calls by another toolset: what the server lists for whom this generation serves."""
+        self.update_exposure(replace(self.variant, toolset=toolset))
 
     def _compare_again(self, live: LiveInstance) -> None:
         live.compare(self.variant.toolset)

@@ -11,7 +11,7 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
 from leaseway.data_plane.core.problems import WorkerProblem
-from leaseway.data_plane.core.subjects import subject_name
+from leaseway.data_plane.core.subjects import is_of_token, subject_name
 from leaseway.data_plane.instances.context import StderrLog, WorkerContext
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
@@ -77,12 +77,14 @@ class Pool:
         context: What all generations share.
         desired_state: The served variants.
         registry_version: The version that callers may require.
+        lists_subjects: Whether the control plane keeps what is listed for single tenants and users.
     """
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
         self.desired_state = DesiredState()
         self.registry_version = 0
+        self.lists_subjects = False
         self._current: dict[VariantKey, Generation] = {}
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
@@ -108,6 +110,40 @@ class Pool:
     def find(self, key: VariantKey) -> Generation | None:
         """Return the current generation of a variant."""
         return self._current.get(key)
+
+    @property
+    def subject_generations(self) -> tuple[Generation, ...]:
+        """The generations of tenants and users for whom servers are listed."""
+        generations = self._of_logins.values()
+        return tuple(generation for generation in generations if generation.listed_for is not None)
+
+    def find_subject(self, key: VariantKey) -> Generation | None:
+        """Return the current generation of a server's tenant or user."""
+        return self._of_logins.get(key)
+
+    def subject_generation(self, key: VariantKey, tenant: str, user: str) -> Generation | None:
+        """Return the generation of a tenant or user, or None if there is no such variant.
+
+        Args:
+            key: The variant that serves the tenant.
+            tenant: The tenant.
+            user: Its user, or empty for the tenant itself.
+
+        Raises:
+            Fault: USER_REQUIRED or INVALID_REQUEST.
+        """
+        common = self._current.get(key)
+        if common is None or not common.variant.spec.part.auth.is_of_people:
+            return None
+        return self._of_subject(common, tenant, user)
+
+    def variant_for(self, variant: HeldVariant, tenant: str, user: str) -> HeldVariant:
+        """Return a variant as its server lists it for a tenant or user, if that is known."""
+        if variant.subject == "service":
+            return variant
+        own_user = "" if variant.subject == "tenant" else user
+        own = self._of_logins.get(VariantKey(variant.key.server_id, tenant, own_user))
+        return own.variant if own is not None else variant
 
     def resolve(
         self,
@@ -182,7 +218,10 @@ class Pool:
                 ),
             )
             variant = replace(common.variant, spec=resting)
-            generation = self._of_logins[key] = Generation(variant, self.context)
+            generation = self._of_logins[key] = Generation(
+                variant, self.context, None if is_of_token(user) else common.key
+            )
+            generation.needs_listing = self.lists_subjects and not is_of_token(user)
         return generation
 
     def next_login(self) -> asyncio.Future[None]:
@@ -201,6 +240,7 @@ class Pool:
         for generation in tuple(self._current.values()):
             if generation.needs_login:
                 self.replace(generation, keeps_logins=True)
+        self.context.events.logins_changed.emit()
 
     def end_logins(self, subjects: Collection[VariantKey]) -> None:
         """Close the connections of tenants and users whose login has ended, also during calls."""
@@ -209,10 +249,19 @@ class Pool:
             if generation is not None:
                 self._drain(generation)
                 generation.end_all(f"the login to server {key} has ended")
+            listed_for = self._variant_for(key)
+            if listed_for is not None:
+                self.context.events.login_ended.emit(key, listed_for)
         for generation in tuple(self._current.values()):
             if generation.key in subjects:  # it stands for all
                 self.replace(generation, keeps_logins=True)
                 generation.end_all(f"the login to server {generation.key} has ended")
+
+    def _variant_for(self, subject: VariantKey) -> VariantKey | None:
+        """Return the variant that the calls of a tenant or user use."""
+        common = self._common.get(subject.server_id)
+        own = self._of_tenants.get(subject.server_id, {}).get(subject.tenant, common)
+        return own.key if own is not None else None
 
     def _unused_login(self) -> VariantKey:
         unused = (key for key, generation in self._of_logins.items() if not generation.instances)

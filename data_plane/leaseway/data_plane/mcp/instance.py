@@ -216,7 +216,7 @@ class Instance:
             raise self._closed_fault()
         before = self.prompts_resources or recorded
         listed = await self._session.list_prompts_resources(timeout, before)
-        if self.spec.part.auth.is_of_people:  # one person's documents are no other one's business
+        if self.spec.stands_for_all:  # one person's documents are no other one's business
             listed = replace(listed, resources=())
         self.prompts_resources = listed
         return listed

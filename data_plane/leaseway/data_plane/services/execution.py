@@ -241,11 +241,14 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             return ADMIN_TOOLSET, request.tool
         names: list[str] = []
         tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
-        for variant in self._pool.desired_state.visible_to(tenant, agent):
+        for common in self._pool.desired_state.visible_to(tenant, agent):
+            variant = self._pool.variant_for(common, tenant, request.client.user)
             exists = partial(variant.policies.is_visible, tenant, agent)
             plan = variant.toolset.by_exposed_name.get(request.tool)
             if plan is not None and exists(plan.original_name):
                 return variant.key.server_id, plan.original_name
+            if variant is common and common.spec.part.auth.logs_in:
+                continue  # it lists what somebody else sees
             plans = variant.toolset.by_exposed_name.items()
             names.extend(name for name, plan in plans if exists(plan.original_name))
         raise tool_not_found(request.tool, f"Worker {self._pool.context.worker_id}", names)

@@ -191,7 +191,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         if lease is None:
             raise self._leases.ended_fault(request.lease_id, tenant)
         server_id = lease.key.server_id
-        generation = self._pool.resolve(server_id, tenant, agent)
+        generation = self._pool.resolve(server_id, tenant, agent, lease.user)
         toolset, policies = generation.variant.toolset, generation.variant.policies
         server, original = split_qualified(request.name) or ("", "")
         own = toolset.tools.get(original) if server == server_id else None
@@ -210,6 +210,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
                 idempotent=plan.idempotent,
                 read_only=plan.read_only,
                 call_timeout=duration(generation.variant.spec.call_timeout),
+                of_user=bool(lease.user),
             ),
             registry_version=self._pool.registry_version,
         )

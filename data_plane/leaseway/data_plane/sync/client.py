@@ -28,6 +28,7 @@ from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import WorkerStatus
+from leaseway.data_plane.sync.subjects import SubjectLists
 from leaseway.spec.codec import key_from_proto
 from leaseway.telemetry.tracing import tracer
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
@@ -110,8 +111,9 @@ class SyncClient:
         self._inspect = inspect
         self._on_record = on_record
         self._logins = logins
+        self._subjects = SubjectLists(status.pool, outgoing)
         self._reports = status.pool.context.reports
-        self._prober = Prober(status.pool, self._send_probe_result)
+        self._prober = Prober(status.pool, self._send_probe_result, self._subjects)
         self.server_folders: tuple[str, ...] = ()
         self._highest_epoch = 0
         self._applied_delta = False  # on the current stream
@@ -260,6 +262,7 @@ class SyncClient:
     async def _serve(self, stream: Stream, welcome: sync_pb2.Welcome) -> None:
         outgoing = self._outgoing.open()
         self._permits.handle_welcome(welcome)
+        self._subjects.handle_welcome(welcome)
         pulse_interval = welcome.pulse_interval.ToTimedelta().total_seconds()
         self._applied_delta = False
         self.joined.set()
@@ -325,6 +328,10 @@ class SyncClient:
                 self._permits.handle_grant(message.budget_grant)
             case "login_step":
                 self._logins.start(message.login_step)
+            case "list_subject":
+                self._subjects.start(message.list_subject)
+            case "subject_toolset":
+                self._subjects.handle_toolset(message.subject_toolset)
             case "approval_decision" | "operator_action" | "refused_rpc" as kind:
                 self._on_record(getattr(message, kind))
             case kind:
@@ -345,6 +352,7 @@ class SyncClient:
             self._applied_delta = True
             self.caught_up.set()
             self._prober.relist_changed()
+            self._subjects.send_all()
 
     def _send_probe_result(self, result: sync_pb2.ProbeResult) -> None:
         self._outgoing.send(sync_pb2.SyncRequest(probe_result=result))

@@ -87,16 +87,7 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
     if not is_known(spec.transport):
         raise _lacking(spec.key, spec.transport)
     try:
-        toolset = compile_toolset(
-            (tool.definition for tool in upsert.toolset.recorded),
-            (
-                ExposedTool(tool.original_name, tool.name, tool.skipped)
-                for tool in upsert.toolset.exposed
-            ),
-            upsert.toolset.protocol_version,
-            previous,
-            _prompts_resources_from_proto(upsert.toolset),
-        )
+        toolset = toolset_from_proto(upsert.toolset, previous)
     except ValueError as error:
         raise UnservableVariant("INVALID_TOOLSET", f"Server {spec.key}: {error}") from error
     return HeldVariant(
@@ -106,6 +97,27 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
         toolset_hash=upsert.hashes.toolset_hash,
         toolset=toolset,
         sent=upsert.SerializeToString(),
+    )
+
+
+def toolset_from_proto(
+    toolset: sync_pb2.Toolset, previous: CompiledToolset | None
+) -> CompiledToolset:
+    """Return a compiled toolset.
+
+    Args:
+        toolset: The message.
+        previous: The current toolset; its compiled tools are reused if they are equal.
+
+    Raises:
+        ValueError: A definition or a name is invalid; the message says which.
+    """
+    return compile_toolset(
+        (tool.definition for tool in toolset.recorded),
+        (ExposedTool(tool.original_name, tool.name, tool.skipped) for tool in toolset.exposed),
+        toolset.protocol_version,
+        previous,
+        _prompts_resources_from_proto(toolset),
     )
 
 

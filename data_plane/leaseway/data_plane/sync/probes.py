@@ -21,6 +21,8 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync.convert import problem_to_proto
+from leaseway.data_plane.sync.listings import add_lists
+from leaseway.data_plane.sync.subjects import SubjectLists
 from leaseway.spec.codec import SpecNotUnderstood, decode_spec, key_from_proto, key_to_proto
 from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -51,11 +53,18 @@ class Prober:
     Args:
         pool: Keeps the instances of probes.
         send: Sends the results.
+        subjects: Sends what is listed for single tenants and users.
     """
 
-    def __init__(self, pool: Pool, send: Callable[[sync_pb2.ProbeResult], None]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        send: Callable[[sync_pb2.ProbeResult], None],
+        subjects: SubjectLists,
+    ) -> None:
         self._pool = pool
         self._send = send
+        self._subjects = subjects
         self._context = pool.context
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._running: RunningTasks[int] = RunningTasks()
@@ -134,7 +143,7 @@ class Prober:
                     live = await self._relist(spec.key, probe.launch_hash)
                 else:
                     live = await self._start_instance(spec, probe.launch_hash)
-                _add_lists(result, live)
+                add_lists(result, live)
             except Fault as fault:
                 reason = _problem_reason(fault)
                 span.set_attribute(Attr.ERROR_TYPE, reason)
@@ -247,7 +256,7 @@ class Prober:
         )
 
     def _on_tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
-        generation = self._pool.find(key)
+        generation = self._pool.find(key) or self._pool.find_subject(key)
         if generation is None or generation.draining or live not in generation.instances:
             return  # its generation has been replaced
         if generation in self._relisting:
@@ -267,7 +276,9 @@ class Prober:
                 for live in changed:
                     if live.closed.is_set():
                         continue
-                    if live.lease_id or not live.is_typical:
+                    if generation.listed_for is not None and self._pool.lists_subjects:
+                        await self._relist_for_subject(generation, live)
+                    elif live.lease_id or not live.is_typical:
                         await self._relist_leased(generation, live)
                     else:
                         await self._relist_and_send(generation, live)
@@ -276,6 +287,12 @@ class Prober:
                 listings += 1
         finally:
             del self._relisting[generation]
+
+    async def _relist_for_subject(self, generation: Generation, live: LiveInstance) -> None:
+        try:
+            await self._subjects.list_again(generation, live)
+        except Fault as fault:
+            generation.problems.report_fault(fault)
 
     async def _relist_leased(self, generation: Generation, live: LiveInstance) -> None:
         # Many servers report a change at each start: only a different list is worth a warning.
@@ -292,7 +309,7 @@ class Prober:
         )
         try:
             await self._list_all(generation, live)
-            _add_lists(result, live)
+            add_lists(result, live)
         except Fault as fault:
             result.problem.CopyFrom(self._problem(generation.key, fault))
         encoded = result.SerializeToString(deterministic=True)
@@ -315,20 +332,3 @@ async def _decode(probe: sync_pb2.Probe) -> ServerSpec:
 
 def _problem_reason(fault: Fault) -> str:
     return fault.metadata.get("problem", fault.reason.value)
-
-
-def _add_lists(result: sync_pb2.ProbeResult, live: LiveInstance) -> None:
-    instance = live.instance
-    result.tools.extend(
-        sync_pb2.RecordedTool(definition=definition) for definition in instance.tools.values()
-    )
-    result.protocol_version = instance.protocol_version
-    said = instance.introduction
-    result.introduction.capabilities.extend(said.capabilities)
-    if not live.spec.part.auth.is_of_people:  # otherwise it may be about the person
-        result.introduction.instructions = said.instructions
-        result.introduction.extensions.extend(said.extensions)
-    if instance.prompts_resources is not None:
-        result.prompts.extend(instance.prompts_resources.prompts)
-        result.resources.extend(instance.prompts_resources.resources)
-        result.resource_templates.extend(instance.prompts_resources.templates)

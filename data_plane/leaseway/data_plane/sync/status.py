@@ -85,6 +85,7 @@ class WorkerStatus:
             held=[convert.hashes_to_proto(variant) for variant in desired_state.variants.values()],
             leases=[self.lease_message(lease) for lease in leases],
             instances=self._instances(),
+            lists_subjects=True,
         )
 
     def held(self, want: sync_pb2.Want) -> sync_pb2.Held:

@@ -136,10 +136,14 @@ class Client(Calls):
         return LOOP_THREAD.run(partial(self._inner.release, server))
 
     def list_tools(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> ToolList:
         """List the tools that the tenant sees; see `AsyncClient.list_tools`."""
-        return LOOP_THREAD.run(partial(self._inner.list_tools, servers, timeout=timeout))
+        return LOOP_THREAD.run(partial(self._inner.list_tools, servers, user=user, timeout=timeout))
 
     def search_tools(
         self,
@@ -159,23 +163,39 @@ class Client(Calls):
         return LOOP_THREAD.run(partial(self._inner.describe_tool, name, timeout=timeout))
 
     def list_prompts(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> PromptList:
         """List the prompts that the tenant sees; see `AsyncClient.list_prompts`."""
-        return LOOP_THREAD.run(partial(self._inner.list_prompts, servers, timeout=timeout))
+        return LOOP_THREAD.run(
+            partial(self._inner.list_prompts, servers, user=user, timeout=timeout)
+        )
 
     def list_resources(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> ResourceList:
         """List the resources that the tenant sees; see `AsyncClient.list_resources`."""
-        return LOOP_THREAD.run(partial(self._inner.list_resources, servers, timeout=timeout))
+        return LOOP_THREAD.run(
+            partial(self._inner.list_resources, servers, user=user, timeout=timeout)
+        )
 
     def list_resource_templates(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> ResourceTemplateList:
         """List the templates that the tenant sees; see `AsyncClient.list_resource_templates`."""
         return LOOP_THREAD.run(
-            partial(self._inner.list_resource_templates, servers, timeout=timeout)
+            partial(self._inner.list_resource_templates, servers, user=user, timeout=timeout)
         )
 
     def instructions(

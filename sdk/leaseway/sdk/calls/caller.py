@@ -144,8 +144,8 @@ class CallRunner:
         at = self._now()
         state.tries += 1
         target = self._resolver.cached(state.name, at)
-        if target is None:
-            target = await self._resolve(state)
+        if target is None or (target.of_user and state.user != self._users.default):
+            target = await self._resolve(state, at)
             at = self._now()
         state.target = target
         if state.open_ended:
@@ -232,13 +232,16 @@ class CallRunner:
         state.release = Release(key, "")
         return link
 
-    async def _resolve(self, state: CallState) -> Target:
+    async def _resolve(self, state: CallState, at: float) -> Target:
+        own = self._resolver.cached_for(state.user, state.name, at)
+        if own is not None:
+            return own
         state.cached = False
         if state.span is not None:
             state.span.add_event("leaseway.resolve")
         target = await self._resolve_on_workers(state)
         if target is None:
-            target = await self._resolver.resolve(state.name, state.deadline)
+            target = await self._resolver.resolve(state.name, state.deadline, state.user)
         if state.span is not None:
             state.span.add_event("leaseway.resolved")
         return target
@@ -246,7 +249,7 @@ class CallRunner:
     async def _resolve_on_workers(self, state: CallState) -> Target | None:
         """Resolve a new name at the workers of the session's leases, without a control plane."""
         name = state.name
-        if not isinstance(name, str) or not self._resolver.is_unknown(name):
+        if not isinstance(name, str) or not self._resolver.is_unknown(name, state.user):
             return None
         found = await self._leases.resolve_on_workers(state.session, name)
         if found is None:
@@ -255,7 +258,7 @@ class CallRunner:
         answer.tool.workers.add(
             id=worker.id, incarnation=worker.incarnation, address=worker.address
         )
-        return self._resolver.add(name, answer.tool, answer.registry_version)
+        return self._resolver.add(name, state.user, answer.tool, answer.registry_version)
 
     def _record_lease(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -45,9 +46,14 @@ _TRIES_BEFORE_WARNING: Final = 14
 """Failed connections, about 10 s, after which a failing watch is logged as a warning."""
 
 
+_Key = NameOrItem | tuple[str, NameOrItem]
+"""A name, or a user and a name."""
+
+
 @dataclass(slots=True, eq=False)
 class _Request:
     item: NameOrItem
+    user: str
     name: str
     domain: Domain
     deadline: float
@@ -59,11 +65,13 @@ class RegistryVersion:
 
     Attributes:
         version: The newest version, 0 before the first.
+        lists: How often the lists for the client's own user have changed at one version.
         ended: Whether the client is closed, so that no newer version follows.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.lists = 0
         self.ended = False
         self._changed = asyncio.Event()
 
@@ -78,9 +86,19 @@ class RegistryVersion:
         self.ended = True
         self._wake()
 
-    async def wait_beyond(self, version: int) -> None:
-        """Wait until a newer version is known, or the client is closed."""
-        while self.version <= version and not self.ended:
+    def record_lists(self) -> None:
+        """Record that lists for the client's own user have changed."""
+        self.lists += 1
+        self._wake()
+
+    async def wait_beyond(self, version: int, lists: int | None = None) -> None:
+        """Wait until a newer version is known, or the client is closed.
+
+        Args:
+            version: The last version.
+            lists: `lists` as it was then, to wait for those changes, too.
+        """
+        while self.version <= version and not self.ended and lists in (None, self.lists):
             await self._changed.wait()
 
     def _wake(self) -> None:
@@ -90,20 +108,28 @@ class RegistryVersion:
 
 
 class Resolver:
-    """Resolves and caches the names that one client uses."""
+    """Resolves and caches the names that one client uses.
+
+    Names that mean the same for all users, and those of the client's own user, are kept by name;
+    the others by user and name.
+    """
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
+        self._own_user = control.identity.user
         self._loop = asyncio.get_running_loop()
-        self._targets: dict[NameOrItem, Target] = {}
-        self._requests: dict[NameOrItem, _Request] = {}
+        self._targets: dict[_Key, Target] = {}
+        self._requests: dict[_Key, _Request] = {}
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self.registry_version = RegistryVersion()
 
-    def cached(self, item: NameOrItem, now: float) -> Target | None:
-        """Return the cached target of a name, or None if it is unknown or stale."""
+    def cached(self, item: _Key, now: float) -> Target | None:
+        """Return the cached target of a name, or None if it is unknown or stale.
+
+        If it is `of_user`, only the client's own user may use it; see `cached_for`.
+        """
         target = self._targets.get(item)
         if target is None or target.stale:
             return None
@@ -111,33 +137,50 @@ class Resolver:
             self._refresh(target, now)
         return target
 
-    async def resolve(self, item: NameOrItem, deadline: float) -> Target:
+    def cached_for(self, user: str, item: NameOrItem, now: float) -> Target | None:
+        """Return the cached target of a name for a user, or None if it is unknown or stale."""
+        target = self.cached(item, now)
+        if target is not None and (not target.of_user or user == self._own_user):
+            return target
+        return self.cached((user, item), now) if user != self._own_user else None
+
+    async def resolve(self, item: NameOrItem, deadline: float, user: str | None = None) -> Target:
         """Resolve a name; names requested at the same time are sent together.
 
         Args:
             item: A tool's name, or a prompt or resource.
             deadline: The caller's deadline, in the event loop's time.
+            user: The user for whom; None for the client's own.
 
         Raises:
             Fault: The name is unknown, the deadline passed, or no control plane answered.
         """
-        old = self._targets.get(item)
+        user = self._own_user if user is None else user
+        old = self._known(item, user)
         if old is None:
-            return await self._request_target(item, deadline)
+            return await self._request_target(item, user, deadline)
         if not self._control.connected:
             return old  # still stale: resolved again once the control plane is connected
         try:
             return await self._request_target(
-                item, min(deadline, self._loop.time() + CONNECT_TIMEOUT)
+                item, user, min(deadline, self._loop.time() + CONNECT_TIMEOUT)
             )
         except Fault as fault:
             if fault.reason in UNANSWERED:
                 return old
             raise
 
-    async def _request_target(self, item: NameOrItem, deadline: float) -> Target:
+    def _known(self, item: NameOrItem, user: str) -> Target | None:
+        """Return what a name means for a user, stale or not; None if that is unknown."""
+        if user == self._own_user:
+            return self._targets.get(item)
+        own = self._targets.get((user, item))
+        common = self._targets.get(item)
+        return own or (common if common is not None and not common.of_user else None)
+
+    async def _request_target(self, item: NameOrItem, user: str, deadline: float) -> Target:
         while True:
-            request = self._request(item, deadline)
+            request = self._request(item, user, deadline)
             try:
                 async with asyncio.timeout_at(deadline):
                     return await asyncio.shield(request.future)
@@ -153,13 +196,22 @@ class Resolver:
                 if not late:
                     raise fault from None
 
-    def is_unknown(self, item: NameOrItem) -> bool:
+    def is_unknown(self, item: NameOrItem, user: str) -> bool:
         """Return whether a name is not cached and the control plane is not connected."""
-        return item not in self._targets and not self._control.connected
+        return self._known(item, user) is None and not self._control.connected
 
-    def add(self, name: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
+    def add(self, name: str, user: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
         """Add a name that a worker resolved; the control plane refreshes it at its next use."""
-        target = self._targets[name] = Target(name, tool, version, 0.0)
+        return self._keep(Target(name, tool, version, 0.0, user))
+
+    def _keep(self, target: Target) -> Target:
+        key: _Key = target.item
+        if target.of_user and target.user != self._own_user:
+            key = (target.user, target.item)
+        self._targets.pop(key, None)
+        self._targets[key] = target
+        if len(self._targets) > _MAX_CACHED:
+            del self._targets[next(iter(self._targets))]
         return target
 
     def invalidate(self, target: Target, *, at_once: bool) -> None:
@@ -190,6 +242,20 @@ class Resolver:
             elif workers_changed:
                 target.refresh_at = 0.0
 
+    def record_users(self, users: Collection[str]) -> None:
+        """Record that names and lists of some users have changed.
+
+        Args:
+            users: These users; an empty text means all. A client that names no user hears only of
+                its credential's, unless that may name users.
+        """
+        everybody = "" in users
+        for target in self._targets.values():
+            if target.of_user and (everybody or not target.user or target.user in users):
+                target.stale = True
+        if users and (everybody or not self._own_user or self._own_user in users):
+            self.registry_version.record_lists()
+
     def watch(self) -> RegistryVersion:
         """Start watching the registry, and return its version, which tasks can wait on."""
         if self._watch is None and not self.registry_version.ended:
@@ -215,21 +281,23 @@ class Resolver:
     def _refresh(self, target: Target, now: float) -> None:
         target.refresh_at = now + _REFRESH_AFTER
         if self._control.connected:
-            request = self._request(target.item, now + _REFRESH_AFTER)
+            request = self._request(target.item, target.user, now + _REFRESH_AFTER)
             request.future.add_done_callback(_retrieve)
 
-    def _request(self, item: NameOrItem, deadline: float) -> _Request:
-        request = self._requests.get(item)
+    def _request(self, item: NameOrItem, user: str, deadline: float) -> _Request:
+        key: _Key = item if user == self._own_user else (user, item)
+        request = self._requests.get(key)
         if request is None:
             request = _Request(
                 item=item,
+                user=user,
                 name=str(item),
                 domain=domain(item),
                 deadline=deadline,
                 future=self._loop.create_future(),
             )
             request.future.add_done_callback(_retrieve)
-            self._requests[item] = request
+            self._requests[key] = request
             if not self._queue:
                 self._loop.call_soon(self._flush)
             self._queue.append(request)
@@ -237,7 +305,7 @@ class Resolver:
         return request
 
     def _flush(self) -> None:
-        by_domain = attrgetter("domain")
+        by_domain = attrgetter("domain", "user")
         queue, self._queue = sorted(self._queue, key=by_domain), []
         for _, group in groupby(queue, by_domain):
             requests = list(group)
@@ -294,7 +362,7 @@ class Resolver:
         return await self._control.request(
             self._control.catalog.ResolveTools,
             catalog_pb2.ResolveToolsRequest(
-                client=self._control.identity.client_info,
+                client=self._control.identity.client_info_for(requests[0].user),
                 tenant=self._control.identity.tenant,
                 names=[request.name for request in requests],
                 kind=kind,
@@ -312,30 +380,37 @@ class Resolver:
             if batched and fault.reason is Reason.SERVER_NOT_READY:
                 self._start([request])
                 return
-            old = self._targets.get(request.item)
+            old = self._known(request.item, request.user)
             if fault.reason is Reason.SERVER_NOT_READY and old is not None and not old.refused:
                 # The control plane may be cut off from a worker that this client reaches.
                 old.stale = False
                 old.refresh_at = self._loop.time() + _REFRESH_AFTER
                 self._complete(request, old)
                 return
-            self._targets.pop(request.item, None)
+            if old is not None:
+                self._forget(old)
             self._fail(request, fault)
             return
-        target = Target(request.item, tool, version, self._loop.time() + _REFRESH_AFTER)
-        self._targets.pop(request.item, None)
-        self._targets[request.item] = target
-        if len(self._targets) > _MAX_CACHED:
-            del self._targets[next(iter(self._targets))]
-        self._complete(request, target)
+        refresh_at = self._loop.time() + _REFRESH_AFTER
+        target = Target(request.item, tool, version, refresh_at, request.user)
+        self._complete(request, self._keep(target))
+
+    def _forget(self, target: Target) -> None:
+        for key in (target.item, (target.user, target.item)):
+            if self._targets.get(key) is target:
+                del self._targets[key]
+
+    def _pop_request(self, request: _Request) -> None:
+        is_own = request.user == self._own_user
+        self._requests.pop(request.item if is_own else (request.user, request.item), None)
 
     def _complete(self, request: _Request, target: Target) -> None:
-        self._requests.pop(request.item, None)
+        self._pop_request(request)
         if not request.future.done():
             request.future.set_result(target)
 
     def _fail(self, request: _Request, fault: Fault) -> None:
-        self._requests.pop(request.item, None)
+        self._pop_request(request)
         if not request.future.done():
             request.future.set_exception(replace(fault))
 
@@ -346,8 +421,9 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
     A failure that persists is logged as a warning, once per reason until the watch works again: a
     wrong key or version does not fix itself.
     """
+    identity = control.identity
     request = catalog_pb2.WatchToolsRequest(
-        client=control.identity.client_info, tenant=control.identity.tenant
+        client=identity.client_info_for(identity.user), tenant=identity.tenant
     )
     attempt = 0
     missed = False  # whether workers may have changed between two streams
@@ -363,6 +439,7 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
                     return
                 workers_changed = missed or message.workers_changed
                 resolver.record_version(message.registry_version, workers_changed=workers_changed)
+                resolver.record_users(("",) if missed else message.users_changed)
                 missed = False
                 del resolver
         except grpc.aio.AioRpcError as error:

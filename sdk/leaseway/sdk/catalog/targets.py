@@ -52,6 +52,8 @@ class Target:
             always true for reading a prompt or a resource.
         head: The fields that all calls to the target share, as a serialized `Call`.
         what: The server and the tool, prompt or resource, for messages.
+        of_user: Whether the name may mean something else for another user.
+        user: The user for whom it was resolved; empty for the client's own or none.
         stale: Whether the name must be resolved again before its next use.
         refused: Whether all workers rejected calls or failed since the name was resolved.
     """
@@ -60,6 +62,7 @@ class Target:
         "call_timeout",
         "head",
         "item",
+        "of_user",
         "original_name",
         "refresh_at",
         "refused",
@@ -69,14 +72,22 @@ class Target:
         "server_id",
         "shared",
         "stale",
+        "user",
         "what",
         "workers",
     )
 
     def __init__(
-        self, item: NameOrItem, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float
+        self,
+        item: NameOrItem,
+        tool: catalog_pb2.ResolvedTool,
+        version: int,
+        refresh_at: float,
+        user: str = "",
     ) -> None:
         self.item = item
+        self.user = user
+        self.of_user = tool.of_user
         self.server_id = tool.server_id
         self.original_name = tool.original_name
         self.shared = tool.shared

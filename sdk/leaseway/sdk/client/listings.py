@@ -47,7 +47,7 @@ _Request: TypeAlias = (
 
 
 async def fetch_tools(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
 ) -> ToolList:
     """List the tools that the tenant sees.
 
@@ -57,46 +57,46 @@ async def fetch_tools(
     """
     catalog = runtime.control.catalog
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
-    pages = await _all_pages(runtime, catalog.ListTools, request, deadline)
+    pages = await _all_pages(runtime, catalog.ListTools, request, deadline, user)
     return tools_from_proto((tool for page in pages for tool in page.tools), pages[-1])
 
 
 async def fetch_prompts(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
 ) -> PromptList:
     """List the prompts that the tenant sees; raises as `fetch_tools`."""
     catalog = runtime.control.catalog
     request = catalog_pb2.ListPromptsRequest(servers=check_ids("servers", servers))
-    pages = await _all_pages(runtime, catalog.ListPrompts, request, deadline)
+    pages = await _all_pages(runtime, catalog.ListPrompts, request, deadline, user)
     prompts = (prompt_from_proto(prompt) for page in pages for prompt in page.prompts)
     return PromptList(prompts, pages[-1].registry_version, pages[-1].pending)
 
 
 async def fetch_resources(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
 ) -> ResourceList:
     """List the resources that the tenant sees; raises as `fetch_tools`."""
-    messages, last = await _fetch_resources(runtime, deadline, servers)
+    messages, last = await _fetch_resources(runtime, deadline, servers, user)
     resources = (resource_from_proto(message) for message in messages if not message.is_template)
     return ResourceList(resources, last.registry_version, last.pending)
 
 
 async def fetch_templates(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
 ) -> ResourceTemplateList:
     """List the resource templates that the tenant sees; raises as `fetch_tools`."""
-    messages, last = await _fetch_resources(runtime, deadline, servers)
+    messages, last = await _fetch_resources(runtime, deadline, servers, user)
     templates = (template_from_proto(message) for message in messages if message.is_template)
     return ResourceTemplateList(templates, last.registry_version, last.pending)
 
 
 async def fetch_introductions(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
 ) -> IntroductionList:
     """List what the servers that the tenant sees say about themselves; raises as `fetch_tools`."""
     catalog = runtime.control.catalog
     request = catalog_pb2.ListIntroductionsRequest(servers=check_ids("servers", servers))
-    pages = await _all_pages(runtime, catalog.ListIntroductions, request, deadline)
+    pages = await _all_pages(runtime, catalog.ListIntroductions, request, deadline, user)
     said = (
         introduction_from_proto(introduction)
         for page in pages
@@ -106,19 +106,26 @@ async def fetch_introductions(
 
 
 async def _fetch_resources(
-    runtime: Runtime, deadline: float, servers: Sequence[str] | None
+    runtime: Runtime, deadline: float, servers: Sequence[str] | None, user: str | None
 ) -> tuple[Iterator[catalog_pb2.Resource], catalog_pb2.ListResourcesResponse]:
     """Return the resources and templates of all pages, and the last page."""
     request = catalog_pb2.ListResourcesRequest(servers=check_ids("servers", servers))
-    pages = await _all_pages(runtime, runtime.control.catalog.ListResources, request, deadline)
+    pages = await _all_pages(
+        runtime, runtime.control.catalog.ListResources, request, deadline, user
+    )
     return (message for page in pages for message in page.resources), pages[-1]
 
 
 async def _all_pages(
-    runtime: Runtime, rpc: Rpc[PageT], request: _Request, deadline: float
+    runtime: Runtime,
+    rpc: Rpc[PageT],
+    request: _Request,
+    deadline: float,
+    user: str | None = None,
 ) -> list[PageT]:
     """Read all pages of a list; start again if the registry changes meanwhile."""
-    request.client.CopyFrom(runtime.identity.client_info)
+    user = runtime.identity.user if user is None else user
+    request.client.CopyFrom(runtime.identity.client_info_for(user))
     request.tenant = runtime.identity.tenant
 
     async def read(token: str) -> PageT:
@@ -140,8 +147,8 @@ async def _all_pages(
 class AsyncListings(ABC):
     """The methods of `AsyncClient` that list tools, prompts, resources and instructions."""
 
-    _index: tuple[tuple[int, tuple[str, ...] | None], ToolIndex] | None = None
-    """The last search index, after the registry version and server ids that it was built from."""
+    _index: tuple[ToolList, ToolIndex] | None = None
+    """The last search index, after the tools that it was built from."""
 
     @abstractmethod
     def _scope(self) -> tuple[Runtime, str]:
@@ -152,19 +159,25 @@ class AsyncListings(ABC):
         """
 
     async def list_tools(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> ToolList:
         """List the tools that the tenant sees, ordered by name.
 
         Args:
             servers: Only tools of these server ids; None means all servers.
+            user: The tenant's user for whom servers that act for users are listed, as in
+                `session`; None means the client's.
             timeout: Seconds until the request fails; None means 30.
 
         Raises:
             ToolNotFound: One of the servers does not exist; the message names the nearest ids.
             LeasewayError: The request failed otherwise.
         """
-        return await perform(self._scope, partial(fetch_tools, servers=servers), timeout)
+        return await perform(self._scope, partial(fetch_tools, servers=servers, user=user), timeout)
 
     async def search_tools(
         self,
@@ -193,9 +206,8 @@ class AsyncListings(ABC):
         check_text("query", query)
         check_count("limit", limit)
         tools = await self.list_tools(servers, timeout=timeout)
-        source = (tools.registry_version, tuple(servers) if servers is not None else None)
-        if self._index is None or self._index[0] != source:
-            self._index = (source, ToolIndex(tools))
+        if self._index is None or self._index[0] != tools:
+            self._index = (tools, ToolIndex(tools))
         return self._index[1].search(query, limit)
 
     async def describe_tool(self, name: str, *, timeout: float | None = None) -> dict[str, Any]:
@@ -216,32 +228,50 @@ class AsyncListings(ABC):
         raise ToolNotFound(f"There is no tool '{name[:100]}'; search_tools finds tools.")
 
     async def list_prompts(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> PromptList:
         """List the prompts that the tenant sees, ordered by name.
 
         The parameters and errors are those of `list_tools`.
         """
-        return await perform(self._scope, partial(fetch_prompts, servers=servers), timeout)
+        return await perform(
+            self._scope, partial(fetch_prompts, servers=servers, user=user), timeout
+        )
 
     async def list_resources(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> ResourceList:
         """List the resources that the tenant sees, ordered by server and URI.
 
         Servers may have resources that they do not list; see `list_resource_templates`. The
         parameters and errors are those of `list_tools`.
         """
-        return await perform(self._scope, partial(fetch_resources, servers=servers), timeout)
+        return await perform(
+            self._scope, partial(fetch_resources, servers=servers, user=user), timeout
+        )
 
     async def list_resource_templates(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
     ) -> ResourceTemplateList:
         """List the resource templates that the tenant sees, ordered by server and template.
 
         The parameters and errors are those of `list_tools`.
         """
-        return await perform(self._scope, partial(fetch_templates, servers=servers), timeout)
+        return await perform(
+            self._scope, partial(fetch_templates, servers=servers, user=user), timeout
+        )
 
     async def instructions(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None

@@ -192,9 +192,10 @@ class AsyncResourceUpdates:
         """Acquire the lease of a leased server now: a call reports a new lease when it ends."""
         deadline = runtime.loop.time() + self._timeout
         item = self._request.item
-        target = runtime.resolver.cached(item, runtime.loop.time())
+        user = runtime.users.of(session)
+        target = runtime.resolver.cached_for(user, item, runtime.loop.time())
         if target is None:
-            target = await runtime.resolver.resolve(item, deadline)
+            target = await runtime.resolver.resolve(item, deadline, user)
         if not target.shared and not runtime.leases.book.tracks(session, target.server_id):
             key = runtime.leases.key(session, target.server_id)
             await runtime.leases.acquire(key, LEASE_TTL, None, target.registry_version)

@@ -38,6 +38,7 @@ class AsyncToolWatch:
         self._servers = list(servers) if servers is not None else None
         self._last: ToolList | None = None
         self._read_at = 0
+        self._lists: int | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -49,7 +50,8 @@ class AsyncToolWatch:
         registry_version = runtime.resolver.watch()
         while not registry_version.ended:
             if self._last is not None:
-                await registry_version.wait_beyond(self._read_at)
+                await registry_version.wait_beyond(self._read_at, self._lists)
+            self._lists = registry_version.lists
             tools = await self._read(runtime)
             if tools is None or registry_version.ended:
                 break

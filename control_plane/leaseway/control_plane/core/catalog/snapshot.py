@@ -69,6 +69,22 @@ class View:
     servers: Mapping[str, Served]
 
     @cached_property
+    def of_people(self) -> tuple[str, ...]:
+        """The servers that may list something else for each tenant or user, sorted."""
+        return tuple(
+            sorted(
+                server_id
+                for server_id, served in self.servers.items()
+                if served.spec.part.auth.is_of_people
+            )
+        )
+
+    @cached_property
+    def acts_for_users(self) -> bool:
+        """Whether some server may list something else for each user."""
+        return any(served.spec.part.auth.acts_for_users for served in self.servers.values())
+
+    @cached_property
     def tools(self) -> Mapping[str, NamedTarget]:
         """Callable tools by exposed name, sorted."""
         return self._named(TOOLS)
@@ -182,7 +198,7 @@ class Snapshot:
                 if not served.spec.hidden and (one := granted_to(served, *who)) is not None
             }
             if self.is_restricted:
-                granted = _resolve_clashes_among(granted)
+                granted = resolve_clashes_among(granted)
             if len(self._views) >= _MAX_VIEWS:  # callers may choose any names without credentials
                 self._views.clear()
             view = self._views[who] = View(add_admin_toolset(granted))
@@ -280,11 +296,20 @@ def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served],
     return before if found == before else found  # an equal one has cached its views
 
 
-def _resolve_clashes_among(granted: Mapping[str, Served]) -> dict[str, Served]:
-    """Resolve name clashes again among the servers that one caller sees."""
+def resolve_clashes_among(
+    granted: Mapping[str, Served], *, always: bool = False
+) -> dict[str, Served]:
+    """Resolve name clashes again among the servers that one caller sees.
+
+    Args:
+        granted: These servers.
+        always: Whether there may be clashes that all servers together do not have.
+    """
     settled = dict(granted)
     for kind in (TOOLS, PROMPTS):
-        if not any(name.skipped for variant in settled.values() for name in variant.names(kind)):
+        if not always and not any(
+            name.skipped for variant in settled.values() for name in variant.names(kind)
+        ):
             continue
         names = {
             server_id: [(name.original, name.name) for name in one.names(kind)]

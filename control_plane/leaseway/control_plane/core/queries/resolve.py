@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Final, TypeVar
 
 from leaseway.control_plane.core.catalog.exposure import shown, transformed
 from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, ItemKind, NamedKind
 from leaseway.control_plane.core.catalog.prompts_resources import RUNS_AS_TASK
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
@@ -53,6 +55,7 @@ def unknown_server(
 
 _SHOWN: Final = 300
 """Limit of characters of a name or URI in a message."""
+_TargetT = TypeVar("_TargetT", NamedTarget, ResourceTarget)
 
 
 def find_name(
@@ -62,6 +65,7 @@ def find_name(
     now: Moment,
     kind: NamedKind = TOOLS,
     server_id: str = "",
+    reader: Reader | None = None,
 ) -> NamedTarget | PendingServers | Denial:
     """Resolve an exposed (`time_now`) or qualified (`time:now`) name.
 
@@ -72,8 +76,43 @@ def find_name(
         now: The time.
         kind: Tools or prompts.
         server_id: Restricts the search to this server; empty for any.
+        reader: For whom; None for the tenant.
     """
-    view = state.visible.view(tenant)
+    find = partial(_find_name, state, tenant, name, now, kind, server_id)
+    return _find_for(state, reader or Reader(tenant), find)
+
+
+def _find_for(
+    state: Coordinator,
+    reader: Reader,
+    find: Callable[[View], _TargetT | PendingServers | Denial],
+) -> _TargetT | PendingServers | Denial:
+    """Find what a reader sees, or else what a server has that was not listed for it.
+
+    So a call of a known name is told by the worker that a login comes first.
+    """
+    found = find(state.view(reader))
+    if not isinstance(found, Denial):
+        return found
+    base = state.visible.view(reader.tenant)
+    unlisted = {served.key.server_id for served, _ in state.subjects.unlisted(base, reader)}
+    if not unlisted:
+        return found
+    stand_in = find(base)
+    if isinstance(stand_in, PendingServers | Denial):
+        return found
+    return stand_in if stand_in.served.key.server_id in unlisted else found
+
+
+def _find_name(
+    state: Coordinator,
+    tenant: str,
+    name: str,
+    now: Moment,
+    kind: NamedKind,
+    server_id: str,
+    view: View,
+) -> NamedTarget | PendingServers | Denial:
     target = view.named(kind).get(name)
     if target is not None and server_id in ("", target.served.key.server_id):
         return target
@@ -111,7 +150,12 @@ def _task_only(view: View, name: str, server_id: str) -> Denial | None:
 
 
 def find_resource(
-    state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str = ""
+    state: Coordinator,
+    tenant: str,
+    uri: str,
+    now: Moment,
+    server_id: str = "",
+    reader: Reader | None = None,
 ) -> ResourceTarget | PendingServers | Denial:
     """Resolve a URI to the server that lists it, else to one with a matching template.
 
@@ -124,8 +168,15 @@ def find_resource(
         uri: A resource's URI, or the text of a template.
         now: The time.
         server_id: Restricts the search to this server; empty for any.
+        reader: For whom; None for the tenant.
     """
-    view = state.visible.view(tenant)
+    find = partial(_find_resource, state, tenant, uri, now, server_id)
+    return _find_for(state, reader or Reader(tenant), find)
+
+
+def _find_resource(
+    state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str, view: View
+) -> ResourceTarget | PendingServers | Denial:
     if server_id:
         return _find_at(state, tenant, view, uri, now, server_id)
     try:

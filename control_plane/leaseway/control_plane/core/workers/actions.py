@@ -58,4 +58,16 @@ class DrainWorker:
     reason: str
 
 
-WorkerAction = PushDelta | WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker
+@dataclass(frozen=True)
+class ListForSubject:
+    """List a launch of a server for a tenant, or for its user."""
+
+    key: VariantKey
+    launch_hash: str
+    tenant: str
+    user: str
+
+
+WorkerAction = (
+    PushDelta | WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker | ListForSubject
+)

@@ -44,10 +44,14 @@ class VisibleWorker(NamedTuple):
 
 
 class VisibleState(NamedTuple):
-    """The registry version that callers see, and the workers that accept work with it."""
+    """The registry version that callers see, and the workers that accept work with it.
+
+    `subjects` counts the changes of what servers list for one tenant or user only.
+    """
 
     version: int = 0
     workers: frozenset[VisibleWorker] = frozenset()
+    subjects: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class WorkerHello:
     leases: tuple[HeldLease, ...] = ()
     instances: tuple[ReportedInstance, ...] = ()
     servers: tuple[str, ...] = ()
+    lists_subjects: bool = False
 
     @cached_property
     def scope(self) -> WorkerScope:
@@ -225,7 +230,11 @@ class Visibility:
         self._listed: dict[str, VisibleWorker] = {}
 
     def update(
-        self, version: int, workers: Mapping[str, WorkerRecord], changed: Iterable[str]
+        self,
+        version: int,
+        workers: Mapping[str, WorkerRecord],
+        changed: Iterable[str],
+        subjects: int = 0,
     ) -> None:
         """Update the state for a version and for the workers that may have changed."""
         listed = self.state.workers
@@ -239,8 +248,8 @@ class Visibility:
             if is_now is not None:
                 self._listed[worker_id] = is_now
                 listed = listed | {is_now}
-        if listed is not self.state.workers or version != self.state.version:
-            self.state = VisibleState(version, listed)
+        if listed is not self.state.workers or (version, subjects) != self.state[::2]:
+            self.state = VisibleState(version, listed, subjects)
 
 
 def _visible(version: int, record: WorkerRecord | None) -> VisibleWorker | None:

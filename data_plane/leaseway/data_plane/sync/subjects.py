@@ -1,0 +1,253 @@
+"""Lists servers for the tenants and users that they act for (design.md#tokens-for-remote-servers).
+
+What one of them may use is decided by the control plane, which knows the rules of names: it gets
+the listing and returns a toolset, by which the calls of that tenant or user are checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
+from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.sync.convert import problem_to_proto, toolset_from_proto
+from leaseway.data_plane.sync.listings import add_lists
+from leaseway.data_plane.sync.outgoing import Outgoing
+from leaseway.spec.codec import key_from_proto, key_to_proto
+from leaseway.spec.model import VariantKey
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Fault, Reason
+
+_logger = logging.getLogger(__name__)
+
+_ANSWER_TIMEOUT: Final = 2.0
+"""Seconds that calls wait for the control plane; then they use the toolset of all."""
+_MAX_WAITING: Final = 1_024
+"""Remembered subjects who have not logged in."""
+
+
+class SubjectLists:
+    """Lists a server once for each subject whose connections this worker has.
+
+    Args:
+        pool: The served generations.
+        outgoing: Sends the listings.
+    """
+
+    def __init__(self, pool: Pool, outgoing: Outgoing) -> None:
+        self._pool = pool
+        self._outgoing = outgoing
+        self._context = pool.context
+        self._tasks: dict[Generation, asyncio.Task[None]] = {}
+        self._answers: dict[Generation, asyncio.Event] = {}
+        self._sent: WeakKeyDictionary[Generation, sync_pb2.SubjectListing] = WeakKeyDictionary()
+        self._has_warned = False
+        self._waiting: dict[VariantKey, VariantKey] = {}
+        """Who has not logged in, with the variant that they would use."""
+        self._context.events.started.connect(self._on_started)
+        self._context.events.listing_needed.connect(self._on_listing_needed)
+        self._context.events.logins_changed.connect(self._on_logins_changed)
+        self._context.events.login_ended.connect(self._on_login_ended)
+
+    def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
+        """Learn whether this control plane keeps the listings of subjects."""
+        self._pool.lists_subjects = welcome.lists_subjects
+
+    def send_all(self) -> None:
+        """Tell a control plane that may have been restarted what was listed."""
+        if not self._pool.lists_subjects:
+            self._warn_of_older()
+            return
+        for generation in self._pool.subject_generations:
+            sent = self._sent.get(generation)
+            if sent is not None:
+                self._outgoing.send(sync_pb2.SyncRequest(subject_listing=sent))
+            elif generation.instances:
+                self._start(generation)
+
+    def start(self, asked: sync_pb2.ListSubject) -> None:
+        """List a server for a subject; the listing is sent when it ends."""
+        key = key_from_proto(asked.key)
+        try:
+            generation = self._pool.subject_generation(key, asked.tenant, asked.user)
+        except Fault as fault:
+            generation, why = None, fault.message
+        else:
+            why = f"Server {key} has changed on this worker."
+        if generation is None or generation.launch_hash != asked.launch_hash:
+            problem = WorkerProblem("server", Reason.SERVER_NOT_READY.value, why, key)
+            message = sync_pb2.SubjectListing(
+                key=asked.key,
+                launch_hash=asked.launch_hash,
+                tenant=asked.tenant,
+                user=asked.user,
+            )
+            self._send_problem(message, problem)
+        elif (sent := self._sent.get(generation)) is not None:
+            self._outgoing.send(sync_pb2.SyncRequest(subject_listing=sent))
+        else:
+            self._start(generation)
+
+    async def list_again(self, generation: Generation, live: LiveInstance) -> None:
+        """Send what an instance of a subject lists now.
+
+        Raises:
+            Fault: It could not be listed.
+        """
+        await generation.relist(live)
+        await self._submit(generation, await _listed(generation, live))
+
+    def handle_toolset(self, message: sync_pb2.SubjectToolset) -> None:
+        """Check the calls of a subject by its own toolset from now on."""
+        key = key_from_proto(message.key)
+        generation = self._pool.find_subject(
+            VariantKey(key.server_id, message.tenant, message.user)
+        )
+        if generation is None or generation.launch_hash != message.launch_hash:
+            return
+        if message.HasField("toolset"):
+            try:
+                toolset = toolset_from_proto(message.toolset, generation.variant.toolset)
+            except ValueError as error:
+                _logger.warning("The toolset of %s cannot be used: %s", generation.key, error)
+            else:
+                generation.use_toolset(toolset)
+        answer = self._answers.get(generation)
+        if answer is not None:
+            answer.set()
+
+    def _warn_of_older(self) -> None:
+        variants = self._pool.desired_state.variants.values()
+        if self._has_warned or not any(variant.spec.part.auth.is_of_people for variant in variants):
+            return
+        self._has_warned = True
+        _logger.warning(
+            "The control plane at %s is older: all tenants and users of a server get the list of "
+            "the first one of them. Upgrade it.",
+            self._outgoing.address,
+        )
+
+    def _start(self, generation: Generation) -> asyncio.Task[None]:
+        task = self._tasks.get(generation)
+        if task is None:
+            task = self._tasks[generation] = self._context.background.spawn(
+                self._list(generation), f"list {generation.key}"
+            )
+        return task
+
+    async def _list(self, generation: Generation) -> None:
+        """List a server with an instance of a subject, or with one that is closed again."""
+        try:
+            if self._outgoing.is_open:
+                await self._list_with_instance(generation)
+        except Fault as fault:
+            self._handle_failure(generation, fault)
+        finally:
+            generation.end_listing()
+            del self._tasks[generation]
+
+    async def _list_with_instance(self, generation: Generation) -> None:
+        if generation.is_shared:
+            message = await _listed(generation, await generation.wait_for_shared(""))
+        else:
+            message = await self._listed_on_lease(generation)
+        await self._submit(generation, message)
+
+    async def _listed_on_lease(self, generation: Generation) -> sync_pb2.SubjectListing:
+        for live in generation.instances:
+            if live.is_ready:
+                return await _listed(generation, live)
+        live = LiveInstance(self._context.open_instance, generation.variant.spec, None)
+        await live.start()
+        try:
+            return await _listed(generation, live)
+        finally:
+            await asyncio.shield(live.close())
+
+    async def _submit(self, generation: Generation, message: sync_pb2.SubjectListing) -> None:
+        """Send a listing unless it was sent, and wait for the toolset that follows."""
+        self._waiting.pop(generation.key, None)
+        if self._sent.get(generation) == message:
+            return
+        self._sent[generation] = message
+        answer = self._answers[generation] = asyncio.Event()
+        self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ANSWER_TIMEOUT):
+                    await answer.wait()
+        finally:
+            self._answers.pop(generation, None)
+
+    def _handle_failure(self, generation: Generation, fault: Fault) -> None:
+        assert generation.listed_for is not None
+        if fault.reason is Reason.LOGIN_REQUIRED and len(self._waiting) < _MAX_WAITING:
+            self._waiting[generation.key] = generation.listed_for
+        problem = WorkerProblem("server", fault.reason.value, fault.message, generation.key)
+        self._send_problem(_message(generation), problem)
+
+    def _send_problem(self, message: sync_pb2.SubjectListing, problem: WorkerProblem) -> None:
+        message.lists.problem.CopyFrom(problem_to_proto(problem, self._context.worker_id))
+        self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
+
+    def _on_listing_needed(self, generation: InstanceOwner) -> None:
+        if isinstance(generation, Generation):
+            self._start(generation)
+
+    def _on_started(self, live: LiveInstance, _restarted: bool) -> None:
+        """List with an instance that was started by a call, or again after a change meanwhile."""
+        generation = live.owner
+        if not isinstance(generation, Generation) or generation.listed_for is None:
+            return
+        if not self._pool.lists_subjects:
+            return
+        if generation not in self._sent or live.lists_other(generation.variant.toolset):
+            self._start(generation)
+
+    def _on_logins_changed(self) -> None:
+        """List for who had not logged in before, so that what they see follows the login."""
+        waiting, self._waiting = self._waiting, {}
+        for subject, variant in waiting.items():
+            with suppress(Fault):
+                generation = self._pool.subject_generation(variant, subject.tenant, subject.user)
+                if generation is not None:
+                    self._start(generation)
+
+    def _on_login_ended(self, subject: VariantKey, listed_for: VariantKey) -> None:
+        message = sync_pb2.SubjectListing(
+            key=key_to_proto(listed_for), tenant=subject.tenant, user=subject.user
+        )
+        generation = self._pool.find(listed_for)
+        if generation is not None and self._pool.lists_subjects:
+            message.launch_hash = generation.launch_hash
+            self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
+
+
+async def _listed(generation: Generation, live: LiveInstance) -> sync_pb2.SubjectListing:
+    """Return what an instance lists for whom its generation serves.
+
+    Raises:
+        Fault: The instance has ended.
+    """
+    await live.instance.list_prompts_resources(live.spec.startup_timeout, NO_PROMPTS_RESOURCES)
+    message = _message(generation)
+    add_lists(message.lists, live, is_own=True)
+    return message
+
+
+def _message(generation: Generation) -> sync_pb2.SubjectListing:
+    assert generation.listed_for is not None  # it belongs to a subject
+    key = generation.key
+    return sync_pb2.SubjectListing(
+        key=key_to_proto(generation.listed_for),
+        launch_hash=generation.launch_hash,
+        tenant=key.tenant,
+        user=key.user,
+    )

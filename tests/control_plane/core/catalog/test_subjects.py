@@ -1,0 +1,174 @@
+"""What servers list for one tenant or user: who sees it, and how much of it is kept."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control_plane.core.builders import START, coordinator, hello, listing, load, spec
+from tests.control_plane.core.fake_worker import FakeWorker, answer, run
+
+from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.snapshot import NamedTarget
+from leaseway.control_plane.core.catalog.subjects import (
+    ALL_USERS,
+    Reader,
+    Subject,
+    SubjectListings,
+)
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.spec.auth import Auth, AuthGrant
+from leaseway.spec.auth import Subject as Whose
+from leaseway.spec.kinds.table import server_spec
+from leaseway.spec.model import ServerSpec, Transform, VariantKey
+
+MAIL = VariantKey("mail")
+ANNA, BOB = Subject(MAIL, "acme", "anna"), Subject(MAIL, "acme", "bob")
+
+
+def mail(grant: AuthGrant = "authorization_code", whose: Whose = "user") -> ServerSpec:
+    return server_spec(
+        MAIL,
+        "streamable_http",
+        truely_stateless=True,
+        url="https://mail.example/mcp",
+        auth=Auth(grant, whose),
+        transforms=(Transform("prefix", "x_"),),
+    )
+
+
+def serving(*specs: ServerSpec, lists_subjects: bool = True) -> Coordinator:
+    """Return a control plane whose worker has listed `common` at every server."""
+    state, worker = coordinator(), FakeWorker()
+    state.handle_worker_joined(hello(lists_subjects=lists_subjects), START)
+    load(state, *specs)
+    run(state, [worker])
+    for _ in specs:
+        answer(state, worker, listing("common"))
+    run(state, [worker])
+    return state
+
+
+def tell(state: Coordinator, subject: Subject, listed: ServerListing | None) -> None:
+    launch = state.visible.served[subject.variant].hashes.launch
+    state.handle_subject_listing("w1", subject, launch, listed, START)
+
+
+def seen(state: Coordinator, user: str = "", *, sees_all: bool = False) -> set[str]:
+    return set(state.view(Reader("acme", user=user, sees_all=sees_all)).tools)
+
+
+def test_each_user_sees_his_own_listing_and_nothing_without_one() -> None:
+    state = serving(mail())
+    tell(state, ANNA, listing("of_anna"))
+    tell(state, BOB, listing("of_bob", "more"))
+    assert seen(state, "anna") == {"x_of_anna"}
+    assert seen(state, "bob") == {"x_of_bob", "x_more"}
+    assert seen(state, "carl") == seen(state) == set()
+    assert seen(state, sees_all=True) == {"x_common"}
+    other = Reader("beta", user="anna")
+    assert not state.view(other).tools, "the same name in another tenant is another user"
+    tell(state, ANNA, None)
+    assert seen(state, "anna") == set()
+
+
+def test_a_name_means_what_its_user_sees_and_is_known_without_a_listing() -> None:
+    state = serving(mail())
+    tell(state, ANNA, listing("of_anna"))
+    tell(state, BOB, listing("of_bob"))
+
+    def find(name: str, user: str) -> object:
+        return find_name(state, "acme", name, START, reader=Reader("acme", user=user))
+
+    for name in ("x_of_anna", "mail:of_anna"):
+        assert isinstance(find(name, "anna"), NamedTarget)
+        denied = find(name, "bob")
+        assert isinstance(denied, Denial)
+        assert "anna" not in denied.metadata["nearest"]
+    assert isinstance(find("x_common", "anna"), Denial), "it is somebody else's"
+    assert isinstance(find("x_common", "carl"), NamedTarget), "the worker says that a login comes"
+    assert isinstance(find("x_of_anna", "carl"), Denial)
+
+
+def test_a_clash_with_another_server_is_resolved_for_the_user_who_has_it() -> None:
+    state = serving(mail(), spec("zoo", prefix="x_"))
+    tell(state, ANNA, listing("common"))
+    tell(state, BOB, listing("other"))
+    owners = {
+        user: state.view(Reader("acme", user=user)).tools["x_common"].served.key.server_id
+        for user in ("anna", "bob")
+    }
+    assert owners == {"anna": "mail", "bob": "zoo"}
+
+
+def test_tenants_see_theirs_and_a_common_listing_without_a_caller_is_everybodys() -> None:
+    state = serving(mail(whose="tenant"))
+    tell(state, Subject(MAIL, "acme", ""), listing("of_acme"))
+    assert seen(state, "anna") == seen(state) == {"x_of_acme"}
+    assert not state.view(Reader("beta", sees_all=True)).tools
+
+    state = serving(mail("token_exchange", "caller"))
+    assert seen(state) == seen(state, "anna") == {"x_common"}
+    tell(state, ANNA, listing("of_anna"))
+    assert seen(state, "anna") == {"x_of_anna"}
+    assert seen(state) == seen(state, "bob") == {"x_common"}
+
+
+def test_all_see_the_common_listing_while_every_worker_is_older() -> None:
+    state = serving(mail(), lists_subjects=False)
+    assert seen(state) == seen(state, "anna") == {"x_common"}
+    assert not state.subjects.unlisted(state.visible.view("acme"), Reader("acme", user="anna"))
+
+
+def test_what_a_lost_worker_has_listed_is_forgotten() -> None:
+    state = serving(mail())
+    tell(state, ANNA, listing("of_anna"))
+    state.handle_worker_disconnected("w1", START)
+    assert len(state.subjects) == 1, "it may come back"
+    state.subjects.keep_runs(())
+    assert len(state.subjects) == 0
+
+
+@pytest.fixture
+def kept() -> SubjectListings:
+    return SubjectListings(max_subjects=2, max_bytes=10_000)
+
+
+def test_the_listing_that_was_not_used_for_longest_goes_first(kept: SubjectListings) -> None:
+    kept.record(ANNA, "run", "launch", listing("a"))
+    kept.record(BOB, "run", "launch", listing("b"))
+    assert kept.find(ANNA, "launch") == listing("a")
+    kept.record(Subject(MAIL, "acme", "carl"), "run", "launch", listing("c"))
+    assert kept.find(BOB, "launch") is None
+    assert kept.find(ANNA, "launch") is not None
+    assert kept.find(ANNA, "another launch") is None
+
+
+def test_equal_listings_count_once_and_bytes_are_bounded() -> None:
+    one, other = listing("a" * 400), listing("b" * 400)
+    kept = SubjectListings(max_subjects=1_000, max_bytes=700)
+    users = [Subject(MAIL, "acme", str(number)) for number in range(100)]
+    for subject in users:
+        kept.record(subject, "run", "launch", listing("a" * 400))
+    assert len(kept) == 100
+    assert len({id(kept.find(subject, "launch")) for subject in users}) == 1
+    kept.record(users[0], "run", "launch", one)
+    kept.record(BOB, "run", "launch", other)
+    assert len(kept) == 1, "both together are too large"
+    kept.end(BOB)
+    kept.record(ANNA, "run", "launch", one)
+    assert kept.find(ANNA, "launch") == one
+
+
+def test_watchers_hear_of_changes_of_their_tenant_only(kept: SubjectListings) -> None:
+    kept.record(ANNA, "run", "launch", listing("a"))
+    first = kept.sequence
+    kept.record(ANNA, "run", "launch", listing("a"))
+    assert not kept.changed_since(first, "acme"), "an equal listing is no change"
+    kept.record(BOB, "run", "launch", listing("b"))
+    kept.end(ANNA)
+    assert kept.changed_since(first, "acme") == {"anna", "bob"}
+    assert not kept.changed_since(first, "beta")
+    for number in range(2_000):
+        kept.record(BOB, "run", "launch", listing(str(number)))
+    assert kept.changed_since(first, "acme") == {ALL_USERS}, "too long ago"
