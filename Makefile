@@ -6,6 +6,7 @@
 #   make check          run every check without the tests
 #   make soak           run the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
 #   make bench          measure calls, leases, memory and reloads (20 minutes; PEERS=--peers includes peers)
+#   make scale          measure how the control plane grows with its fleet (10 minutes)
 #   make bench-against  compare the speed of this checkout with that of BASE=HEAD~50, side by side
 #   make docs           build the documentation site in .build/docs
 #   make conformance    run the whole official MCP conformance suite against the front and the worker
@@ -25,7 +26,7 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test test-fast soak skew bench bench-against call-path check fmt fmt-check lint types imports rooms wiring protos generate runbook record-faults \
+.PHONY: demo docs test test-fast soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -55,6 +56,9 @@ skew: .venv/dev.stamp
 
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks $(PEERS) --json benchmarks/results/figures.json
+
+scale: .venv/bench.stamp
+	$(BIN)/python -m benchmarks.scale --json benchmarks/results/scale.json
 
 bench-against: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.against $(BASE)

@@ -91,6 +91,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.pulse_interval = 0.0
         self.fleet: sync_pb2.Fleet | None = None
         self.lists_subjects = False
+        self.takes_instance_changes = False
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
@@ -115,6 +116,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             epoch=self.epoch,
             lists_subjects=self.lists_subjects,
             fleet=self.fleet,
+            takes_instance_changes=self.takes_instance_changes,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))

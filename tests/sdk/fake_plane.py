@@ -54,6 +54,11 @@ class FakeControlPlane(
         self.resources: list[catalog_pb2.Resource] = []
         self.introductions: list[catalog_pb2.Introduction] = []
         self.resolves: list[list[str]] = []
+        self.worker_set = 0
+        self.sets_sent = 0
+        self.changed_servers: list[str] | None = None
+        self.worker_questions: list[list[str]] = []
+        self.says_settled = False
         self.meant: list[tuple[int, str]] = []
         self.places: list[leases_pb2.PlaceRequest] = []
         self.place_faults: list[Fault] = []
@@ -210,7 +215,14 @@ class FakeControlPlane(
                 resolved.read_only = tool.read_only
                 if tool.call_timeout is not None:
                     resolved.call_timeout.CopyFrom(duration(tool.call_timeout))
-                resolved.workers.extend(worker.ref for worker in self.workers)
+                if self.worker_set and request.takes_worker_sets:
+                    resolved.worker_set = self.worker_set
+                else:
+                    resolved.workers.extend(worker.ref for worker in self.workers)
+        if self.worker_set and self.worker_set not in request.known_worker_sets:
+            refs = [worker.ref for worker in self.workers]
+            answer.worker_sets.add(id=self.worker_set, workers=refs)
+            self.sets_sent += 1
         return answer
 
     async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:
@@ -226,6 +238,8 @@ class FakeControlPlane(
                     registry_version=self.version,
                     workers_changed=told == self.version and not self.users_changed,
                     users_changed=self.users_changed,
+                    names_changed_servers=self.changed_servers is not None and bool(told),
+                    changed_servers=self.changed_servers or (),
                 )
                 told = self.version
                 await wake.wait()
@@ -281,7 +295,8 @@ class FakeControlPlane(
         )
 
     async def ListWorkers(self, request: Any, context: Any) -> Any:
-        answer = admin_pb2.ListWorkersResponse()
+        self.worker_questions.append(list(request.worker_ids))
+        answer = admin_pb2.ListWorkersResponse(settled=self.says_settled)
         for worker in self.workers:
             answer.workers.add(worker=worker.ref, state="connected", capacity=512)
         return self._prepared(request, answer)

@@ -17,6 +17,7 @@ from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
+from leaseway.control_plane.core.workers.roster import Roster
 from leaseway.spec.canonical import plain_fields
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, History
@@ -43,6 +44,8 @@ class EventRecorder:
         self._changed = asyncio.Event()
         self._committed: Snapshot | None = None
         self._workers: dict[str, tuple[str, WorkerState]] = {}
+        self._roster: Roster | None = None
+        self._roster_revision = -1
         self._problems: dict[ProblemKey, Problem] = {}
         self._problems_revision = -1
         self._specs: Mapping[VariantKey, ServerSpec] = {}
@@ -160,7 +163,10 @@ class EventRecorder:
         """Record what has changed since the last call."""
         if state.committed is not self._committed:
             self._observe_commit(state.committed, now)
-        self._observe_workers(state, now)
+        roster = state.roster
+        if roster is not self._roster or roster.revision != self._roster_revision:
+            self._roster, self._roster_revision = roster, roster.revision
+            self._observe_workers(state, now)
         if state.problems.revision != self._problems_revision:
             self._problems_revision = state.problems.revision
             self._observe_problems(state, now)

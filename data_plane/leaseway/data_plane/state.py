@@ -13,7 +13,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import Amounts, Quota
 from leaseway.data_plane.services.exchange import Exchanges
-from leaseway.data_plane.sync.convert import instances_to_proto
+from leaseway.data_plane.sync.instances import instance_states
 from leaseway.spec.policy import TenantLimits
 
 
@@ -35,8 +35,8 @@ class WorkerState:
             yield from (live for live in generation.instances if live.is_ready)
 
     def instance_states(self) -> Iterator[tuple[str, str]]:
-        for status in instances_to_proto(list(self.pool.generations), ""):
-            yield status.variant.server_id, status.state
+        for state in instance_states(self.pool.generations).values():
+            yield state.variant.server_id, state.state
 
     def leased(self) -> Iterator[str]:
         return (lease.key.server_id for lease in self.leases.leases)

@@ -225,6 +225,7 @@ class ListWorkersRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    WORKER_IDS_FIELD_NUMBER: _builtins.int
     page_token: _builtins.str
     """The token of the previous page. Empty requests the first page. Any other text is
     INVALID_REQUEST.
@@ -239,6 +240,10 @@ class ListWorkersRequest(_message.Message):
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
 
+    @_builtins.property
+    def worker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only the workers with these ids; at most 1,000. Empty means all."""
+
     def __init__(
         self,
         *,
@@ -246,10 +251,11 @@ class ListWorkersRequest(_message.Message):
         page_token: _builtins.str = ...,
         page_size: _builtins.int = ...,
         load: _builtins.bool = ...,
+        worker_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "load", b"load", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "load", b"load", "page_size", b"page_size", "page_token", b"page_token", "worker_ids", b"worker_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -263,8 +269,13 @@ class ListWorkersResponse(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """The token of the next page. Empty means that this is the last page."""
+    settled: _builtins.bool
+    """Whether the control plane knows all workers: it no longer waits for them to join, as it does
+    after its start. A worker that is not listed then is lost.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
         """Ordered by id, at most 1 MiB."""
@@ -274,10 +285,11 @@ class ListWorkersResponse(_message.Message):
         *,
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
         next_page_token: _builtins.str = ...,
+        settled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "settled", b"settled", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -723,6 +723,8 @@ class ResolveToolsRequest(_message.Message):
     NAMES_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
+    TAKES_WORKER_SETS_FIELD_NUMBER: _builtins.int
+    KNOWN_WORKER_SETS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     kind: Global___NameKind.ValueType
@@ -731,6 +733,8 @@ class ResolveToolsRequest(_message.Message):
     """Only names of this server. Empty means any server; if several servers have the same resource,
     the one with the smallest id is used.
     """
+    takes_worker_sets: _builtins.bool
+    """Whether the response may refer to sets of workers instead of repeating the workers of each name."""
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """The caller's package and agent."""
@@ -738,6 +742,10 @@ class ResolveToolsRequest(_message.Message):
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Exposed names (`time_now`), qualified names (`time:now`) or URIs. At most 1,000."""
+
+    @_builtins.property
+    def known_worker_sets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ids of the sets that the caller has, which are not sent again. At most 64."""
 
     def __init__(
         self,
@@ -747,10 +755,12 @@ class ResolveToolsRequest(_message.Message):
         names: _abc.Iterable[_builtins.str] | None = ...,
         kind: Global___NameKind.ValueType = ...,
         server_id: _builtins.str = ...,
+        takes_worker_sets: _builtins.bool = ...,
+        known_worker_sets: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "kind", b"kind", "names", b"names", "server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "kind", b"kind", "known_worker_sets", b"known_worker_sets", "names", b"names", "server_id", b"server_id", "takes_worker_sets", b"takes_worker_sets", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -764,6 +774,7 @@ class ResolveToolsResponse(_message.Message):
 
     TOOLS_FIELD_NUMBER: _builtins.int
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    WORKER_SETS_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The registry version of the response."""
     @_builtins.property
@@ -772,19 +783,52 @@ class ResolveToolsResponse(_message.Message):
         the caller requests the others again.
         """
 
+    @_builtins.property
+    def worker_sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerSet]:
+        """The sets of workers of these names that the caller does not have. Older control planes send none."""
+
     def __init__(
         self,
         *,
         tools: _abc.Iterable[Global___ResolvedTool] | None = ...,
         registry_version: _builtins.int = ...,
+        worker_sets: _abc.Iterable[Global___WorkerSet] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "tools", b"tools", "worker_sets", b"worker_sets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolveToolsResponse: _TypeAlias = ResolveToolsResponse  # noqa: Y015
+
+@_typing.final
+class WorkerSet(_message.Message):
+    """The workers that serve some names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Identifies these workers, also after a restart of the control plane. Never zero."""
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerRef]:
+        """The workers, ordered by id."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        workers: _abc.Iterable[Global___WorkerRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerSet: _TypeAlias = WorkerSet  # noqa: Y015
 
 @_typing.final
 class ResolvedTool(_message.Message):
@@ -802,6 +846,7 @@ class ResolvedTool(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     CALL_TIMEOUT_FIELD_NUMBER: _builtins.int
     OF_USER_FIELD_NUMBER: _builtins.int
+    WORKER_SET_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name as requested."""
     server_id: _builtins.str
@@ -818,6 +863,8 @@ class ResolvedTool(_message.Message):
     """Whether the name may mean something else for another user of the tenant: a server that acts for
     users has it, or could have it.
     """
+    worker_set: _builtins.int
+    """The set of workers that have acknowledged the server; then `workers` is empty. Zero means none."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerRef]:
         """The workers that have acknowledged the server."""
@@ -843,10 +890,11 @@ class ResolvedTool(_message.Message):
         error: _status_pb2.Status | None = ...,
         call_timeout: _duration_pb2.Duration | None = ...,
         of_user: _builtins.bool = ...,
+        worker_set: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "of_user", b"of_user", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "of_user", b"of_user", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "worker_set", b"worker_set", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -889,6 +937,8 @@ class WatchToolsResponse(_message.Message):
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     WORKERS_CHANGED_FIELD_NUMBER: _builtins.int
     USERS_CHANGED_FIELD_NUMBER: _builtins.int
+    NAMES_CHANGED_SERVERS_FIELD_NUMBER: _builtins.int
+    CHANGED_SERVERS_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The current version."""
     workers_changed: _builtins.bool
@@ -896,11 +946,19 @@ class WatchToolsResponse(_message.Message):
     worker has connected, disconnected or caught up, or has started or stopped a shared server.
     Earlier resolutions stay valid, but new ones may be better. False in the first message.
     """
+    names_changed_servers: _builtins.bool
+    """Whether `changed_servers` is set. Otherwise any server may have changed, as after a first message."""
     @_builtins.property
     def users_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The users for whom a server that acts for users lists something else since the previous
         message; an empty text means all users of the tenant. Of the users that the caller may name
         only. Empty in the first message.
+        """
+
+    @_builtins.property
+    def changed_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The servers whose names, definitions or settings have changed since the previous message. What was
+        resolved to tools and prompts of others stays valid.
         """
 
     def __init__(
@@ -909,10 +967,12 @@ class WatchToolsResponse(_message.Message):
         registry_version: _builtins.int = ...,
         workers_changed: _builtins.bool = ...,
         users_changed: _abc.Iterable[_builtins.str] | None = ...,
+        names_changed_servers: _builtins.bool = ...,
+        changed_servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "users_changed", b"users_changed", "workers_changed", b"workers_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_servers", b"changed_servers", "names_changed_servers", b"names_changed_servers", "registry_version", b"registry_version", "users_changed", b"users_changed", "workers_changed", b"workers_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

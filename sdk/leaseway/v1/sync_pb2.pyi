@@ -197,6 +197,7 @@ class SyncResponse(_message.Message):
     BUDGET_GRANT_FIELD_NUMBER: _builtins.int
     LIST_SUBJECT_FIELD_NUMBER: _builtins.int
     SUBJECT_TOOLSET_FIELD_NUMBER: _builtins.int
+    ASK_INSTANCES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -271,6 +272,12 @@ class SyncResponse(_message.Message):
     def subject_toolset(self) -> Global___SubjectToolset:
         """Answers a SubjectListing."""
 
+    @_builtins.property
+    def ask_instances(self) -> Global___AskInstances:
+        """Requests all instances, as a report of their changes is missing. It is sent only to workers that
+        report changes.
+        """
+
     def __init__(
         self,
         *,
@@ -292,12 +299,13 @@ class SyncResponse(_message.Message):
         budget_grant: Global___BudgetGrant | None = ...,
         list_subject: Global___ListSubject | None = ...,
         subject_toolset: Global___SubjectToolset | None = ...,
+        ask_instances: Global___AskInstances | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset", "ask_instances"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -524,6 +532,7 @@ class Welcome(_message.Message):
     CONSOLE_URL_FIELD_NUMBER: _builtins.int
     FLEET_FIELD_NUMBER: _builtins.int
     LISTS_SUBJECTS_FIELD_NUMBER: _builtins.int
+    TAKES_INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -538,6 +547,10 @@ class Welcome(_message.Message):
     """
     lists_subjects: _builtins.bool
     """Whether the control plane keeps a listing for each tenant or user that a server acts for."""
+    takes_instance_changes: _builtins.bool
+    """Whether reports may have `instance_changes`. Otherwise each report has all instances if one has
+    changed.
+    """
     @_builtins.property
     def pulse_interval(self) -> _duration_pb2.Duration:
         """The interval of Pulses from the worker; the first is sent at once. Unset means no Pulses. A
@@ -560,10 +573,11 @@ class Welcome(_message.Message):
         console_url: _builtins.str = ...,
         fleet: Global___Fleet | None = ...,
         lists_subjects: _builtins.bool = ...,
+        takes_instance_changes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1544,12 +1558,19 @@ class Report(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     LEASE_ENDS_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
+    INSTANCES_VERSION_FIELD_NUMBER: _builtins.int
     instances_changed: _builtins.bool
     """Whether `instances` is set."""
     calls_in_flight: _builtins.int
     """Calls in flight."""
     draining: _builtins.bool
     """Whether the worker rejects new work."""
+    instances_version: _builtins.int
+    """Counts the reports of a stream with instance changes. 1 means that `instance_changes` has all
+    instances: so does the first report of a stream, and the one after an AskInstances. If one is
+    missing, the control plane ignores those that follow and asks for all. Zero means no changes.
+    """
     @_builtins.property
     def leases_gained(self) -> _containers.RepeatedCompositeFieldContainer[_leases_pb2.Lease]:
         """Leases that were granted or have changed. A lease that has ended since is in `leases_lost` too."""
@@ -1580,6 +1601,12 @@ class Report(_message.Message):
         The control plane uses their numbers to skip known events.
         """
 
+    @_builtins.property
+    def instance_changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceChange]:
+        """Instances that are new, have changed or are gone. Valid only if `instances_version` is set; then
+        `instances_changed` is not.
+        """
+
     def __init__(
         self,
         *,
@@ -1593,14 +1620,63 @@ class Report(_message.Message):
         draining: _builtins.bool = ...,
         lease_ends: _abc.Iterable[_admin_pb2.LeaseEnd] | None = ...,
         events: _abc.Iterable[_admin_pb2.Event] | None = ...,
+        instance_changes: _abc.Iterable[Global___InstanceChange] | None = ...,
+        instances_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instances", b"instances", "instances_changed", b"instances_changed", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instance_changes", b"instance_changes", "instances", b"instances", "instances_changed", b"instances_changed", "instances_version", b"instances_version", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class InstanceChange(_message.Message):
+    """A change of one instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Identifies the instance, or what is reported of a server without one, on its stream. At most
+    1,024 characters.
+    """
+    @_builtins.property
+    def status(self) -> _catalog_pb2.InstanceStatus:
+        """Its new state. Unset means that it is gone."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        status: _catalog_pb2.InstanceStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstanceChange: _TypeAlias = InstanceChange  # noqa: Y015
+
+@_typing.final
+class AskInstances(_message.Message):
+    """Requests all instances of a worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskInstances: _TypeAlias = AskInstances  # noqa: Y015
 
 @_typing.final
 class Drain(_message.Message):

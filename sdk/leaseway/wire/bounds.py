@@ -38,6 +38,8 @@ MAX_INSTANCES: Final = 256
 """Instances of one server on one worker."""
 MAX_LEASES: Final = 512
 """Leases on one worker."""
+MAX_REPORTED_INSTANCES: Final = 16_384
+"""Instances that a control plane keeps of one worker; further ones are ignored."""
 MAX_TENANT_LEASES: Final = 1024
 """Leases of one tenant, on all workers together."""
 MAX_BUDGETS: Final = 10_000

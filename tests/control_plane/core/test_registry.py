@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tests.control_plane.core.builders import at, hello, listing, spec
 
@@ -111,3 +112,44 @@ def test_foreign_and_higher_versions_are_outrun() -> None:
     assert served.outrun(7, foreign=False)
     served.commit(last_known_good("a"), at(2))
     assert served.committed.version == 8
+
+
+def revealed(served: Registry, holder: WorkerRecord, *tools: tuple[str, str]) -> int:
+    """Commit servers with these tools and make them visible; return the version."""
+    good = {VariantKey(name): build_good(spec(name), listing(tool))[0] for name, tool in tools}
+    served.commit(good, at(0))
+    take(holder, served)
+    served.reveal([holder])
+    return served.visible.version
+
+
+def test_watchers_are_told_which_servers_have_changed() -> None:
+    served, holder = Registry(ProblemTable(), 1), worker("w1")
+    first = revealed(served, holder, ("a", "x"), ("b", "x"), ("c", "x"))
+    assert served.changed_since(first, "t") == frozenset()
+    assert served.changed_since(0, "t") is None, "a first message names none"
+    second = revealed(served, holder, ("a", "x"), ("b", "y"), ("c", "x"))
+    assert served.changed_since(first, "t") == frozenset({"b"})
+    revealed(served, holder, ("a", "z"), ("b", "y"))
+    assert served.changed_since(first, "t") == frozenset({"a", "b", "c"})
+    assert served.changed_since(second, "t") == frozenset({"a", "c"})
+
+
+def test_changes_long_ago_are_not_known() -> None:
+    served, holder = Registry(ProblemTable(), 1), worker("w1")
+    first = revealed(served, holder, ("a", "x"))
+    for number in range(10):
+        revealed(served, holder, ("a", f"y{number}"))
+    assert served.changed_since(first, "t") is None
+
+
+def test_no_server_is_named_to_a_tenant_whose_names_are_shared_out_anew() -> None:
+    served, holder = Registry(ProblemTable(), 1), worker("w1")
+    first = revealed(served, holder, ("a", "x"))
+    own = replace(spec("a", prefix="own_"), key=VariantKey("a", "t"))
+    common = build_good(spec("a"), listing("x"))[0]
+    served.commit({VariantKey("a"): common, own.key: build_good(own, listing("x"))[0]}, at(0))
+    take(holder, served)
+    served.reveal([holder])
+    assert served.changed_since(first, "t") is None
+    assert served.changed_since(first, "another") == frozenset({"a"})

@@ -80,6 +80,19 @@ async def test_a_lease_of_a_disconnected_worker_cannot_be_revoked(running: Runni
     assert "'w1'" in fault.message
 
 
+async def test_workers_can_be_asked_for_by_id(running: Running) -> None:
+    running.load()
+    async with worker(running.address), worker(running.address, "w2"):
+        request = admin_pb2.ListWorkersRequest(worker_ids=["w2", "unknown"])
+        answer = await running.admin.ListWorkers(request)
+        assert [each.worker.id for each in answer.workers] == ["w2"]
+        await running.until(lambda state: state.settled)
+        assert (await running.admin.ListWorkers(request)).settled
+        request = admin_pb2.ListWorkersRequest(worker_ids=["w"] * 1_001)
+        fault = await fault_of(running.admin.ListWorkers(request))
+        assert fault.reason is Reason.INVALID_REQUEST
+
+
 async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Running) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)

@@ -68,6 +68,23 @@ async def test_a_call_before_the_first_result_waits_for_it(running: Running) -> 
     assert exposed.read_only
 
 
+async def test_the_workers_of_many_names_are_sent_once_and_not_again(running: Running) -> None:
+    running.load(spec("time"))
+    async with worker(running.address) as w1:
+        await w1.serve("now", "zones")
+        await w1.apply_until("time")
+        request = catalog_pb2.ResolveToolsRequest(
+            names=["time_now", "time_zones"], takes_worker_sets=True
+        )
+        answer = await running.catalog.ResolveTools(request)
+        (workers,) = answer.worker_sets
+        assert [each.worker_set for each in answer.tools] == [workers.id, workers.id]
+        assert [each.id for each in workers.workers] == ["w1"]
+        assert not any(each.workers for each in answer.tools)
+        request.known_worker_sets.append(workers.id)
+        assert not (await running.catalog.ResolveTools(request)).worker_sets
+
+
 async def test_names_of_one_request_are_resolved_in_one_version(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem, ProblemTable
-from leaseway.control_plane.core.workers.records import ReportedInstance
+from leaseway.control_plane.core.workers.instances import ReportedInstance
 from leaseway.control_plane.services import pages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2

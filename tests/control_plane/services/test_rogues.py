@@ -214,12 +214,12 @@ async def test_one_worker_alone_cannot_change_a_listing(running: Running) -> Non
         restarted.load(desk)
         claims = [changed.hashes]
         async with (
-            worker(restarted.address, held=[honest.held["desk"].hashes]) as back,
             worker(restarted.address, "rogue", held=claims) as rogue,
+            worker(restarted.address, held=[honest.held["desk"].hashes]) as back,
         ):
-            await back.receive("want")
             await rogue.receive("want")
             await rogue.send(held=sync_pb2.Held(variants=[changed]))
+            await back.receive("want")
             await back.send(held=sync_pb2.Held(variants=[honest.held["desk"]]))
             await back.receive("delta")
             await restarted.until(lambda state: state.ready)

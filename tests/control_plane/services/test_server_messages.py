@@ -29,7 +29,7 @@ async def test_each_server_has_its_instances_of_all_workers(running: Running) ->
             await w1.serve("echo")
         await w1.apply_until("a", "b")
         await running.until(lambda state: state.ready)
-        await running.until(lambda state: all(one.instances for one in state.workers.values()))
+        await running.until(lambda state: all(one.instances.all for one in state.workers.values()))
         listed = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
     found = {one.server_id: sorted(each.id for each in one.instances) for one in listed.servers}
     assert found == {"a": ["w1-a", "w2-a"], "b": ["w1-b", "w2-b"]}

@@ -50,7 +50,7 @@ async def _has_instance(running: Running, state: str) -> None:
         lambda now: any(
             instance.state == state
             for record in now.workers.values()
-            for instance in record.instances
+            for instance in record.instances.all
         )
     )
 

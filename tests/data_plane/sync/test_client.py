@@ -223,6 +223,36 @@ async def test_granted_leases_and_changed_instances_are_reported(bench: Bench) -
     assert [each.lease_id for each in report.instances] == [acquired.id]
 
 
+async def test_an_event_reports_the_instance_that_it_changed_and_no_other(bench: Bench) -> None:
+    bench.plane.takes_instance_changes = True
+    await rejoin(bench)
+    await bench.serve("db", shared=False)
+    known: dict[str, str] = {}
+
+    async def reported(session: str) -> sync_pb2.Report:
+        lease = await bench.acquire(session)
+
+        def tells(report: sync_pb2.Report) -> bool:
+            changes = report.instance_changes
+            known.update({each.key: each.status.lease_id for each in changes})
+            return (lease.id, "ready") in [
+                (each.status.lease_id, each.status.state) for each in changes
+            ]
+
+        report: sync_pb2.Report = await bench.plane.expect_report(tells)
+        return report
+
+    for session in ("s1", "s2", "s3"):
+        report = await reported(session)
+        assert not report.instances_changed
+    before = dict(known)
+    report = await reported("s4")
+    assert not before.keys() & {each.key for each in report.instance_changes}
+    bench.plane.send(ask_instances=sync_pb2.AskInstances())
+    whole = await bench.plane.expect_report(lambda report: report.instances_version == 1)
+    assert len(whole.instance_changes) == len(known) == 4
+
+
 async def test_a_server_that_waits_for_its_next_start_is_in_backoff(bench: Bench) -> None:
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no")] * 500
     await bench.serve("time")

@@ -45,6 +45,39 @@ async def call_until(client: AsyncClient, condition: Callable[[], object]) -> No
             await client.call_tool("time_now")
 
 
+async def test_names_with_the_same_workers_share_them_and_get_them_once(
+    resolver: Resolver, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.worker_set = 7
+    deadline = asyncio.get_running_loop().time() + BOUND
+    one, other = await asyncio.gather(
+        *(resolver.resolve(item, deadline) for item in ("time_now", "desk_open"))
+    )
+    assert [each.id for each in one.workers] == [worker.ref.id]
+    assert one.workers is other.workers
+    later = await resolver.resolve(PromptOrResource(NAME_KIND_PROMPT, "time_now"), deadline)
+    assert later.workers is one.workers
+    assert plane.sets_sent == 1
+
+
+async def test_a_version_makes_only_the_names_of_changed_servers_stale(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    uri = PromptOrResource(NAME_KIND_RESOURCE, "time_now")
+    targets = [await resolver.resolve(item, deadline) for item in ("time_now", "desk_open", uri)]
+    await until(lambda: plane.watchers == 1)
+    await until(lambda: resolver.registry_version.version == plane.version)
+    plane.changed_servers = [targets[1].server_id]
+    plane.move()
+    await until(lambda: resolver.registry_version.version == plane.version)
+    assert [target.stale for target in targets] == [False, True, True], "a URI may have moved"
+    plane.changed_servers = None
+    plane.move()
+    await until(lambda: resolver.registry_version.version == plane.version)
+    assert targets[0].stale
+
+
 async def test_names_are_batched_by_kind_and_server(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:

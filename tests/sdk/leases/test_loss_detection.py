@@ -42,6 +42,23 @@ async def called_again(session: AsyncSession) -> ToolResult:
                 return await session.call_tool("desk_open")
 
 
+async def test_a_client_asks_for_the_failed_worker_alone_and_once(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await lose(client, worker)
+    plane.workers, plane.says_settled = [second], True
+
+    def asked() -> None:
+        raise AssertionError("one question is enough")
+
+    plane.on_status = asked
+    with pytest.raises(LeaseLost):
+        await session.call_tool("desk_open")
+    assert plane.worker_questions == [["w1"]]
+
+
 async def test_a_lease_on_a_lost_worker_fails_calls_until_it_is_acquired_again(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:

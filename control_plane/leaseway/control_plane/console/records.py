@@ -18,7 +18,8 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.place import variants_of
-from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
+from leaseway.control_plane.core.workers.instances import ReportedInstance
+from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey

@@ -6,15 +6,14 @@ and queues actions that the Sync service sends. The owner calls `tick` when `nex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import inf
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, View
 from leaseway.control_plane.core.catalog.subjects import Reader, Subject, SubjectListings
 from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
-from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.client_problems import ClientProblems
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import PlacementTable
@@ -29,6 +28,7 @@ from leaseway.control_plane.core.workers.actions import (
     WantContent,
     WorkerAction,
 )
+from leaseway.control_plane.core.workers.content_requests import ContentRequests
 from leaseway.control_plane.core.workers.records import (
     Visibility,
     VisibleState,
@@ -42,12 +42,6 @@ from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-
-_CONTENT_TIMEOUT: Final = 15.0
-"""Seconds that a worker may take to send requested content."""
-_CONTENT_TIMEOUT_PAUSE: Final = 600.0
-"""Seconds after such a timeout in which no commit waits for content: many silent workers delay the
-configuration only once."""
 
 _CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
 _RETRIED_WHEN_CLEARED: Final = frozenset({"MISSING_REFERENCE", Reason.LOGIN_REQUIRED.value})
@@ -66,6 +60,7 @@ class Coordinator:
             epoch then belongs to a later leader.
 
     Attributes:
+        content: What the control plane lacks, and who was asked for it.
         servers: Desired servers, their last known good variants and their probes.
         roster: Workers and their leases.
         registry: Committed and visible snapshots.
@@ -77,7 +72,7 @@ class Coordinator:
         self, now: Moment, *, epoch: int, expected_workers: int = 0, elected: bool = False
     ) -> None:
         self.epoch = epoch
-        self._content_optional_until = -inf
+        self.content = ContentRequests()
         self._elected = elected
         self.problems = ProblemTable()
         self.client_problems = ClientProblems(self.problems)
@@ -97,7 +92,8 @@ class Coordinator:
         self._pushed: Snapshot | None = None  # the newest one that was compared with all workers
         self._revealed_generation = 0
         self._subjects_generation = 0
-        self._unplaced_checked_for: tuple[object, int] = (None, 0)  # desired servers, generation
+        # The desired servers and the scopes of the workers that were compared last.
+        self._unplaced_checked_for: tuple[object, object] = (None, None)
 
     # Configuration.
 
@@ -150,8 +146,8 @@ class Coordinator:
         if not self.settled and not self._elected:  # this epoch has fenced nothing yet
             self.epoch = max(self.epoch, hello.highest_epoch)
         self.servers.handle_worker_disconnected(record.id)  # its probes ended with its older stream
-        self._request_content(record, now)
-        self._replan = True
+        if self.content.join(record.id, hello.held, self._has_content, now.mono):
+            self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
             self.registry.commit_at = now.mono
         self.tick(now)
@@ -162,8 +158,9 @@ class Coordinator:
         if record is None:
             return
         self.servers.handle_worker_disconnected(worker_id)
-        if record.requested_content:
-            self._stop_awaiting_content(record, now)
+        was_waiting = self.content.is_waiting
+        self.content.leave(worker_id)
+        self._check_content(now, was_waiting=was_waiting)
         self.roster.mark_disconnected(record, now)
         self.tick(now)
 
@@ -172,14 +169,16 @@ class Coordinator:
         self.placements.record_contact(worker_id)
 
     def handle_content(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
-        """Record the content that a worker was asked for."""
-        record = self.workers.get(worker_id)
-        if record is None:
+        """Record a worker's answer to a request for content."""
+        if worker_id not in self.workers:
             return
         self.problems.clear(worker_id=worker_id, reason=_CONTENT_OVERDUE)
-        for served in variants:
+        received = tuple(variants)
+        for served in received:
             self.servers.adopt(served)
-        self._stop_awaiting_content(record, now)
+        contents = ((served.key, served.hashes.launch) for served in received)
+        self.content.receive(worker_id, contents, now.mono)
+        self._check_content(now, was_waiting=True)
         self.tick(now)
 
     def handle_ack(self, worker_id: str, nonce: int, now: Moment) -> None:
@@ -280,12 +279,14 @@ class Coordinator:
         self.roster.revoke_duplicates(now)
         self._expire_content_requests(now)
         self._check_settled(now)
+        for worker_id, keys in self.content.assign(now.mono):
+            self.roster.queue_action(worker_id, WantContent(keys))
         self.servers.expire_probes(now)
         self.client_problems.expire(now)
         self.registry.expire(now)
         if self._replan:
             self._replan = False
-            self.servers.reconcile(self.roster.requested_content, self._trace, now)
+            self.servers.reconcile(self.content.awaited_variants(), self._trace, now)
         self._update_unplaced(now)
         self._schedule_probes(now)
         if self.servers.changed:
@@ -303,12 +304,7 @@ class Coordinator:
         """Return when `tick` is next due on the monotonic clock, or None if only after an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
         times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
-        times.append(self.registry.next_expiry())
-        times += [
-            worker.content_requested_at + _CONTENT_TIMEOUT
-            for worker in self.workers.values()
-            if worker.requested_content
-        ]
+        times += [self.registry.next_expiry(), self.content.next_deadline()]
         if not self.settled:
             times.append(self._settled_at)
         if len(self.wait_queue):
@@ -377,7 +373,7 @@ class Coordinator:
         """Return for how many more seconds this control plane waits for workers to join."""
         return 0.0 if self.settled else max(0.0, self._settled_at - now.mono)
 
-    def workers_serving(self, served: Served) -> list[WorkerRecord]:
+    def workers_serving(self, served: Served) -> Sequence[WorkerRecord]:
         """Return the workers that serve a variant, ordered by id.
 
         If there are none, return lost workers: callers may still reach them.
@@ -386,62 +382,47 @@ class Coordinator:
             served, self.visible.version
         )
 
-    def _request_content(self, record: WorkerRecord, now: Moment) -> None:
-        known = self.committed.hashes
-        last_known_good = self.servers.last_known_good
-        wanted = {
-            key
-            for key, hashes in record.hello.held.items()
-            if known.get(key) != hashes
-            and (key not in last_known_good or last_known_good[key].launch_hash != hashes.launch)
-        }
-        record.requested_content = wanted if now.mono >= self._content_optional_until else set()
-        record.content_requested_at = min(
-            (
-                worker.content_requested_at
-                for worker in self.workers.values()
-                if worker.requested_content and worker is not record
-            ),
-            default=now.mono,
+    def _has_content(self, key: VariantKey, hashes: Hashes) -> bool:
+        """Return whether this control plane knows a content that a worker holds."""
+        good = self.servers.last_known_good.get(key)
+        return self.committed.hashes.get(key) == hashes or (
+            good is not None and good.launch_hash == hashes.launch
         )
-        if wanted:
-            self.roster.queue_action(record.id, WantContent(tuple(sorted(wanted))))
+
+    def _check_content(self, now: Moment, *, was_waiting: bool) -> None:
+        """Plan and commit at once after a wait for content: the next pushes depend on both."""
+        if was_waiting and not self.content.is_waiting:
+            self._replan = True
+            self.registry.commit_at = now.mono
+            self.roster.changed_workers.update(dict.fromkeys(self.workers))
 
     def _expire_content_requests(self, now: Moment) -> None:
         """Continue without the content of workers that do not send it: all other workers wait."""
-        for record in self.workers.values():
-            if (
-                record.requested_content
-                and now.mono >= record.content_requested_at + _CONTENT_TIMEOUT
-            ):
-                missing = ", ".join(sorted(map(str, record.requested_content))[:5])
-                message = (
-                    f"Worker '{record.id}' did not send its content of {missing} within"
-                    f" {_CONTENT_TIMEOUT:g} s. The control plane continues without it. If this"
-                    " persists, look at that worker's log, or restart it."
-                )
-                problem = Problem("worker", _CONTENT_OVERDUE, message, worker_id=record.id)
-                self.problems.report(problem, now.unix)
-                self._content_optional_until = now.mono + _CONTENT_TIMEOUT_PAUSE
-                self._stop_awaiting_content(record, now)
-
-    def _stop_awaiting_content(self, record: WorkerRecord, now: Moment) -> None:
-        record.requested_content = set()
-        self.roster.changed_workers[record.id] = None
-        self._replan = True
-        self.registry.commit_at = now.mono  # at once: the next push depends on the worker's content
+        was_waiting = self.content.is_waiting
+        for worker_id, keys in self.content.expire(now.mono).items():
+            missing = ", ".join(map(str, keys[:5]))
+            message = (
+                f"Worker '{worker_id}' did not send its content of {missing} in time. The control"
+                " plane continues without it. If this persists, look at that worker's log, or"
+                " restart it."
+            )
+            problem = Problem("worker", _CONTENT_OVERDUE, message, worker_id=worker_id)
+            self.problems.report(problem, now.unix)
+        self._check_content(now, was_waiting=was_waiting)
 
     def _check_settled(self, now: Moment) -> None:
         if self.settled:
             return
         joined = self.roster.connected
-        all_here = 0 < self._expected_workers <= len(joined) and not any(
-            r.requested_content for r in joined
-        )
+        all_here = 0 < self._expected_workers <= len(joined) and not self.content.is_waiting
         if all_here or now.mono >= self._settled_at:
             self.settled = True
-            for record in joined:
-                self._stop_awaiting_content(record, now)
+            if not self.content.is_arriving(now.mono):
+                self.content.stop_waiting()
+            self._replan = True
+            self.registry.commit_at = now.mono
+            # From now on removals are pushed.
+            self.roster.changed_workers.update(dict.fromkeys(self.workers))
 
     def _schedule_probes(self, now: Moment) -> None:
         for probe in self.servers.withdrawn:
@@ -472,18 +453,18 @@ class Coordinator:
         """Find servers that no worker accepts, if the servers or workers have changed."""
         if not self.settled:
             return  # workers that have not joined yet may accept them
-        desired, generation = self.servers.desired, self.roster.generation
-        checked_desired, checked_generation = self._unplaced_checked_for
-        if checked_desired is not desired or checked_generation != generation:
-            self._unplaced_checked_for = (desired, generation)
-            scopes = {record.id: record.hello.scope for record in self.workers.values()}
+        desired, scopes = self.servers.desired, self.roster.scopes
+        checked_desired, checked_scopes = self._unplaced_checked_for
+        if checked_desired is not desired or checked_scopes is not scopes:
+            self._unplaced_checked_for = (desired, scopes)
             self.servers.update_unplaced(scopes, now)
 
     def _commit(self, now: Moment) -> None:
         self.registry.commit_at = None
-        if self.has_config and not self.roster.requested_content:
+        if self.has_config and not self.content.is_waiting:
             # With requested content outstanding, its variants would look removed.
             self.registry.commit(self.servers.last_known_good, now, self.servers.withheld)
+            self.content.reexamine()
 
     def _reveal(self, now: Moment) -> None:
         if self.registry.complete and self._revealed_generation == self.roster.generation:
@@ -502,7 +483,7 @@ class Coordinator:
         self._pushed = self.committed
         for worker_id in [*self.workers] if to_all else changed:
             record = self.workers.get(worker_id)
-            if record is None or not record.connected or record.requested_content:
+            if record is None or not record.connected or self.content.awaits_of(worker_id):
                 continue
             push = self.roster.push(record, self.committed, now, removals=self.settled)
             if push is not None:

@@ -8,9 +8,10 @@ See design.md#names-and-versions.
 
 from __future__ import annotations
 
-import operator
+from collections import deque
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Final
 
 from leaseway.control_plane.core.catalog.name_moves import Move, MoveKey, update_moves
 from leaseway.control_plane.core.catalog.snapshot import (
@@ -25,6 +26,9 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.core.workers.subscription import Subscription
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
+
+_REMEMBERED: Final = 8
+"""Changes of what is visible that watchers can be told of one by one."""
 
 
 class Registry:
@@ -47,7 +51,9 @@ class Registry:
         self.visible = Snapshot(0)
         self.commit_at: float | None = None
         self._moves: dict[MoveKey, Move] = {}
-        # The subscriptions that make all of the newest commit visible; empty if not all of it is.
+        # The newest changes of what is visible, each with the snapshot before it.
+        self._revealed: deque[tuple[Snapshot, Snapshot]] = deque(maxlen=_REMEMBERED)
+        # The subscriptions that made all of the newest commit visible; empty if not all of it is.
         self._witnesses: tuple[Subscription, ...] = ()
 
     @property
@@ -129,16 +135,41 @@ class Registry:
             subscription.acked_version == self.committed.version for subscription in subscriptions
         ):
             return
-        if len(subscriptions) == len(self._witnesses) and all(
-            map(operator.is_, subscriptions, self._witnesses)
-        ):
-            return  # the same workers hold all of the commit: another ack changes nothing
+        if self._witnesses and set(map(id, self._witnesses)).issubset(map(id, subscriptions)):
+            return  # these workers hold all of the commit: another one changes nothing
+        before = self.visible
         self.visible = acknowledged(
             self.committed,
-            self.visible,
+            before,
             partial(_is_held, subscriptions),
         )
+        if self.visible is not before:
+            self._revealed.append((before, self.visible))
         self._witnesses = subscriptions if self.visible.served == self.committed.served else ()
+
+    def changed_since(self, version: int, tenant: str) -> frozenset[str] | None:
+        """Return the servers that a tenant sees and whose content changed after a visible version.
+
+        Names of other servers resolve to the same as before. Returns None if that is not known, or
+        may not hold: with grants, listings for each user or variants of the tenant's own, names are
+        shared out anew for each caller, so that one may move between servers of which neither has
+        changed.
+        """
+        since = [pair for pair in self._revealed if pair[1].version > version]
+        if not version or not since or since[0][0].version > version:
+            return frozenset() if version == self.visible.version else None
+        changed: set[str] = set()
+        for before, after in since:
+            if any(_shares_names_out_anew(one, tenant) for one in (before, after)):
+                return None
+            seen = before.view(tenant).servers.keys() | after.view(tenant).servers.keys()
+            changed |= after.servers_changed_since(before) & seen
+        return frozenset(changed)
+
+
+def _shares_names_out_anew(snapshot: Snapshot, tenant: str) -> bool:
+    is_special = snapshot.is_restricted or tenant in snapshot.tenants
+    return is_special or snapshot.view(tenant).acts_for_users
 
 
 def _is_held(subscriptions: Collection[Subscription], served: Served) -> bool:

@@ -40,6 +40,7 @@ _CONFIRM_TIMEOUT: Final = 5.0
 _EVENTS_PER_MESSAGE: Final = 200
 _DEFAULT_CALLS: Final = 50
 _MAX_CALLS: Final = 200
+_MAX_WORKER_IDS: Final = 1_000
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -79,8 +80,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """List one page of workers, ordered by id."""
         await check_client(request.client, context)
         start = await page_of("ListWorkers", request, context)
+        if len(request.worker_ids) > _MAX_WORKER_IDS:
+            message = f"One request names at most {_MAX_WORKER_IDS:,} workers."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
         loads = await self._inspector.loads() if request.load else None
-        workers, token = pages.workers(self._plane.state, start)
+        state = self._plane.state
+        workers, token = pages.workers(state, start, request.worker_ids)
         for worker in workers:
             if loads is not None and worker.worker.id in loads.workers:
                 worker.load.CopyFrom(loads.workers[worker.worker.id])
@@ -89,7 +94,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 admin_pb2.WorkerStatus(worker=worker.worker, state=worker.state)
                 for worker in workers
             ]
-        return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
+        return admin_pb2.ListWorkersResponse(
+            workers=workers, next_page_token=token, settled=state.settled
+        )
 
     async def ListHeldLeases(  # noqa: N802
         self, request: admin_pb2.ListHeldLeasesRequest, context: _Context

@@ -39,6 +39,7 @@ from leaseway.control_plane.services.requests import (
     time_left,
     watchers,
 )
+from leaseway.control_plane.services.worker_sets import WorkerSets
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
 from leaseway.spec.model import VariantKey
@@ -55,6 +56,8 @@ _FIRST_ACK_TIMEOUT = 2.0
 _SUBJECT_LISTING_WAIT = 10.0
 """Seconds that a list waits for servers that list for its tenant or user first."""
 _MAX_USERS_CHANGED = 256
+_MAX_SETS = 16
+"""Sets of workers in a response."""
 _WATCH_INTERVAL = 0.05
 """Minimum seconds between two messages of a watch."""
 
@@ -75,6 +78,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._inspector = Inspector(plane)
+        self._worker_sets = WorkerSets()
         self._resolving = placements()
         self._watchers = watchers()
 
@@ -194,8 +198,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             await self._list_for_names(tenant, request, context)
             version, outcomes = await self._resolve_all(tenant, request, context)
         found = zip(request.names, outcomes, strict=True)
-        tools = fitting(self._resolved(name, outcome, request) for name, outcome in found)
-        return catalog_pb2.ResolveToolsResponse(tools=tools, registry_version=version)
+        sent: dict[int, catalog_pb2.WorkerSet] = {}
+        tools = fitting(self._resolved(name, outcome, request, sent) for name, outcome in found)
+        used = {tool.worker_set for tool in tools} - {*request.known_worker_sets}
+        return catalog_pb2.ResolveToolsResponse(
+            tools=tools,
+            registry_version=version,
+            worker_sets=[workers for number, workers in sent.items() if number in used],
+        )
 
     async def WatchTools(  # noqa: N802
         self, request: catalog_pb2.WatchToolsRequest, context: _Context
@@ -216,10 +226,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 continue
             users = self._users_changed(seen, reader) if seen.version else ()
             if now_visible[:2] != seen[:2] or users:
+                registry = self._plane.state.registry
+                changed = registry.changed_since(seen.version, reader.tenant)
                 yield catalog_pb2.WatchToolsResponse(
                     registry_version=now_visible.version,
                     workers_changed=bool(seen.version) and now_visible.workers != seen.workers,
                     users_changed=users,
+                    names_changed_servers=changed is not None,
+                    changed_servers=sorted(changed or ()),
                 )
             seen = now_visible
             # Workers apply a change one after another; this merges their changes.
@@ -359,15 +373,33 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         return find_name(state, tenant, name, now, kind, request.server_id, reader)
 
     def _resolved(
-        self, name: str, outcome: _Outcome, request: catalog_pb2.ResolveToolsRequest
+        self,
+        name: str,
+        outcome: _Outcome,
+        request: catalog_pb2.ResolveToolsRequest,
+        sent: dict[int, catalog_pb2.WorkerSet],
     ) -> catalog_pb2.ResolvedTool:
+        """Return the message of a resolved name.
+
+        Args:
+            name: The name.
+            outcome: What it resolves to.
+            request: The request.
+            sent: Gets the set of its workers, if the caller takes sets.
+        """
         if isinstance(outcome, Denial):
-            return messages.resolved(name, outcome, [])
+            return messages.resolved(name, outcome)
         served = outcome.served
         workers = workers_for(self._plane.state, served)
         if not workers:
-            return messages.resolved(name, not_served(self._plane.state, served.key), [])
-        found = messages.resolved(name, outcome, workers)
+            return messages.resolved(name, not_served(self._plane.state, served.key))
+        known = self._worker_sets.of(workers)
+        # In a rollout many sets may differ.
+        if request.takes_worker_sets and (known.id in sent or len(sent) < _MAX_SETS):
+            sent[known.id] = known
+            found = messages.resolved(name, outcome, worker_set=known.id)
+        else:
+            found = messages.resolved(name, outcome, known.workers)
         if request.server_id or split_qualified(name) is not None:
             found.of_user = served.spec.part.auth.acts_for_users
         else:

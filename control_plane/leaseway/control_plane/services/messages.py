@@ -23,7 +23,8 @@ from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.limits import LimitStatus
 from leaseway.control_plane.core.queries.status import VariantStatus, variant_status
-from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
+from leaseway.control_plane.core.workers.instances import ReportedInstance
+from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
@@ -68,7 +69,7 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
         state=record.state,
         capacity=record.hello.capacity,
         leases=state.placements.held_count(record.id),
-        instances=sum(reported.is_live for reported in record.instances),
+        instances=record.instances.live,
         sent_version=subscription.sent_version,
         acked_version=subscription.acked_version,
         last_error=subscription.last_error,
@@ -164,7 +165,7 @@ def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[Rep
     """Return the reported instances of all workers, by variant."""
     instances: dict[VariantKey, list[ReportedInstance]] = {}
     for record in state.workers.values():
-        for instance in record.instances:
+        for instance in record.instances.all:
             instances.setdefault(instance.key, []).append(instance)
     return instances
 
@@ -324,9 +325,12 @@ def resource(target: ResourceTarget) -> catalog_pb2.Resource:
 
 
 def resolved(
-    name: str, outcome: NamedTarget | ResourceTarget | Denial, workers: list[WorkerRecord]
+    name: str,
+    outcome: NamedTarget | ResourceTarget | Denial,
+    workers: Iterable[catalog_pb2.WorkerRef] = (),
+    worker_set: int = 0,
 ) -> catalog_pb2.ResolvedTool:
-    """Return the target of a name with its workers, or the error."""
+    """Return the target of a name with its workers, or with the id of their set, or the error."""
     if isinstance(outcome, Denial):
         return catalog_pb2.ResolvedTool(name=name, error=status_from_fault(denial(outcome)))
     served = outcome.served
@@ -335,7 +339,8 @@ def resolved(
         server_id=served.key.server_id,
         original_name=(outcome.item.original if isinstance(outcome, NamedTarget) else outcome.uri),
         shared=served.spec.truely_stateless,
-        workers=[worker_ref(record) for record in workers],
+        workers=workers,
+        worker_set=worker_set,
         call_timeout=duration(served.spec.call_timeout),
     )
     if isinstance(outcome, NamedTarget) and outcome.kind is TOOLS:

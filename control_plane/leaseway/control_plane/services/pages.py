@@ -5,7 +5,7 @@ See design.md#bounds-and-defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -18,7 +18,7 @@ from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.limits import LimitStatus
-from leaseway.control_plane.core.workers.records import ReportedInstance
+from leaseway.control_plane.core.workers.instances import ReportedInstance
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
@@ -84,9 +84,19 @@ def _instance_key(instance: ReportedInstance) -> SortKey:
     return instance.worker_id, instance.id, instance.launch_hash
 
 
-def workers(state: Coordinator, start: PageStart) -> tuple[list[admin_pb2.WorkerStatus], str]:
-    """Return a page of workers including lost ones, ordered by id, and the next page's token."""
-    records = (((record.id,), record) for record in state.roster.all_workers)
+def workers(
+    state: Coordinator, start: PageStart, worker_ids: Collection[str] = ()
+) -> tuple[list[admin_pb2.WorkerStatus], str]:
+    """Return a page of workers including lost ones, ordered by id, and the next page's token.
+
+    Args:
+        state: The state.
+        start: Where the page starts.
+        worker_ids: The workers to return; empty for all.
+    """
+    roster = state.roster
+    found = roster.find_workers(worker_ids) if worker_ids else roster.all_workers
+    records = (((record.id,), record) for record in found)
     return one_page(start, records, partial(messages.worker, state))
 
 

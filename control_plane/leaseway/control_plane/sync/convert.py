@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import Final, cast, get_args
 
 from leaseway.control_plane.core.approvals import ApprovalRequest
+from leaseway.control_plane.core.catalog.variants import Hashes
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
+    AskInstances,
     CancelProbe,
     DrainWorker,
     ListForSubject,
@@ -18,8 +21,8 @@ from leaseway.control_plane.core.workers.actions import (
     StartProbe,
     WantContent,
 )
+from leaseway.control_plane.core.workers.instances import InstanceChanges, ReportedInstance
 from leaseway.control_plane.core.workers.records import (
-    ReportedInstance,
     WorkerHello,
     WorkerIdentity,
     WorkerReport,
@@ -27,6 +30,7 @@ from leaseway.control_plane.core.workers.records import (
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_proto
 from leaseway.spec.codec import encode_spec, key_from_proto, key_to_proto
+from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.states import ProblemScope
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
@@ -37,13 +41,43 @@ _MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0
 of a Lease are some years ahead. The limit grows faster than versions do, so that versions derived
 from an accepted one remain valid when workers reconnect."""
 
+_MAX_HELD = 16
+"""Different sets of hashes that are kept to be shared."""
 _MAX_TEXT = 256
 _MAX_MESSAGE = 1024
 """Limit of characters of ids, reasons and subjects."""
 
 
-def hello_from_proto(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
+class HeldHashes:
+    """The hashes that workers report; workers that hold the same get the same mapping.
+
+    A fleet holds few different sets, so that its memory, and the time to convert and compare them,
+    do not grow with workers × servers.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Mapping[VariantKey, Hashes]] = {}
+
+    def from_proto(self, held: Iterable[sync_pb2.HeldHashes]) -> Mapping[VariantKey, Hashes]:
+        """Convert the hashes of a hello; do not modify the result."""
+        content = sync_pb2.Hello(held=held).SerializeToString(deterministic=True)
+        digest = hashlib.sha256(content).digest()
+        known = self._known.pop(digest, None)
+        if known is None:
+            known = {key_from_proto(one.key): hashes_from_proto(one) for one in held}
+        self._known[digest] = known  # the newest last
+        if len(self._known) > _MAX_HELD:
+            del self._known[next(iter(self._known))]
+        return known
+
+
+def hello_from_proto(message: sync_pb2.Hello, now: Moment, held: HeldHashes) -> WorkerHello:
     """Convert a worker's hello.
+
+    Args:
+        message: The message.
+        now: The time.
+        held: Converts the hashes of what it holds.
 
     Raises:
         MalformedMessage: The id, incarnation or address is missing, or a version is invalid.
@@ -63,7 +97,7 @@ def hello_from_proto(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
         labels=dict(message.labels),
         highest_version=message.highest_registry_version,
         highest_epoch=message.highest_epoch,
-        held={key_from_proto(held.key): hashes_from_proto(held) for held in message.held},
+        held=held.from_proto(message.held),
         leases=tuple(_lease_from_proto(lease, worker.id, now.mono) for lease in message.leases),
         instances=_instances_from_proto(message.instances, worker.id),
         servers=tuple(message.servers),
@@ -78,6 +112,7 @@ def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> W
         instances=_instances_from_proto(message.instances, worker_id)
         if message.instances_changed
         else None,
+        instance_changes=_changes_from_proto(message, worker_id),
         problems=tuple(problem_from_proto(problem) for problem in message.problems),
         cleared=tuple(problem_from_proto(problem) for problem in message.cleared),
         calls_in_flight=message.calls_in_flight,
@@ -121,7 +156,13 @@ def problem_from_proto(message: admin_pb2.Problem) -> Problem:
 
 
 def action_to_proto(
-    action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker | ListForSubject,
+    action: WantContent
+    | StartProbe
+    | CancelProbe
+    | RevokeLease
+    | DrainWorker
+    | ListForSubject
+    | AskInstances,
 ) -> sync_pb2.SyncResponse:
     """Return the message for an action; `DeltaWriter` converts deltas."""
     match action:
@@ -149,6 +190,8 @@ def action_to_proto(
             return sync_pb2.SyncResponse(revoke=sync_pb2.Revoke(lease_id=lease_id, reason=reason))
         case DrainWorker(reason):
             return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
+        case AskInstances():
+            return sync_pb2.SyncResponse(ask_instances=sync_pb2.AskInstances())
 
 
 def question_from_proto(message: sync_pb2.ApprovalQuestion, worker_id: str) -> ApprovalRequest:
@@ -185,22 +228,35 @@ def _lease_from_proto(message: leases_pb2.Lease, worker_id: str, now: float) -> 
 def _instances_from_proto(
     messages: Iterable[catalog_pb2.InstanceStatus], worker_id: str
 ) -> tuple[ReportedInstance, ...]:
-    return tuple(
-        ReportedInstance(
-            id=message.id,
-            worker_id=worker_id,
-            key=key_from_proto(message.variant),
-            state=message.state,
-            lease_id=message.lease_id,
-            pid=message.pid,
-            starts=message.starts,
-            launch_hash=message.launch_hash,
-            role=message.role,
-            failures=message.failures,
-            circuit=message.circuit,
-            next_start_at=seconds(message.next_start_at)
-            if message.HasField("next_start_at")
-            else None,
+    return tuple(_instance_from_proto(message, worker_id) for message in messages)
+
+
+def _changes_from_proto(message: sync_pb2.Report, worker_id: str) -> InstanceChanges | None:
+    if not message.instances_version:
+        return None
+    changes = (
+        (
+            change.key[:_MAX_MESSAGE],
+            _instance_from_proto(change.status, worker_id) if change.HasField("status") else None,
         )
-        for message in messages
+        for change in message.instance_changes
+    )
+    return InstanceChanges(message.instances_version, tuple(changes))
+
+
+def _instance_from_proto(message: catalog_pb2.InstanceStatus, worker_id: str) -> ReportedInstance:
+    ahead = seconds(message.next_start_at) if message.HasField("next_start_at") else None
+    return ReportedInstance(
+        id=message.id,
+        worker_id=worker_id,
+        key=key_from_proto(message.variant),
+        state=message.state,
+        lease_id=message.lease_id,
+        pid=message.pid,
+        starts=message.starts,
+        launch_hash=message.launch_hash,
+        role=message.role,
+        failures=message.failures,
+        circuit=message.circuit,
+        next_start_at=ahead,
     )

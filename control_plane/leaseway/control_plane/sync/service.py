@@ -17,6 +17,7 @@ from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefus
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.sync.budgets import BudgetAnswers
 from leaseway.control_plane.sync.convert import (
+    HeldHashes,
     action_to_proto,
     hello_from_proto,
     lease_ends_from_proto,
@@ -128,6 +129,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         self._seal = seal
         self._console_url = console_url
         self._deltas = DeltaWriter(seal)
+        self._held = HeldHashes()
         self._budgets = BudgetAnswers(plane)
         self._subjects = SubjectAnswers(plane)
 
@@ -166,7 +168,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 f"The worker uses protocol version {first.hello.protocol_version}, this control"
                 f" plane {PROTOCOL_VERSION}. Run the same release of both."
             )
-        return hello_from_proto(first.hello, self._plane.clock())
+        return hello_from_proto(first.hello, self._plane.clock(), self._held)
 
     async def _send_welcome(self, context: _Context, worker_id: str) -> None:
         welcome = sync_pb2.Welcome(
@@ -176,6 +178,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             console_url=self._console_url,
             fleet=self._budgets.fleet(worker_id),
             lists_subjects=True,
+            takes_instance_changes=True,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))

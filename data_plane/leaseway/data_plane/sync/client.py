@@ -263,6 +263,7 @@ class SyncClient:
         outgoing = self._outgoing.open()
         self._permits.handle_welcome(welcome)
         self._subjects.handle_welcome(welcome)
+        self._status.handle_welcome(welcome)
         pulse_interval = welcome.pulse_interval.ToTimedelta().total_seconds()
         self._applied_delta = False
         self.joined.set()
@@ -314,6 +315,8 @@ class SyncClient:
                 self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
             case "inspect":
                 self._outgoing.send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
+            case "ask_instances":
+                self._status.report_all_instances()
             case "server_folders":
                 self.server_folders = tuple(message.server_folders.folders)
             case _:

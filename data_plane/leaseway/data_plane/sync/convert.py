@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
 from leaseway.data_plane.core.leases.table import WorkerLease
@@ -21,8 +19,6 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     compile_prompts,
 )
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
-from leaseway.data_plane.instances.generation import Generation
-from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.spec.codec import (
@@ -35,7 +31,7 @@ from leaseway.spec.codec import (
 from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import VariantKey
 from leaseway.spec.uri_filters import UriFilter
-from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.admin import reminder
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.durations import duration, timestamp
@@ -204,58 +200,6 @@ class LeaseMessages:
             user=user_of_subject(lease.user),
             holder=lease.holder,
         )
-
-
-def instances_to_proto(
-    generations: list[Generation], worker_id: str
-) -> list[catalog_pb2.InstanceStatus]:
-    """Return the status of every instance, and of each server in backoff or at rest."""
-    statuses = [
-        _status(generation, worker_id, _state(generation, live), live)
-        for generation in generations
-        for live in generation.instances
-    ]
-    for generation in generations:
-        if generation.key.user and generation.needs_login:
-            continue  # one user's missing login says nothing about the server
-        if generation.is_backing_off or generation.is_resting:
-            state = "backoff" if generation.is_backing_off else "idle"
-            statuses.append(_status(generation, worker_id, state, None))
-    return statuses
-
-
-def _state(generation: Generation, live: LiveInstance) -> str:
-    state = live.instance.state
-    if state in ("closing", "closed", "failed"):
-        return "closed"
-    draining = generation.draining or live.draining
-    return "draining" if draining and state == "ready" else state
-
-
-def _status(
-    generation: Generation, worker_id: str, state: str, live: LiveInstance | None
-) -> catalog_pb2.InstanceStatus:
-    breaker = generation.instances.circuit_breaker
-    return catalog_pb2.InstanceStatus(
-        worker_id=worker_id,
-        id=live.instance.id if live is not None else generation.instances.last_id,
-        state=state,
-        lease_id=live.lease_id if live is not None else "",
-        pid=(live.instance.pid or 0) if live is not None else 0,
-        variant=key_to_proto(generation.key),
-        starts=generation.instances.starts,
-        launch_hash=generation.launch_hash,
-        role=generation.instances.role(live).value,
-        failures=breaker.failures,
-        circuit=breaker.circuit,
-        next_start_at=_wall_time(breaker.retry_at) if breaker.failures else None,
-    )
-
-
-def _wall_time(at: float) -> Timestamp:
-    """Convert a time of the loop's clock."""
-    ahead = at - asyncio.get_running_loop().time()
-    return timestamp(time.time() + ahead)
 
 
 def redact_message(message: Message) -> None:

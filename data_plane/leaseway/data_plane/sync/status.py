@@ -10,6 +10,11 @@ from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync import convert
+from leaseway.data_plane.sync.instances import (
+    InstanceReports,
+    instance_states,
+    state_to_proto,
+)
 from leaseway.spec.codec import key_from_proto
 from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.endpoint import Endpoint
@@ -51,6 +56,7 @@ class WorkerStatus:
         calls: The calls in flight.
         lease_message: Converts a lease.
         leaving: Whether the worker is shutting down and accepts no new work.
+        reports_changes: Whether the control plane takes changes of instances; else it gets all.
     """
 
     registration: Registration
@@ -59,6 +65,14 @@ class WorkerStatus:
     calls: Executor
     lease_message: Callable[[WorkerLease], leases_pb2.Lease]
     leaving: bool = False
+    reports_changes: bool = False
+
+    def __post_init__(self) -> None:
+        self.reported = InstanceReports(self.registration.worker.id)
+
+    def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
+        """Report as the control plane of the current stream understands it."""
+        self.reports_changes = welcome.takes_instance_changes
 
     def hello(self, highest_epoch: int) -> sync_pb2.Hello:
         """Return the first message of a stream, with the whole state; later changes are reported.
@@ -68,6 +82,7 @@ class WorkerStatus:
         """
         desired_state = self.pool.desired_state
         self.pool.context.reports.reset_for_new_stream()
+        self.reported.reset()
         # A control plane that has just started does not know that this worker is shutting down. It
         # would treat the leases that end here as older twins of their replacements.
         capacity, leases = (
@@ -82,7 +97,11 @@ class WorkerStatus:
             servers=self.registration.servers,
             highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
-            held=[convert.hashes_to_proto(variant) for variant in desired_state.variants.values()],
+            # Sorted, so that a control plane sees at once that workers hold the same.
+            held=[
+                convert.hashes_to_proto(variant)
+                for _, variant in sorted(desired_state.variants.items())
+            ],
             leases=[self.lease_message(lease) for lease in leases],
             instances=self._instances(),
             lists_subjects=True,
@@ -103,18 +122,29 @@ class WorkerStatus:
         leases, ends, instances_changed = reports.pop_changes()
         problems, cleared = reports.problems.pop_changes()
         worker_id = self.registration.worker.id
-        return sync_pb2.Report(
+        whole = instances_changed and not self.reports_changes
+        report = sync_pb2.Report(
             leases_gained=[self.lease_message(lease) for lease in leases],
             leases_lost=[end.lease.id for end in ends],
             lease_ends=[convert.lease_end_to_proto(end) for end in ends],
-            instances=self._instances() if instances_changed else (),
-            instances_changed=instances_changed,
+            instances=self._instances() if whole else (),
+            instances_changed=whole,
             problems=[convert.problem_to_proto(problem, worker_id) for problem in problems],
             cleared=[convert.problem_to_proto(problem, worker_id) for problem in cleared],
             calls_in_flight=self.calls.in_flight,
             draining=self.leaving or self.calls.draining,
             events=[event_to_proto(event) for event in reports.pop_events()],
         )
+        if instances_changed and self.reports_changes:
+            self.reported.add_changes(report, instance_states(self.pool.generations))
+        return report
+
+    def report_all_instances(self) -> None:
+        """Report all instances next: the control plane has missed a change."""
+        self.reported.reset()
+        self.pool.context.reports.mark_instances_changed()
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:
-        return convert.instances_to_proto(list(self.pool.generations), self.registration.worker.id)
+        worker_id = self.registration.worker.id
+        states = instance_states(self.pool.generations).values()
+        return [state_to_proto(state, worker_id) for state in states]

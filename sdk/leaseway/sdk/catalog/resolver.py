@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -20,9 +20,17 @@ from typing import Final
 
 import grpc
 
-from leaseway.sdk.catalog.targets import Domain, NameOrItem, Target, domain
+from leaseway.sdk.catalog.targets import (
+    Domain,
+    NameOrItem,
+    PromptOrResource,
+    Target,
+    domain,
+    serving_workers,
+)
 from leaseway.sdk.transport.control import CONNECT_TIMEOUT, ControlPlane
 from leaseway.sdk.transport.faults import fault_of_control_plane
+from leaseway.sdk.transport.workers import ServingWorkers
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.status import fault_from_status
@@ -34,6 +42,8 @@ _MAX_NAMES: Final = 1000
 """Names in one request."""
 _MAX_CACHED: Final = 20_000
 """Names in the cache; the oldest are removed first."""
+_MAX_SETS: Final = 64
+"""Sets of workers that are kept, to which later responses refer."""
 _RESTART_TIMEOUT: Final = 7.0
 """Seconds to wait for a restarting control plane that a call cannot start without."""
 _REFRESH_AFTER: Final = 10.0
@@ -120,6 +130,7 @@ class Resolver:
         self._loop = asyncio.get_running_loop()
         self._targets: dict[_Key, Target] = {}
         self._requests: dict[_Key, _Request] = {}
+        self._worker_sets: dict[int, ServingWorkers] = {}
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -227,17 +238,27 @@ class Resolver:
         else:
             target.refresh_at = 0.0
 
-    def record_version(self, version: int, *, workers_changed: bool = False) -> None:
-        """Record a registry version; names resolved at an older one become stale.
+    def record_version(
+        self,
+        version: int,
+        *,
+        workers_changed: bool = False,
+        changed: Collection[str] | None = None,
+    ) -> None:
+        """Record a registry version; names that it may have changed become stale.
 
         Args:
             version: The registry's current version.
+            changed: The servers that changed since the version recorded last, if that is known;
+                names of others stay valid. A URI may belong to another server since.
             workers_changed: Whether other workers serve the tools; then every name is refreshed
                 in the background at its next use.
         """
         self.registry_version.record(version)
         for target in self._targets.values():
-            if target.registry_version < version:
+            if target.registry_version < version and (
+                changed is None or target.server_id in changed or _is_uri(target.item)
+            ):
                 target.stale = True
             elif workers_changed:
                 target.refresh_at = 0.0
@@ -321,13 +342,15 @@ class Resolver:
         """Resolve names of one kind and server; if a batch fails, resolve each name separately."""
         batched = len(requests) > 1
         try:
-            response = await self._request_targets(requests)
+            sets = dict(self._worker_sets)
+            response = await self._request_targets(requests, sets)
             tools = {tool.name: tool for tool in response.tools}
+            sets |= {sent.id: serving_workers(sent.workers) for sent in response.worker_sets}
             missing = [request for request in requests if request.name not in tools]
             for request in requests:
                 if request.name in tools:
                     tool = tools[request.name]
-                    self._handle_tool(request, tool, response.registry_version, batched)
+                    self._handle_tool(request, tool, response.registry_version, sets, batched)
             if missing and len(missing) < len(requests):
                 self._start(missing)  # the response was full
             else:
@@ -354,7 +377,9 @@ class Resolver:
                 if not request.future.done():
                     self._start([request]) if separately else self._fail(request, fault)
 
-    async def _request_targets(self, requests: list[_Request]) -> catalog_pb2.ResolveToolsResponse:
+    async def _request_targets(
+        self, requests: list[_Request], sets: Iterable[int]
+    ) -> catalog_pb2.ResolveToolsResponse:
         kind, server = requests[0].domain
         deadline = max(request.deadline for request in requests)
         if len(requests) > 1:
@@ -367,13 +392,20 @@ class Resolver:
                 names=[request.name for request in requests],
                 kind=kind,
                 server_id=server,
+                takes_worker_sets=True,
+                known_worker_sets=sets,
             ),
             deadline,
             bound=_RESTART_TIMEOUT,
         )
 
     def _handle_tool(
-        self, request: _Request, tool: catalog_pb2.ResolvedTool, version: int, batched: bool
+        self,
+        request: _Request,
+        tool: catalog_pb2.ResolvedTool,
+        version: int,
+        sets: Mapping[int, ServingWorkers],
+        batched: bool,
     ) -> None:
         if tool.HasField("error"):
             fault = fault_from_status(tool.error)
@@ -391,8 +423,16 @@ class Resolver:
                 self._forget(old)
             self._fail(request, fault)
             return
+        workers = None
+        if tool.worker_set:
+            workers = sets.get(tool.worker_set)
+            if workers is None:
+                why = f"The control plane's response lacks the workers of '{request.name}'."
+                self._fail(request, Fault(Reason.INTERNAL, why))
+                return
+            self._keep_set(tool.worker_set, workers)
         refresh_at = self._loop.time() + _REFRESH_AFTER
-        target = Target(request.item, tool, version, refresh_at, request.user)
+        target = Target(request.item, tool, version, refresh_at, request.user, workers)
         self._complete(request, self._keep(target))
 
     def _forget(self, target: Target) -> None:
@@ -403,6 +443,12 @@ class Resolver:
     def _pop_request(self, request: _Request) -> None:
         is_own = request.user == self._own_user
         self._requests.pop(request.item if is_own else (request.user, request.item), None)
+
+    def _keep_set(self, number: int, workers: ServingWorkers) -> None:
+        self._worker_sets.pop(number, None)
+        self._worker_sets[number] = workers  # the one used last is the last
+        if len(self._worker_sets) > _MAX_SETS:
+            del self._worker_sets[next(iter(self._worker_sets))]
 
     def _complete(self, request: _Request, target: Target) -> None:
         self._pop_request(request)
@@ -438,7 +484,12 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
                 if resolver is None:
                     return
                 workers_changed = missed or message.workers_changed
-                resolver.record_version(message.registry_version, workers_changed=workers_changed)
+                named = not missed and message.names_changed_servers
+                resolver.record_version(
+                    message.registry_version,
+                    workers_changed=workers_changed,
+                    changed=message.changed_servers if named else None,
+                )
                 resolver.record_users(("",) if missed else message.users_changed)
                 missed = False
                 del resolver
@@ -455,6 +506,10 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
         missed = True
         await asyncio.sleep(RECONNECT.delay(attempt) + 0.02)
         attempt += 1
+
+
+def _is_uri(item: NameOrItem) -> bool:
+    return isinstance(item, PromptOrResource) and item.kind == catalog_pb2.NAME_KIND_RESOURCE
 
 
 def _retrieve(future: asyncio.Future[Target]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from leaseway.sdk.transport.workers import ServingWorkers, worker_from_proto
@@ -56,6 +57,7 @@ class Target:
         user: The user for whom it was resolved; empty for the client's own or none.
         stale: Whether the name must be resolved again before its next use.
         refused: Whether all workers rejected calls or failed since the name was resolved.
+        workers: The workers that serve it; names with the same ones share them.
     """
 
     __slots__ = (
@@ -84,6 +86,7 @@ class Target:
         version: int,
         refresh_at: float,
         user: str = "",
+        workers: ServingWorkers | None = None,
     ) -> None:
         self.item = item
         self.user = user
@@ -94,7 +97,7 @@ class Target:
         self.releases = tool.server_id == ADMIN_TOOLSET and tool.original_name == RELEASE_TOOL
         self.repeatable = tool.idempotent or tool.read_only
         self.call_timeout = seconds(tool.call_timeout) or CALL_TIMEOUT
-        self.workers = ServingWorkers(worker_from_proto(worker) for worker in tool.workers)
+        self.workers = workers if workers is not None else serving_workers(tool.workers)
         self.registry_version = version
         self.head = execution_pb2.Call(
             server_id=self.server_id, tool=self.original_name, registry_version=version
@@ -104,6 +107,11 @@ class Target:
         self.refresh_at = refresh_at
         self.stale = False
         self.refused = False
+
+
+def serving_workers(workers: Iterable[catalog_pb2.WorkerRef]) -> ServingWorkers:
+    """Convert the workers of a resolved name."""
+    return ServingWorkers(map(worker_from_proto, workers))
 
 
 def domain(item: NameOrItem) -> Domain:

@@ -106,18 +106,21 @@ class LossDetector:
         control = self._control
         client = control.identity.client_info
         try:
-            answer = await control.request(
-                control.admin.ListWorkers, admin_pb2.ListWorkersRequest(client=client), deadline
-            )
+            asked = admin_pb2.ListWorkersRequest(client=client, worker_ids=[worker.id])
+            answer = await control.request(control.admin.ListWorkers, asked, deadline)
             for info in answer.workers:
                 if info.worker.id == worker.id:
                     return info.worker.incarnation != worker.incarnation or info.state == "lost"
+            if answer.settled:
+                return True
             status = await control.request(
                 control.admin.GetStatus, admin_pb2.GetStatusRequest(client=client), deadline
             )
         except Fault:
             return False
-        return not status.settling  # a settling control plane may not have seen the worker yet
+        # A settling control plane may not have seen the worker yet. An older one has listed the
+        # first page of all workers, without saying whether it is settled.
+        return not status.settling
 
 
 def _lost(lease: ClientLease) -> Fault:

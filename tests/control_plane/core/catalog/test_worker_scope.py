@@ -194,8 +194,8 @@ def test_a_worker_accepts_a_server_if_labels_and_id_match(
     takes = takes and (not servers or bool({"a*", "*"} & set(servers)))
     assert scope.accepts(one) == takes
     assert scope.restricted_to(frozenset(asked.items())).accepts(one) == takes
-    assert (one.key in unplaced([one], {"w": scope})) != takes
-    assert unplaced([one], {}) == {}
+    assert (one.key in unplaced([one], [scope])) != takes
+    assert unplaced([one], []) == {}
 
 
 def test_the_denial_of_an_unplaced_server_contains_the_reason() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeVar
-from weakref import ref
 
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
 from leaseway.control_plane.core.catalog.exposure import resolve_clashes
@@ -31,6 +30,8 @@ from leaseway.wire.messages.mcp import Introduction
 
 T = TypeVar("T")
 _MAX_VIEWS: Final = 1_000
+_MAX_DELTAS: Final = 16
+"""Deltas of a snapshot that are kept: few workers differ in what they have."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,11 @@ class Snapshot:
     version: int
     served: Mapping[VariantKey, Served] = field(default_factory=dict)
     _views: dict[tuple[str, str], View] = field(default_factory=dict, compare=False, repr=False)
-    _since: dict[int, tuple[ref[Snapshot], Delta]] = field(
+    # By the identity of what is known, which the entry keeps alive.
+    _since: dict[int, tuple[Mapping[VariantKey, Hashes], Delta]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    _changed: dict[int, tuple[Mapping[VariantKey, Hashes], frozenset[str]]] = field(
         default_factory=dict, compare=False, repr=False
     )
     _within: dict[WorkerScope, Snapshot] = field(default_factory=dict, compare=False, repr=False)
@@ -217,18 +222,33 @@ class Snapshot:
     def hashes(self) -> Mapping[VariantKey, Hashes]:
         return {key: served.hashes for key, served in self.served.items()}
 
+    def servers_changed_since(self, older: Snapshot) -> frozenset[str]:
+        """Return the servers with a variant whose content differs; computed once for a snapshot."""
+        kept = self._changed.get(older.version)
+        if kept is None or kept[0] is not older.hashes:
+            before, after = older.hashes, self.hashes
+            changed = frozenset(
+                key.server_id
+                for key in before.keys() | after.keys()
+                if before.get(key) != after.get(key)
+            )
+            kept = self._changed[older.version] = (older.hashes, changed)
+        return kept[1]
+
     @cached_property
     def whole(self) -> Delta:
         """The delta for a worker that has nothing."""
         return compute_delta(self, {})
 
-    def since(self, older: Snapshot) -> Delta:
-        """Return the delta from an older snapshot; computed once per snapshot."""
-        kept = self._since.get(older.version)
-        if kept is None or kept[0]() is not older:
-            delta = compute_delta(self, older.hashes)
-            # Weak: otherwise each snapshot would keep all earlier ones alive.
-            kept = self._since[older.version] = (ref(older), delta)
+    def since(self, known: Mapping[VariantKey, Hashes]) -> Delta:
+        """Return the delta for a worker that has `known`; computed once for a shared mapping."""
+        if not known:
+            return self.whole
+        kept = self._since.get(id(known))
+        if kept is None:
+            if len(self._since) >= _MAX_DELTAS:
+                del self._since[next(iter(self._since))]
+            kept = self._since[id(known)] = (known, compute_delta(self, known))
         return kept[1]
 
 

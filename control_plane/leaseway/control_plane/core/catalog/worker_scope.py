@@ -7,7 +7,7 @@ would serve it to tenants that have their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,21 +50,21 @@ class WorkerScope:
 
 
 def unplaced(
-    specs: Iterable[ServerSpec], scopes: Mapping[str, WorkerScope]
+    specs: Iterable[ServerSpec], scopes: Collection[WorkerScope]
 ) -> dict[VariantKey, Problem]:
-    """Return the variants that no worker accepts, each with its problem; none without workers."""
+    """Return the variants that no worker accepts, each with its problem; none without scopes."""
     if not scopes:
         return {}
     return {
         spec.key: _problem(spec, scopes)
         for spec in specs
-        if not spec.hidden and not any(scope.accepts(spec) for scope in scopes.values())
+        if not spec.hidden and not any(scope.accepts(spec) for scope in scopes)
     }
 
 
-def _problem(spec: ServerSpec, scopes: Mapping[str, WorkerScope]) -> Problem:
+def _problem(spec: ServerSpec, scopes: Collection[WorkerScope]) -> Problem:
     server_id, labels = spec.key.server_id, sorted(spec.worker_labels.items())
-    if any(scope.accepts_id(server_id) for scope in scopes.values()):
+    if any(scope.accepts_id(server_id) for scope in scopes):
         wanted = ", ".join(f"{name}={value}" for name, value in labels)
         options = " ".join(f"--label {name}={value}" for name, value in labels)
         message = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -179,7 +179,7 @@ def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
     return Placement(lease.worker_id, lease.id) if lease is not None else None
 
 
-def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
+def workers_for(state: Coordinator, served: Served) -> Sequence[WorkerRecord]:
     """Return the workers that serve a variant; all of them serve the built-in toolset."""
     if served is not ADMIN:
         return state.workers_serving(served)

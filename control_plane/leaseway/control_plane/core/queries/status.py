@@ -50,6 +50,9 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
         if failure is not None and failure.reason == Reason.LOGIN_REQUIRED:
             return VariantStatus(ServerState.NEEDS_LOGIN)
         return VariantStatus(ServerState.FAILED if troubled else ServerState.PENDING)
+    count = state.roster.count_serving(served)
+    if count:  # it is up on all of them
+        return VariantStatus(ServerState.DEGRADED if troubled else ServerState.READY, count, count)
     workers = [
         record
         for record in state.workers.values()
@@ -100,7 +103,7 @@ def _worker_state(record: WorkerRecord, served: Served) -> Literal["up", "starti
         return "failing"
     if not served.spec.truely_stateless:
         return "up"  # it starts for each lease
-    states = {instance.state for instance in record.instances if instance.launched == launched}
+    states = {instance.state for instance in record.instances.all if instance.launched == launched}
     if "starting" in states:
         return "starting"
     # Without an instance, the next call starts one.

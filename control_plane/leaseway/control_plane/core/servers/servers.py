@@ -243,11 +243,11 @@ class Servers:
             and key not in self.unplaced
         }
 
-    def update_unplaced(self, scopes: Mapping[str, WorkerScope], now: Moment) -> None:
+    def update_unplaced(self, scopes: Collection[WorkerScope], now: Moment) -> None:
         """Find the servers that no worker accepts and report them as problems.
 
         Args:
-            scopes: The scopes of all workers by id; if empty, nothing is reported.
+            scopes: The different scopes of all workers; if empty, nothing is reported.
             now: The time.
         """
         self.unplaced = unplaced((self.desired or {}).values(), scopes)

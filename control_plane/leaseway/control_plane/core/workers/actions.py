@@ -68,6 +68,18 @@ class ListForSubject:
     user: str
 
 
+@dataclass(frozen=True)
+class AskInstances:
+    """Ask for all instances, as some of the changes have not arrived."""
+
+
 WorkerAction = (
-    PushDelta | WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker | ListForSubject
+    PushDelta
+    | WantContent
+    | StartProbe
+    | CancelProbe
+    | RevokeLease
+    | DrainWorker
+    | ListForSubject
+    | AskInstances
 )

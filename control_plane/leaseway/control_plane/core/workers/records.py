@@ -11,6 +11,12 @@ from leaseway.control_plane.core.catalog.variants import Hashes
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.workers.instances import (
+    InstanceChanges,
+    InstanceTable,
+    Launched,
+    ReportedInstance,
+)
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
@@ -32,10 +38,6 @@ class WorkerIdentity:
     unix_socket: str = ""
 
 
-Launched = tuple[VariantKey, str]
-"""A variant and one of its launch hashes."""
-
-
 class VisibleWorker(NamedTuple):
     """A worker that accepts new work, and the launches of its shared instances."""
 
@@ -52,36 +54,6 @@ class VisibleState(NamedTuple):
     version: int = 0
     workers: frozenset[VisibleWorker] = frozenset()
     subjects: int = 0
-
-
-@dataclass(frozen=True)
-class ReportedInstance:
-    """A live MCP client as its worker last reported it, or the state of its failed start.
-
-    `next_start_at` is Unix time in seconds, or None.
-    """
-
-    id: str
-    worker_id: str
-    key: VariantKey
-    state: str
-    lease_id: str = ""
-    pid: int = 0
-    starts: int = 1
-    launch_hash: str = ""
-    role: str = ""
-    failures: int = 0
-    circuit: str = ""
-    next_start_at: float | None = None
-
-    @property
-    def launched(self) -> Launched:
-        return self.key, self.launch_hash
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the client exists now."""
-        return self.state not in ("backoff", "idle", "closed")
 
 
 @dataclass(frozen=True)
@@ -108,11 +80,17 @@ class WorkerHello:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """Changes on a worker; `instances` is None if they have not changed."""
+    """Changes on a worker.
+
+    Attributes:
+        instances: All instances, from a worker that reports them whole; None if none has changed.
+        instance_changes: What has changed of them, from another worker.
+    """
 
     gained: tuple[HeldLease, ...] = ()
     lost: tuple[str, ...] = ()
     instances: tuple[ReportedInstance, ...] | None = None
+    instance_changes: InstanceChanges | None = None
     problems: tuple[Problem, ...] = ()
     cleared: tuple[Problem, ...] = ()
     calls_in_flight: int = 0
@@ -130,11 +108,7 @@ class WorkerRecord:
     Attributes:
         disconnected_at: When its stream ended, or None while it is connected.
         pushed_at: When the last delta was sent.
-        requested_content: Variants whose content was requested and has not arrived.
-        content_requested_at: Time of that request.
         refusals_shown: Refusals that are reported as open problems.
-        spares: Launches with a ready instance that waits for a lease.
-        shares: Launches with a ready shared instance.
         revoked_duplicates: Ids of duplicate leases that were revoked on this stream.
     """
 
@@ -143,36 +117,18 @@ class WorkerRecord:
     disconnected_at: float | None = None
     pushed_at: float = 0.0
     draining: bool = False
-    requested_content: set[VariantKey] = field(default_factory=set)
-    content_requested_at: float = 0.0
-    instances: tuple[ReportedInstance, ...] = ()
+    instances: InstanceTable = field(default_factory=InstanceTable)
     calls_in_flight: int = 0
     refusals_shown: list[VariantRefusal] = field(default_factory=list)
     revoked_duplicates: set[str] = field(default_factory=set)
-    spares: frozenset[Launched] = frozenset()
-    shares: frozenset[Launched] = frozenset()
-    _failing: frozenset[Launched] = frozenset()
-
-    def set_instances(self, instances: tuple[ReportedInstance, ...]) -> None:
-        """Record all reported instances, including failed starts."""
-        self.instances = instances
-        ready = [instance for instance in instances if instance.state == "ready"]
-        self.spares = frozenset(instance.launched for instance in ready if instance.role == "spare")
-        self.shares = frozenset(
-            instance.launched for instance in ready if instance.role == "shared"
-        )
-        usable = self.shares | self.spares
-        self._failing = (
-            frozenset(instance.launched for instance in instances if instance.failures) - usable
-        )
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether the worker has a ready shared or spare instance of a launch."""
-        return (key, launch_hash) in self.shares or (key, launch_hash) in self.spares
+        return (key, launch_hash) in self.instances.launches.usable
 
     def is_failing(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether the worker's last attempt to start a launch failed."""
-        return (key, launch_hash) in self._failing
+        return (key, launch_hash) in self.instances.launches.failing
 
     @property
     def id(self) -> str:
@@ -255,4 +211,4 @@ class Visibility:
 def _visible(version: int, record: WorkerRecord | None) -> VisibleWorker | None:
     if record is None or not record.accepts_work or record.subscription.acked_version < version:
         return None
-    return VisibleWorker(record.hello.address, record.shares)
+    return VisibleWorker(record.hello.address, record.instances.launches.shares)

@@ -5,24 +5,30 @@ All of this state comes from the workers' messages and ends with them (design.md
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
-from leaseway.control_plane.core.workers.actions import DrainWorker, RevokeLease, WorkerAction
+from leaseway.control_plane.core.workers.actions import (
+    AskInstances,
+    DrainWorker,
+    RevokeLease,
+    WorkerAction,
+)
+from leaseway.control_plane.core.workers.instances import NO_LAUNCHES, InstanceTable, Launched
 from leaseway.control_plane.core.workers.records import (
-    Launched,
     WorkerHello,
     WorkerRecord,
     WorkerRefused,
     WorkerReport,
 )
+from leaseway.control_plane.core.workers.serving import ServingIndex
 from leaseway.control_plane.core.workers.subscription import Push, Subscription, VariantRefusal
-from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
@@ -49,6 +55,8 @@ class Roster:
         changed_workers: Ids of workers that joined, disconnected, drained or acknowledged, in
             that order; the owner empties it.
         generation: Counts streams that started and workers that were removed.
+        revision: Counts changes of workers: joins, disconnections, drains and removals.
+        scopes: The different scopes of the workers; a new object only when they change.
     """
 
     problems: ProblemTable
@@ -57,13 +65,16 @@ class Roster:
     lost: dict[str, WorkerRecord] = field(default_factory=dict)
     changed_workers: dict[str, None] = field(default_factory=dict)
     generation: int = 0
+    revision: int = 0
+    scopes: frozenset[WorkerScope] = frozenset()
+    _scope_counts: dict[WorkerScope, int] = field(default_factory=dict)
     _ordered: list[WorkerRecord] = field(default_factory=list)
     _ordered_at: int = 0  # the generation of `_ordered`
     _disconnected: dict[str, WorkerRecord] = field(default_factory=dict)
     _unsent: list[tuple[str, WorkerAction]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _disconnected_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
-    _spares: dict[Launched, set[str]] = field(default_factory=dict)  # ids of workers
+    _serving: ServingIndex = field(default_factory=ServingIndex)
     _duplicates: dict[LeaseKey, float] = field(default_factory=dict)  # when to revoke one
 
     def queue_action(self, worker_id: str, action: WorkerAction) -> None:
@@ -71,7 +82,7 @@ class Roster:
 
     def workers_with_spare(self, launched: Launched) -> Collection[str]:
         """Return the workers with a ready spare instance of a launch."""
-        return self._spares.get(launched, ())
+        return self._serving.spares[launched]
 
     def pop_actions(self) -> list[tuple[str, WorkerAction]]:
         """Return the actions queued since the last call, each with its worker's id."""
@@ -93,10 +104,17 @@ class Roster:
             self._refuse_second_run(known, now)
         self._clear_lost(address.id)  # its other problems are reported again
         before = known.subscription if known is not None else None
-        record = WorkerRecord(hello, Subscription.resume(hello.held, before))
-        record.set_instances(hello.instances)
-        self._update_spares(record.id, known.spares if known is not None else (), record.spares)
+        record = WorkerRecord(
+            hello,
+            Subscription.resume(hello.held, before),
+            instances=InstanceTable(hello.instances),
+        )
+        launches = known.instances.launches if known is not None else NO_LAUNCHES
+        self._serving.update_launches(record.id, launches, record.instances.launches)
         self.workers[address.id] = record
+        self._count_scope(hello.scope, 1)
+        if known is not None:
+            self._count_scope(known.hello.scope, -1)
         self._disconnected.pop(address.id, None)
         self._mark_changed(address.id)
         self.generation += 1
@@ -135,17 +153,24 @@ class Roster:
         if report.draining and not record.draining:
             record.draining = True
             self._mark_changed(record.id)
-        if report.instances is not None:
-            spares, shares = record.spares, record.shares
-            record.set_instances(report.instances)
-            self._update_spares(record.id, spares, record.spares)
-            if shares != record.shares:
-                self._mark_changed(record.id)  # changes where stateless servers can be called
+        self._apply_instances(record, report)
         self._apply_lease_changes(record, report, now)
         for problem in report.cleared:
             self._clear_reported(record, problem)
         for problem in report.problems:
             self.problems.report(replace(problem, worker_id=record.id), now.unix)
+
+    def _apply_instances(self, record: WorkerRecord, report: WorkerReport) -> None:
+        before, table = record.instances.launches, record.instances
+        if report.instances is not None:
+            table.replace_all(report.instances)
+        if report.instance_changes is not None and not table.apply(report.instance_changes):
+            self.queue_action(record.id, AskInstances())
+        if table.launches == before:
+            return
+        self._serving.update_launches(record.id, before, table.launches)
+        if table.launches.shares != before.shares:
+            self._mark_changed(record.id)  # changes where stateless servers can be called
 
     def _apply_lease_changes(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
         ended = set(report.lost)
@@ -275,10 +300,13 @@ class Roster:
         """All workers including lost ones, ordered by id."""
         return [record for _, record in sorted({**self.lost, **self.workers}.items())]
 
-    @property
-    def requested_content(self) -> set[VariantKey]:
-        """The variants whose content was requested and has not arrived."""
-        return {key for record in self.workers.values() for key in record.requested_content}
+    def find_workers(self, worker_ids: Iterable[str]) -> list[WorkerRecord]:
+        """Return these workers, as far as they are known or lost, ordered by id."""
+        found = (
+            self.workers.get(worker_id) or self.lost.get(worker_id)
+            for worker_id in sorted(set(worker_ids))
+        )
+        return [record for record in found if record is not None]
 
     @property
     def sorted_workers(self) -> list[WorkerRecord]:
@@ -288,23 +316,13 @@ class Roster:
             self._ordered_at = self.generation
         return self._ordered
 
-    def workers_serving(self, served: Served) -> list[WorkerRecord]:
-        """Return the workers that serve a variant, ordered by id.
+    def workers_serving(self, served: Served) -> Sequence[WorkerRecord]:
+        """Return the workers that serve a variant, ordered by id; see `ServingIndex`."""
+        return self._serving.workers_serving(served, self.sorted_workers, self.revision)
 
-        Disconnected workers, workers that fail to start the server and, for servers that start
-        eagerly, workers where it is not ready are returned only if there are no better ones.
-        """
-        records = [
-            record
-            for record in self.sorted_workers
-            if not record.draining and record.subscription.has(served)
-        ]
-        records = [record for record in records if record.connected] or records
-        launched = served.key, served.hashes.launch
-        able = [record for record in records if not record.is_failing(*launched)] or records
-        if not (served.spec.truely_stateless and served.spec.starts_eagerly):
-            return able
-        return [record for record in able if record.is_up(*launched)] or able
+    def count_serving(self, served: Served) -> int | None:
+        """Return how many connected workers have a variant, or None if it may be down on some."""
+        return self._serving.count_serving(served, self.sorted_workers, self.revision)
 
     def lost_workers_with(self, served: Served, version: int) -> list[WorkerRecord]:
         """Return the lost workers that had a variant at this registry version, ordered by id."""
@@ -316,6 +334,16 @@ class Roster:
 
     def _mark_changed(self, worker_id: str) -> None:
         self.changed_workers[worker_id] = None
+        self.revision += 1
+
+    def _count_scope(self, scope: WorkerScope, step: int) -> None:
+        count = self._scope_counts.get(scope, 0) + step
+        if count:
+            self._scope_counts[scope] = count
+        else:
+            del self._scope_counts[scope]
+        if self._scope_counts.keys() != self.scopes:
+            self.scopes = frozenset(self._scope_counts)
 
     def _drain(self, record: WorkerRecord) -> None:
         record.draining = True
@@ -363,19 +391,10 @@ class Roster:
             subject=problem.subject,
         )
 
-    def _update_spares(
-        self, worker_id: str, before: Collection[Launched], after: Collection[Launched]
-    ) -> None:
-        for launched in before:
-            if launched not in after:
-                self._spares[launched].discard(worker_id)
-                if not self._spares[launched]:
-                    del self._spares[launched]
-        for launched in after:
-            self._spares.setdefault(launched, set()).add(worker_id)
-
     def _remove(self, worker_id: str) -> None:
-        self._update_spares(worker_id, self.workers.pop(worker_id).spares, ())
+        record = self.workers.pop(worker_id)
+        self._serving.update_launches(worker_id, record.instances.launches, NO_LAUNCHES)
+        self._count_scope(record.hello.scope, -1)
         self._disconnected.pop(worker_id, None)
         self._mark_changed(worker_id)
         self.generation += 1

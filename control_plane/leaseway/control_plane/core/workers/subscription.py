@@ -38,7 +38,8 @@ class Subscription:
     """One stream's state; owned by the coordinator.
 
     Attributes:
-        acked: Variants that the worker has.
+        acked: Variants that the worker has. It is replaced and never changed, as workers with equal
+            content share it: a fleet's memory and deltas then do not grow with workers × servers.
         acked_version: The registry version that it has acknowledged on this stream.
         sent_version: The registry version that was sent last.
         stale: Number of answers with the nonce of a delta that was not pending.
@@ -46,7 +47,7 @@ class Subscription:
         refused: Refused variants with the refused content, newest last.
     """
 
-    acked: dict[VariantKey, Hashes] = field(default_factory=dict)
+    acked: Mapping[VariantKey, Hashes] = field(default_factory=dict)
     acked_version: int = 0
     sent_version: int = 0
     stale: int = 0
@@ -54,9 +55,8 @@ class Subscription:
     refused: dict[VariantKey, tuple[VariantRefusal, Hashes]] = field(default_factory=dict)
     _nonce: int = 0
     _compared: tuple[int, bool] = (0, False)
-    # The snapshot that the worker has exactly, and the one that it will have after `pending`.
-    _acked_snapshot: Snapshot | None = None
-    _pending_snapshot: Snapshot | None = None
+    # What the worker has after `pending` if it refuses nothing, or None if it keeps more.
+    _pending_content: Mapping[VariantKey, Hashes] | None = None
 
     @classmethod
     def resume(
@@ -70,7 +70,7 @@ class Subscription:
                 again.
         """
         refused = before.refused if before is not None else {}
-        return cls(acked=dict(held), refused=dict(refused))
+        return cls(acked=held, refused=dict(refused))
 
     @property
     def last_error(self) -> str:
@@ -86,7 +86,8 @@ class Subscription:
         self._forget_refusals(snapshot)
         delta = self._delta_to(snapshot)
         # Without removals, the worker keeps variants that are not in the snapshot.
-        self._pending_snapshot = snapshot if removals or not delta.removals else None
+        is_exact = removals or not delta.removals
+        self._pending_content = snapshot.hashes if is_exact else None
         if not removals:
             delta = replace(delta, removals=())
         if self.sent_version == snapshot.version and not delta.upserts and not delta.removals:
@@ -102,17 +103,21 @@ class Subscription:
         if push is None or push.nonce != nonce:
             self.stale += 1
             return False
-        for served in push.upserts:
-            if self._refused_now(served.key, served.hashes):
-                continue
-            self.acked[served.key] = served.hashes
-            self.refused.pop(served.key, None)
-        for key in push.removals:
-            self.acked.pop(key, None)
+        applied = {
+            served.key: served.hashes
+            for served in push.upserts
+            if not self._refused_now(served.key, served.hashes)
+        }
+        for key in (*applied, *push.removals):
             self.refused.pop(key, None)
+        if not self.refused and self._pending_content is not None:
+            self.acked = self._pending_content
+        elif applied or push.removals:
+            gone = set(push.removals)
+            kept = {key: hashes for key, hashes in self.acked.items() if key not in gone}
+            self.acked = kept | applied
         self.acked_version = push.version
         self.pending = None
-        self._acked_snapshot = None if self.refused else self._pending_snapshot
         return True
 
     def nack(self, nonce: int, refusals: Iterable[VariantRefusal]) -> tuple[VariantRefusal, ...]:
@@ -146,14 +151,10 @@ class Subscription:
 
     def _delta_to(self, snapshot: Snapshot) -> Delta:
         """Return the delta to a snapshot; shared by all workers in the usual cases."""
-        if self._acked_snapshot is not None:
-            return snapshot.since(self._acked_snapshot)
-        if not self.acked and not self.refused:
-            return snapshot.whole
-        known: Mapping[VariantKey, Hashes] = self.acked | {
-            key: hashes for key, (_, hashes) in self.refused.items()
-        }
-        return compute_delta(snapshot, known)
+        if not self.refused:
+            return snapshot.since(self.acked)
+        refused = {key: hashes for key, (_, hashes) in self.refused.items()}
+        return compute_delta(snapshot, {**self.acked, **refused})
 
     def _forget_refusals(self, snapshot: Snapshot) -> None:
         """Forget refusals of variants whose current content the worker already has."""

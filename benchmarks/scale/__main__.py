@@ -1,0 +1,95 @@
+"""`python -m benchmarks.scale`: measures how the control plane grows, prints and saves it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fnmatch
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.scale.content import TOOLS
+from benchmarks.scale.row import SIZES, ScaleRow, growth
+from benchmarks.scale.rows.questions import QUESTIONS
+from benchmarks.scale.rows.reports import REPORTS
+from benchmarks.scale.rows.restart import RESTART
+
+__all__ = ["main"]
+
+_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS)
+
+Results = dict[str, dict[str, Mapping[str, float]]]
+"""The figures by row and size."""
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--rows", default="*", help="names, comma-separated, * matches any run")
+    parser.add_argument(
+        "--sizes", type=int, default=len(SIZES), help="how many, the smallest first"
+    )
+    parser.add_argument("--json", type=Path, help="file to write the figures to; others stay in it")
+    return parser.parse_args(words)
+
+
+async def _measure(rows: Sequence[ScaleRow], sizes: int, console: Console) -> Results:
+    results: Results = {}
+    for row in rows:
+        figures = results[row.name] = {}
+        for size in SIZES[:sizes]:
+            start = time.monotonic()
+            figures[size.name] = await row.measure(size)
+            console.print(f"{row.name}, {size.name}: {time.monotonic() - start:.0f} s")
+        console.print(_table(row, figures))
+    return results
+
+
+def _table(row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> Table:
+    table = Table(title=f"{row.title}: workers × servers ({TOOLS} tools each), and growth")
+    table.add_column("figure")
+    for size in figures:
+        table.add_column(size, justify="right")
+    for name in next(iter(figures.values())):
+        values = [measured[name] for measured in figures.values()]
+        cells = (
+            f"{value:,.4g}" if ratio is None else f"{value:,.4g}  (× {ratio:.1f})"
+            for value, ratio in zip(values, growth(values), strict=True)
+        )
+        table.add_row(name, *cells)
+    return table
+
+
+def _save(path: Path, results: Results) -> None:
+    known = json.loads(path.read_text())["rows"] if path.exists() else {}
+    for name, figures in results.items():
+        known[name] = {**known.get(name, {}), **figures}
+    document = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "rows": known,
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure; return the exit status."""
+    options = _arguments(sys.argv[1:] if words is None else words)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    patterns = options.rows.split(",")
+    rows = [row for row in _ROWS if any(fnmatch.fnmatchcase(row.name, one) for one in patterns)]
+    results = asyncio.run(_measure(rows, options.sizes, console))
+    if options.json is not None:
+        _save(options.json, results)
+    return 0 if results else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""A measured event at several sizes, and how its figures grow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+__all__ = ["SIZES", "ScaleRow", "Size", "growth"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a fleet is."""
+
+    workers: int
+    servers: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.workers} × {self.servers:,}"
+
+
+SIZES: Final = (Size(10, 20), Size(100, 200), Size(1_000, 2_000))
+"""× 1, × 10, × 100: up to as many servers as one file may have."""
+
+
+@dataclass(frozen=True)
+class ScaleRow:
+    """One event.
+
+    Attributes:
+        measure: Returns its figures, by name.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[Size], Awaitable[Mapping[str, float]]]
+
+
+def growth(figures: Sequence[float]) -> list[float | None]:
+    """Return by what each figure has grown since the one before; None without one to compare."""
+    ratios = (now / before if before else None for before, now in pairwise(figures))
+    return [None, *ratios] if figures else []

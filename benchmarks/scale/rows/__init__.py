@@ -1,0 +1,1 @@
+"""The measured events, each at several sizes of the fleet."""
