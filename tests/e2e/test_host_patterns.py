@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,15 +34,15 @@ class Place:
     url: str
     word: str
 
-    async def play(self, host: str, calls: int, *options: str) -> list[Row]:
+    async def play(self, host: str, calls: int) -> list[Row]:
         program = [sys.executable, str(HOSTS / "play.py"), self.url, "--json"]
         chosen = ["--host", host, "--calls", str(calls), "--word", self.word]
-        output = await output_of(*program, *chosen, *options)
+        output = await output_of(*program, *chosen)
         return [Row(*json.loads(line)) for line in output.splitlines()]
 
 
-@asynccontextmanager
-async def playing(tmp_path: Path, *options: str) -> AsyncIterator[Place]:
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
     """Run a front whose counters can be told from those of other tests."""
     word = f"counter of {tmp_path}"
     counter = {
@@ -51,17 +50,8 @@ async def playing(tmp_path: Path, *options: str) -> AsyncIterator[Place]:
         "command": sys.executable,
         "args": [str(HOSTS / "counter.py"), word],
     }
-    async with (
-        running(tmp_path, {"counter": counter}) as (system, _),
-        front(system, *options) as url,
-    ):
+    async with running(tmp_path, {"counter": counter}) as (system, _), front(system) as url:
         yield Place(url, word)
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with playing(tmp_path) as place:
-        yield place
 
 
 @pytest.mark.parametrize(
@@ -72,16 +62,11 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         "passes-the-argument",
         "is-modern",
         "returns-cookies",
+        "renews-and-passes",
     ],
 )
 async def test_each_conversation_of_a_host_has_one_process(place: Place, host: str) -> None:
     check_processes(await place.play(host, 8))
-
-
-async def test_a_model_keeps_its_state_although_its_host_renews_the_session(tmp_path: Path) -> None:
-    rules = ("--sessions-from", "argument,handle,conversation,cookie")
-    async with playing(tmp_path, *rules) as place:
-        check_processes(await place.play("renews-and-passes", 8))
 
 
 def check_processes(rows: list[Row]) -> None:
@@ -93,14 +78,11 @@ def check_processes(rows: list[Row]) -> None:
     assert max(row.processes for row in rows) == 2
 
 
-@pytest.mark.parametrize(
-    ("host", "options"),
-    [("initializes-before-each-call", ("--until", "1")), ("sends-no-session", ())],
-)
+@pytest.mark.parametrize("host", ["initializes-before-each-call", "sends-no-session"])
 async def test_calls_of_a_host_that_says_no_conversation_leave_few_processes(
-    place: Place, host: str, options: tuple[str, ...]
+    place: Place, host: str
 ) -> None:
-    rows = await place.play(host, 24, *options)
+    rows = await place.play(host, 24)
     assert [row.count for row in rows] == [1] * 24
     assert len({row.pid for row in rows}) == 24
     assert max(row.processes for row in rows) <= AT_MOST + 1  # the one that ends makes room

@@ -34,6 +34,7 @@ def fake() -> Iterator[FakeLeaseway]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "_CHECK_INTERVAL", 0.05)
     monkeypatch.setattr(session_limits, "_GRACE", 0.1)
+    monkeypatch.setattr(session_limits, "_HANDLE_GRACE", 0.1)
 
 
 async def test_two_hundred_sessions_of_one_client_have_at_most_the_limit_of_leases(
@@ -118,16 +119,24 @@ async def test_a_session_for_one_call_ends_when_its_client_has_a_newer_one(
         await client.count(twice)
         await client.count(twice)
         listening = await client.initialize()
-        stream = await client.http.get(url, headers={**listening, "Accept": "text/event-stream"})
+        opened = {**listening, "Accept": "text/event-stream"}
+        streams = [await client.http.get(url, headers=opened)]
         await client.count(listening)
+        renewed: dict[str, str] = {}
         for _ in range(8):
             last = await client.initialize()
             await client.count(last)
-        while len(fake.leases) > 3:
+            if not renewed:
+                renewed = await client.initialize()  # its results say a handle
+                opened = {**renewed, "Accept": "text/event-stream"}
+                streams.append(await client.http.get(url, headers=opened))
+                await client.count(renewed)
+        while len(fake.leases) > 4:
             await asyncio.sleep(0.02)
-        for kept, number in ((twice, 3), (listening, 2), (last, 2)):
+        for kept, number in ((twice, 3), (listening, 2), (renewed, 2), (last, 2)):
             assert (await client.count(kept))[1] == number
-        stream.close()
+        for stream in streams:
+            stream.close()
 
 
 async def test_a_conversation_that_made_room_is_told_once(fake: FakeLeaseway) -> None:

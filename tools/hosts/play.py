@@ -73,6 +73,10 @@ class Host:
             raise SystemExit(f"A call of the host '{self._name}' failed: {json.dumps(response)}")
         return response["result"]
 
+    def list(self, session: str) -> None:
+        """List tools."""
+        self._send({"id": 1, "method": "tools/list"}, _with(session))
+
     def _send(self, message: dict[str, object], headers: dict[str, str]) -> tuple[dict, str]:
         request = urllib.request.Request(
             self._url,
@@ -118,11 +122,12 @@ def initializes_before_each_call(url: str, calls: int) -> Iterator[dict]:
 
 
 def renews_and_passes(url: str, calls: int) -> Iterator[dict]:
-    """Send `initialize` before each call; its model passes back the `session` of a result, if any.
+    """Send `initialize` before each request; its model passes back the `session` of a result.
 
-    Results say one if the front's rules leave `mcp-session` out (`--sessions-from`).
+    Results say one from the second session on, of which the first one lists tools here.
     """
     host = Host(url, "renews-and-passes")
+    host.list(host.initialize())
     known: list[dict[str, str]] = [{}, {}]
     for number in range(calls):
         result = host.call(host.initialize(), arguments=known[number % 2])

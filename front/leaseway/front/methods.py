@@ -324,7 +324,7 @@ class Methods:
         payload = payload_of(result, request)
         if tool is not None and not request.scope:
             payload = result_for_client(payload, tool.server_id)
-        live = place.session if place.is_new else None
+        live = place.session if place.is_told else None
         if live is not None and request.modern and asks_for_input(payload):
             request.waiting = live.id
             live.waits_until = time.monotonic() + TIMEOUT

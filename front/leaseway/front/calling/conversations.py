@@ -125,7 +125,10 @@ class Conversations:
         if rule == "handle":
             return carried.handle
         if rule == MCP_SESSION:
-            return carried.protocol
+            protocol = carried.protocol
+            if protocol is None or not (protocol.renews or protocol.placed):
+                return protocol
+            return carried.sessions.placed(protocol, tells_end=tells_end)
         if rule == "conversation":
             return self._by_host(carried, meta, scope, tells_end) if meta else None
         if rule == COOKIE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leaseway.front.calling.conversations import COOKIE, Conversations, client_name, is_offered
 from leaseway.front.calling.handles import UNKNOWN_SESSION, OfferedTool, SessionOffer
@@ -26,12 +26,14 @@ class Place:
         session: The session that has its leases; None means that it leases for itself alone.
         is_carried: Whether the client's other requests find the session without an argument.
         is_new: Whether the call began the session.
+        is_told: Whether the result says the session.
         argument: How the tool takes the session as an argument, or None.
     """
 
     session: LiveSession | None
     is_carried: bool = True
     is_new: bool = False
+    is_told: bool = False
     argument: OfferedTool | None = None
 
 
@@ -81,7 +83,8 @@ class Places:
             live = await carried.sessions.open(waiting, scope)
             if live is None:
                 raise wrong_state()
-            return Place(live, is_carried=False, is_new=True, argument=argument), arguments
+            place = Place(live, is_carried=False, is_new=True, is_told=True, argument=argument)
+            return place, arguments
         if handle:
             live = await carried.sessions.open(handle, scope)
             if live is None:
@@ -90,6 +93,9 @@ class Places:
                 carried.protocol.let_out(live)
             return Place(live, is_carried=False, argument=argument), arguments
         live = self._conversations.find(carried, request.meta, scope, rules)
+        protocol = carried.protocol
+        if protocol is not None and protocol.renews and live is protocol.placed:
+            return await self._renewed(request, protocol, argument), arguments
         if live is not None or not is_shown:
             return Place(live, argument=argument), arguments
         set_cookie = carried.set_cookie if COOKIE in rules else None
@@ -98,4 +104,24 @@ class Places:
         live = carried.sessions.create_handle(scope, client_name(request.meta, carried))
         if set_cookie is not None:
             set_cookie(live.id)
-        return Place(live, is_carried=False, is_new=True, argument=argument), arguments
+        place = Place(live, is_carried=False, is_new=True, is_told=True, argument=argument)
+        return place, arguments
+
+    async def _renewed(
+        self, request: Request, protocol: LiveSession, argument: OfferedTool | None
+    ) -> Place:
+        """Place a call of a client that may leave its session after it; the result says a handle.
+
+        A later call without the handle shows that it continues its session after all.
+        """
+        sessions, live = request.carried.sessions, protocol.placed
+        assert live is not None
+        if protocol.has_told and not live.calls_in_flight:
+            sessions.keep(protocol)
+            return Place(live)
+        if not protocol.has_told:
+            protocol.has_told = True
+            await sessions.save(protocol)
+        if argument is not None:  # the client may know another schema of the result
+            argument = replace(argument, is_structured=False)
+        return Place(live, is_carried=False, is_told=True, argument=argument)

@@ -38,7 +38,8 @@ class Request:
         modern: Whether the client speaks 2026-07-28 or newer.
         scope: The server that the client sees; empty means all.
         carried: What tells its session, beside its `_meta` and its arguments.
-        has_session: Whether the client's protocol says its session with every request.
+        has_session: Whether the client's protocol says its session with every request, and the
+            client does not seem to begin a new one for each.
         meta: The request's `_meta`.
         media: How the client wants images and audio; None means the default.
         waiting: The session that waits for the client's next try, or has waited for this one.

@@ -402,7 +402,8 @@ class HttpFront:
         if live.answers and reply.accepts_stream:
             listener.answers = live.answers
             listener.ask_through(ClientRequests(live, reply.ask))
-        request = Request(message, listener, False, scope, carried, has_session, media=media)
+        keeps_session = has_session and not live.renews
+        request = Request(message, listener, False, scope, carried, keeps_session, media=media)
         with live.running(message.request_id, listener):
             try:
                 response, _ = await self._handle(request, reply)

@@ -100,7 +100,9 @@ class SessionLimits:
         held = self._held.get(_client_of(live))
         if live.waits_until > time.monotonic():
             return False  # its client answers its server
-        if live.calls != 1 or live.is_busy or live.streams or live.is_derived or held is None:
+        if live.calls != 1 or live.is_busy or live.is_derived or held is None:
+            return False
+        if live.streams or (live.outlet is not None and live.outlet.streams):
             return False
         grace = _HANDLE_GRACE if live.is_handle else _GRACE
         newest = next(reversed(held.sessions), None)

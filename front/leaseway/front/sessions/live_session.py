@@ -48,10 +48,12 @@ class SessionState(msgspec.Struct):
         declared: What `initialize` declared to the client; None if another front answered it.
         log_level: The lowest level of log messages that the client requested, or empty.
         subscriptions: The resources that it subscribed to, by the URIs that it knows.
+        placed: The handle of the session that has its leases, or empty.
     """
 
     log_level: str
     subscriptions: dict[str, ServerResource]
+    placed: str = ""
 
 
 class _Log(msgspec.Struct):
@@ -148,6 +150,7 @@ class _Running:
         assert task is not None
         self.task = task
         self._running[self._id] = self
+        self._live.requests += 1
 
     def __exit__(self, *_: object) -> None:
         if self._running.get(self._id) is self:
@@ -216,6 +219,11 @@ class LiveSession:
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
         outlet: The session of the protocol whose client made the newest call, if that is another
             one: it has the streams for notifications.
+        renews: Whether its client may leave it for a new one after a call, so that results say a
+            handle.
+        has_told: Whether a result has said it.
+        placed: The session with that handle, which has its leases; None if `renews` was never set.
+        requests: Requests of its client.
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
         waits_until: Monotonic time until which its client may answer its server.
@@ -241,6 +249,10 @@ class LiveSession:
         self.streams: list[Callable[[bytes], bool]] = []
         self.on_idle: Callable[[], None] | None = None
         self.outlet: LiveSession | None = None
+        self.renews = False
+        self.has_told = False
+        self.placed: LiveSession | None = None
+        self.requests = 0
         self.id = session_id
         self.sdk = sdk
         self.scope = sealed.scope
@@ -413,12 +425,16 @@ class LiveSession:
     def state(self) -> bytes:
         """Return what another front needs to continue the session."""
         resources = {uri: item.resource for uri, item in self._subscriptions.items()}
-        return encode(SessionState(self.log_level, resources))
+        placed = self.placed.id if self.placed is not None else ""
+        return encode(SessionState(self.log_level, resources, placed))
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: bytes) -> str:
         """Continue with the log level and the subscriptions that another front has recorded.
 
         Each resource counts as updated: the client may have missed something in between.
+
+        Returns:
+            The handle of the session that has its leases, or empty.
         """
         known = _decode_state(state)
         self.log_level = known.log_level
@@ -428,6 +444,7 @@ class LiveSession:
                 self._subscriptions[uri] = ResourceSubscription(
                     self.sdk, resource, self._on_updated, is_restored=True
                 )
+        return known.placed
 
     def push_missed(self) -> None:
         """Push the updates and the completed elicitations that no stream took."""

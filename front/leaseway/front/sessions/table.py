@@ -25,6 +25,7 @@ from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.sessions.ended import EndedSessions, SharedEnds
 from leaseway.front.sessions.limits import SessionLimits
 from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.renewals import Renewals
 from leaseway.front.sessions.sealing import (
     InvalidSessionId,
     Owner,
@@ -122,6 +123,7 @@ class SessionTable:
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._ended = ended if ended is not None else EndedSessions()
         self._forgotten = EndedSessions()
+        self._renewals = Renewals()
         self.tools_told = Signal[str, bytes]()
 
     def __len__(self) -> int:
@@ -146,7 +148,40 @@ class SessionTable:
             time.time() + _MAX_AGE,
             client.info,
         )
-        return self._add(sealed, self._sealer.seal(sealed))
+        live = self._add(sealed, self._sealer.seal(sealed))
+        live.renews = self._renewals.begin(live)
+        return live
+
+    def _place(self, live: LiveSession, placed: LiveSession | None) -> None:
+        """Let another session have the leases of one whose client may leave it."""
+        live.placed = placed
+        if placed is not None:
+            live.let_out(placed)
+
+    def placed(self, live: LiveSession, *, tells_end: bool = True) -> LiveSession:
+        """Return the session, with a handle, that has the leases of one whose client may leave it.
+
+        Raises:
+            EndedConversation: It has ended, and `tells_end` is set; told once.
+            TooManySessions: There are too many.
+        """
+        placed = live.placed
+        found = self.find(placed.id, live.scope) if placed is not None else None
+        if found is None and (placed is None or not placed.calls):  # nothing is lost
+            found = self.create_handle(live.scope, live.sealed.client)
+        if found is None and not tells_end:
+            return live
+        if found is not placed:
+            self._place(live, found)
+        if found is None:
+            live.renews = False
+            raise EndedConversation
+        return found
+
+    def keep(self, live: LiveSession) -> None:
+        """Note that the client of a session continues it, so that it needs no handle."""
+        live.renews = False
+        self._renewals.forget(live.sealed.client)
 
     def create_handle(self, scope: str, client: str = "") -> LiveSession:
         """Create a session whose id is short; raises `TooManySessions`."""
@@ -257,7 +292,9 @@ class SessionTable:
                 return None
             live = self.find(session_id, scope)
             if live is not None and (state := self._ends.take_state(sealed.key)):
-                live.restore(state)
+                placed = live.restore(state)
+                if placed:
+                    self._place(live, await self.open(placed, scope))
             return live
         return self.find(session_id, scope)
 
@@ -291,6 +328,7 @@ class SessionTable:
         One with a derived key can start anew.
         """
         self._live.pop(live.id, None)
+        self._renewals.end(live)
         if not live.is_derived:
             self._ended.add(live.sealed.key)
         await live.release()
@@ -299,6 +337,8 @@ class SessionTable:
             return
         if self._ends is not None:
             await self._ends.end(live.sealed.key)
+        if live.placed is not None and live.placed.outlet is live:  # no other session has taken it
+            await self.end(live.placed)
 
     async def close(self) -> None:
         """Stop all sessions without releasing their leases: another front may continue them."""
@@ -321,6 +361,7 @@ class SessionTable:
         if live is None:
             return False
         del self._live[live.id]
+        self._renewals.end(live)
         self._limits.remove(live)
         task = asyncio.create_task(self._leave(live), name="front session leaves")
         self._leaving.add(task)
@@ -344,6 +385,7 @@ class SessionTable:
                 is_idle = now - live.last_used > self._idle and not live.is_busy
                 if is_idle or live.sealed.key in self._ended:
                     self._live.pop(live.id, None)
+                    self._renewals.end(live)
                     self._limits.remove(live)
                     self._forgotten.add(live.sealed.key)
                     await live.stop()
