@@ -12,13 +12,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.conftest import ROOT, absent
 from tests.e2e.system import LEASEWAY, System, eventually, python_server
 
-from leaseway.sdk import AsyncClient, LeaseLost, LeaseRevoked
+from leaseway.sdk import AsyncClient, LeaseLost, LeaseRevoked, RateLimited
 
 _USES = """
 import asyncio, sys
@@ -97,6 +99,25 @@ async def test_older_and_newer_parts_work_together(
                 return "later_next" in {tool.name for tool in await client.list_tools()}
 
             await eventually(is_listed)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("older", ["control-plane", "worker"])
+async def test_limits_hold_between_older_and_newer_parts(
+    earlier: str, tmp_path: Path, older: str
+) -> None:
+    system = System(tmp_path, _SERVERS, workers=2)
+    system.programs[older] = (earlier, *LEASEWAY[1:])
+    tenants = {"*": {"limits": {"calls": "6/h", "concurrent": 4}}}
+    system.write_text(yaml.safe_dump({"version": 1, "servers": _SERVERS, "tenants": tenants}))
+    async with system, AsyncClient(system.address) as client:
+        passed = 0
+        for _ in range(20):
+            with suppress(RateLimited):
+                await client.call_tool("shared_next", {}, timeout=10)
+                passed += 1
+        # A worker from before limits held over the fleet enforces them on itself.
+        assert 6 <= passed <= 12
 
 
 @pytest.mark.timeout(600)
