@@ -70,6 +70,7 @@ class PlaneMeters:
         self._retention = Retention()
         self._probes: dict[int, tuple[str, float]] = {}
         self._pushed: dict[str, float] = {}
+        self._collected_limits: Mapping[_LimitLabels, LimitStatus] = {}
         self.limits = LimitCounter(meter)
         self._reloads = meter.counter(
             "leaseway.config.reloads",
@@ -185,6 +186,7 @@ class PlaneMeters:
 
     def _before(self) -> None:
         state = self._state
+        self._collected_limits = self._limits()
         known = {*(state.servers.desired or {}), *state.servers.last_known_good}
         present = {key.server_id for key in known}
         wanted = self._retention.retained(present, self._clock())
@@ -219,11 +221,11 @@ class PlaneMeters:
         return found
 
     def _remaining(self) -> _LimitSeries:
-        for labels, each in self._limits().items():
+        for labels, each in self._collected_limits.items():
             yield labels, float(each.remaining)
 
     def _renewals(self) -> _LimitSeries:
-        for labels, each in self._limits().items():
+        for labels, each in self._collected_limits.items():
             if each.period:
                 yield labels, each.renews_in
 

@@ -69,12 +69,13 @@ def limits(state: Coordinator, budgets: Budgets, now: float) -> list[LimitStatus
 
 def named_tenants(state: Coordinator) -> dict[str, ServerPolicy]:
     """Return the tenants that the configuration names with limits, each with a policy."""
-    return {
-        tenant: spec.policy  # `tenants:` is the same in all policies
-        for spec in (state.servers.desired or {}).values()
-        for tenant in (*spec.policy.limits, *spec.policy.agent_limits)
-        if tenant != OTHER_TENANTS
-    }
+    policies = (spec.policy for spec in (state.servers.desired or {}).values())
+    # `tenants:` is the same in all policies.
+    policy = next((each for each in policies if each.limits or each.agent_limits), None)
+    if policy is None:
+        return {}
+    names = {*policy.limits, *policy.agent_limits} - {OTHER_TENANTS}
+    return dict.fromkeys(names, policy)
 
 
 def _configured(state: Coordinator) -> Iterator[LimitStatus]:
