@@ -7,13 +7,17 @@ the listing and returns a toolset, by which the calls of that tenant or user are
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from contextlib import suppress
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from google.protobuf.message import Message
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -47,7 +51,12 @@ class SubjectLists:
         self._context = pool.context
         self._tasks: dict[Generation, asyncio.Task[None]] = {}
         self._answers: dict[Generation, asyncio.Event] = {}
-        self._sent: WeakKeyDictionary[Generation, sync_pb2.SubjectListing] = WeakKeyDictionary()
+        self._sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
+        """The digest of what was sent last: the lists of thousands of users are not kept here."""
+        self._toolsets: WeakValueDictionary[bytes, CompiledToolset] = WeakValueDictionary()
+        """By digest: most users see the same."""
+        self._asked_again: set[Generation] = set()
+        """Those that were asked for while the control plane had not answered their listing."""
         self._has_warned = False
         self._waiting: dict[VariantKey, VariantKey] = {}
         """Who has not logged in, with the variant that they would use."""
@@ -66,10 +75,13 @@ class SubjectLists:
             self._warn_of_older()
             return
         for generation in self._pool.subject_generations:
-            sent = self._sent.get(generation)
-            if sent is not None:
-                self._outgoing.send(sync_pb2.SyncRequest(subject_listing=sent))
-            elif generation.instances:
+            live = _ready(generation)
+            if live is None:  # listed again by the next call, or when it is asked for
+                self._sent.pop(generation, None)
+                generation.needs_listing = True
+            elif generation in self._sent:
+                self._send_known(generation, live)
+            else:
                 self._start(generation)
 
     def start(self, asked: sync_pb2.ListSubject) -> None:
@@ -90,9 +102,12 @@ class SubjectLists:
                 user=asked.user,
             )
             self._send_problem(message, problem)
-        elif (sent := self._sent.get(generation)) is not None:
-            self._outgoing.send(sync_pb2.SyncRequest(subject_listing=sent))
+        elif generation in self._sent and (live := _ready(generation)) is not None:
+            self._send_known(generation, live)
+        elif generation in self._answers:
+            self._asked_again.add(generation)
         else:
+            self._sent.pop(generation, None)
             self._start(generation)
 
     async def list_again(self, generation: Generation, live: LiveInstance) -> None:
@@ -114,14 +129,26 @@ class SubjectLists:
             return
         if message.HasField("toolset"):
             try:
-                toolset = toolset_from_proto(message.toolset, generation.variant.toolset)
+                generation.use_toolset(self._compiled(message.toolset, generation))
             except ValueError as error:
                 _logger.warning("The toolset of %s cannot be used: %s", generation.key, error)
-            else:
-                generation.use_toolset(toolset)
         answer = self._answers.get(generation)
         if answer is not None:
             answer.set()
+
+    def _compiled(self, toolset: sync_pb2.Toolset, generation: Generation) -> CompiledToolset:
+        digest = _digest(toolset)
+        compiled = self._toolsets.get(digest)
+        if compiled is None:
+            compiled = toolset_from_proto(toolset, generation.variant.toolset)
+            self._toolsets[digest] = compiled
+        return compiled
+
+    def _send_known(self, generation: Generation, live: LiveInstance) -> None:
+        """Send what an instance has listed already; nothing waits for the toolset."""
+        message = _message(generation)
+        add_lists(message.lists, live, is_own=True)
+        self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
 
     def _warn_of_older(self) -> None:
         variants = self._pool.desired_state.variants.values()
@@ -152,6 +179,10 @@ class SubjectLists:
         finally:
             generation.end_listing()
             del self._tasks[generation]
+            if generation in self._asked_again:
+                self._asked_again.discard(generation)
+                self._sent.pop(generation, None)
+                self._start(generation)
 
     async def _list_with_instance(self, generation: Generation) -> None:
         if generation.is_shared:
@@ -161,9 +192,9 @@ class SubjectLists:
         await self._submit(generation, message)
 
     async def _listed_on_lease(self, generation: Generation) -> sync_pb2.SubjectListing:
-        for live in generation.instances:
-            if live.is_ready:
-                return await _listed(generation, live)
+        ready = _ready(generation)
+        if ready is not None:
+            return await _listed(generation, ready)
         live = LiveInstance(self._context.open_instance, generation.variant.spec, None)
         await live.start()
         try:
@@ -174,9 +205,10 @@ class SubjectLists:
     async def _submit(self, generation: Generation, message: sync_pb2.SubjectListing) -> None:
         """Send a listing unless it was sent, and wait for the toolset that follows."""
         self._waiting.pop(generation.key, None)
-        if self._sent.get(generation) == message:
+        digest = _digest(message)
+        if self._sent.get(generation) == digest:
             return
-        self._sent[generation] = message
+        self._sent[generation] = digest
         answer = self._answers[generation] = asyncio.Event()
         self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
         try:
@@ -228,6 +260,15 @@ class SubjectLists:
         if generation is not None and self._pool.lists_subjects:
             message.launch_hash = generation.launch_hash
             self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
+
+
+def _ready(generation: Generation) -> LiveInstance | None:
+    """Return an instance that has listed for whom its generation serves, or None."""
+    return next((live for live in generation.instances if live.is_ready), None)
+
+
+def _digest(message: Message) -> bytes:
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
 
 
 async def _listed(generation: Generation, live: LiveInstance) -> sync_pb2.SubjectListing:
