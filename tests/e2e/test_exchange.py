@@ -19,6 +19,7 @@ from aiohttp import web
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from tests.conftest import BOUND
+from tests.data_plane.oauth.guarded import TOOL
 from tests.data_plane.oauth.issuer import EXCHANGE, Issuer
 from tests.e2e.forking import run_leaseway
 from tests.e2e.mcp_front import JSON, front
@@ -30,6 +31,7 @@ from leaseway.sdk import (
     Client,
     LeasewayError,
     PermissionDenied,
+    ToolNotFound,
     UserRequired,
 )
 from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
@@ -106,6 +108,40 @@ async def test_every_caller_acts_by_the_token_that_it_gives(tmp_path: Path) -> N
         shown = system.logs() + repr(await client.problems()) + repr(await client.servers())
         assert "planted" not in shown
         assert "AUTHORIZATION_FAILED" not in shown
+
+
+class Desk(Issuer):
+    """Lists one more tool to each caller by whose token it is asked."""
+
+    def tools_for(self, token: str) -> list[dict[str, Any]]:
+        whose = self.name_of(token)
+        return [*super().tools_for(token), *([{**TOOL, "name": f"of-{whose}"}] if whose else [])]
+
+
+async def test_a_user_sees_what_is_listed_by_his_own_token_from_the_first_call_on(
+    tmp_path: Path,
+) -> None:
+    async with (
+        issuing(Desk()) as issuer,
+        running(tmp_path, servers_of(issuer), environment={"WORD": SECRET}) as (_, client),
+    ):
+        await eventually(lambda: is_listed(client))
+
+        async def tools_of(user: str, kind: str) -> set[str]:
+            return {tool.original_name for tool in await client.list_tools([kind], user=user)}
+
+        for kind in ("shared", "leased"):
+            assert await tools_of("anna", kind) == {"whoami"}
+            for user in ("anna", "bob"):
+                session = client.session(user, user=user, subject_token=f"token-{user}")
+                await session.call_tool(f"{kind}:whoami", timeout=BOUND)
+                assert await tools_of(user, kind) == {"whoami", f"of-token-{user}"}
+                result = await session.call_tool(f"{kind}:of-token-{user}", timeout=BOUND)
+                assert result.text == f"token-{user}"
+            with pytest.raises(ToolNotFound):
+                await client.session("bob").call_tool(f"{kind}:of-token-anna", timeout=BOUND)
+            assert await tools_of("anna", kind) == {"whoami", "of-token-anna"}
+            assert await tools_of("", kind) == {"whoami"}
 
 
 def test_a_blocking_client_gives_a_token_with_a_call_or_for_a_session() -> None:

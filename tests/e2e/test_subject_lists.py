@@ -43,6 +43,13 @@ class Office(Guarded):
             *({**TOOL, "name": name} for name in (f"of_{person}", *self.more)),
         ]
 
+    def others_for(self, token: str) -> dict[str, list[dict[str, Any]]]:
+        person = token.removeprefix("planted-token-of-")
+        return {
+            "prompts": [{"name": f"greet_{person}"}],
+            "resources": [{"name": "note", "uri": f"note://{person}"}],
+        }
+
 
 class Logins:
     """The logins of people, as `leaseway login` leaves them."""
@@ -118,6 +125,13 @@ async def test_two_users_list_and_call_their_own_tools_only(tmp_path: Path, shar
         said = {user: {each.description for each in found} for user, found in tools.items()}
         assert "As alice knows it." in said["anna"]
         assert "As bob knows it." in said["bob"]
+
+        for user, person in (("anna", "alice"), ("bob", "bob")):
+            prompts = await client.list_prompts(user=user)
+            resources = await client.list_resources(user=user)
+            assert [prompt.name for prompt in prompts] == [f"office_greet_{person}"]
+            assert [resource.uri for resource in resources] == [f"note://{person}"]
+        assert not await client.list_resources(), "the common listing has no documents"
 
         sessions = {user: client.session(user, user=user) for user in ("anna", "bob")}
         people = {"anna": "alice", "bob": "bob"}

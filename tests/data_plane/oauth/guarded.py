@@ -129,6 +129,10 @@ class Guarded:
         """Return what is listed to the holder of a token."""
         return [{**TOOL, "description": f"For {token}."}]
 
+    def others_for(self, token: str) -> dict[str, list[dict[str, Any]]]:
+        """Return what else is listed to the holder of a token, by kind."""
+        return {}
+
     def _refusal(self, request: web.Request, path: str, method: str = "") -> web.Response | None:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         metadata = f'resource_metadata="{self.base}/.well-known/oauth-protected-resource/{path}"'
@@ -145,11 +149,12 @@ class Guarded:
 
     def _reply(self, message: dict[str, Any], token: str) -> dict[str, Any] | None:
         result: dict[str, Any]
+        others = self.others_for(token.removeprefix("Bearer "))
         match message.get("method"):
             case "initialize":
                 result = {
                     "protocolVersion": "2025-11-25",
-                    "capabilities": {"tools": {}},
+                    "capabilities": {"tools": {}, **{kind: {} for kind in others}},
                     "serverInfo": {"name": "guarded", "version": "1"},
                 }
             case "tools/list":
@@ -158,6 +163,9 @@ class Guarded:
                 self.called += 1
                 text = self.name_of(token.removeprefix("Bearer "))
                 result = {"content": [{"type": "text", "text": text}]}
+            case "prompts/list" | "resources/list" as method if others:
+                kind = method.partition("/")[0]
+                result = {kind: others.get(kind, [])}
             case "ping":
                 result = {}
             case None | "notifications/initialized" | "notifications/cancelled":
