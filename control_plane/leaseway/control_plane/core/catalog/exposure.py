@@ -161,17 +161,22 @@ def resolve_clashes(
     for server_id in sorted(
         exposures, key=lambda server_id: (server_id != ADMIN_TOOLSET, server_id)
     ):
-        warnings = ExposureWarnings(server_id)
         clashes: dict[str, list[tuple[str, str]]] = {}
+        reserved: list[tuple[str, str]] = []
         for original, name in sorted(exposures[server_id]):
             if name in kind.reserved and server_id != ADMIN_TOOLSET:
-                warnings.add(kind.name_reserved, name, _reserved(original, name, kind))
+                reserved.append((original, name))
             elif name in owner:
                 clashes.setdefault(owner[name][0], []).append((original, name))
             else:
                 owner[name] = (server_id, original)
                 continue
             skipped.add((server_id, original))
+        if not clashes and not reserved:
+            continue
+        warnings = ExposureWarnings(server_id)
+        for original, name in reserved:
+            warnings.add(kind.name_reserved, name, _reserved(original, name, kind))
         for winner, losers in clashes.items():
             warnings.add(kind.clash, *_clash(losers, winner, kind))
         problems += warnings.all()

@@ -108,14 +108,27 @@ def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:
 
 
 def _moved(old: View, new: View, now: float) -> Iterator[Move]:
+    # Both servers of a move have changed: one has lost the name and the other has got it.
+    changed = [
+        server_id
+        for server_id in sorted(old.servers.keys() & new.servers.keys())
+        if old.servers[server_id] is not new.servers[server_id]
+    ]
+    gone = sorted(old.servers.keys() - new.servers.keys())
+    added = sorted(new.servers.keys() - old.servers.keys())
     for kind in (TOOLS, PROMPTS):
-        before = old.named(kind)
-        for name, target in new.named(kind).items():
-            was, owner = before.get(name), target.served.key.server_id
-            if was is not None and was.served.key.server_id != owner:
-                former = was.served.key.server_id
+        before = {
+            item.name: (server_id, item.original)
+            for server_id in (*changed, *gone)
+            for item in old.servers[server_id].callable(kind)
+        }
+        for owner in (*changed, *added):
+            for name in (item.name for item in new.servers[owner].callable(kind)):
+                former, original = before.get(name, (owner, ""))
+                if former == owner:
+                    continue
                 disputed = _exposes(former, kind, name, new)
-                if disputed or not _has(former, was.item.original, kind, new):
+                if disputed or not _has(former, original, kind, new):
                     until = None if disputed else now + REPORTED_FOR
                     yield Move(
                         kind=kind,

@@ -5,9 +5,10 @@ See design.md#names-and-versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Final, TypeVar
 
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
@@ -196,10 +197,9 @@ class Snapshot:
         who = (tenant, agent) if self.is_restricted else (name, "")
         view = self._views.get(who)
         if view is None:
-            seen = _visible_to(self.served, name)
             granted = {
-                key.server_id: one
-                for key, served in seen.items()
+                server_id: one
+                for server_id, served in self._visible_to(name).items()
                 if not served.spec.hidden and (one := granted_to(served, *who)) is not None
             }
             if self.is_restricted:
@@ -208,6 +208,16 @@ class Snapshot:
                 self._views.clear()
             view = self._views[who] = View(add_admin_toolset(granted))
         return view
+
+    def _visible_to(self, tenant: str) -> Mapping[str, Served]:
+        """Return the variants that count for a tenant, its own or the common ones, by server id."""
+        common, own = self._variants.get("", {}), self._variants.get(tenant, {})
+        seen = {**common, **own}
+        return seen if own.keys() <= common.keys() else dict(sorted(seen.items()))
+
+    @cached_property
+    def _variants(self) -> Mapping[str, Mapping[str, Served]]:
+        return _by_tenant(self.served)
 
     @cached_property
     def is_restricted(self) -> bool:
@@ -270,23 +280,53 @@ def build_snapshot(
         works: The last known good variants.
         withheld: Tenant variants that have never worked; their servers are hidden from the tenants.
     """
-    last_known_good = {**works, **{key: hidden_variant(key) for key in withheld}}
+    by_tenant = _by_tenant({**works, **{key: hidden_variant(key) for key in withheld}})
+    common = by_tenant.pop("", {})
+    wanted = {kind: _Wanted(common, kind) for kind in (TOOLS, PROMPTS)} if by_tenant else {}
     served: dict[VariantKey, Served] = {}
     problems: list[Problem] = []
-    for tenant in sorted({key.tenant for key in last_known_good} | {""}):
-        seen = _visible_to(last_known_good, tenant)
+    for tenant, own in (("", common), *sorted(by_tenant.items())):
         skipped: list[frozenset[tuple[str, str]]] = []
         for kind in (TOOLS, PROMPTS):
-            names = {key.server_id: good.names(kind) for key, good in seen.items()}
-            clashes = resolve_clashes(
-                {server_id: some for server_id, some in names.items() if some}, kind
-            )
+            names = {
+                server_id: some for server_id, good in own.items() if (some := good.names(kind))
+            }
+            rivals = wanted[kind].rivals(own, names) if tenant else {}
+            clashes = resolve_clashes({**rivals, **names}, kind)
             problems.extend(clashes.problems)
             skipped.append(clashes.skipped)
-        for key, good in seen.items():
-            if key.tenant == tenant:
-                served[key] = serve(good, *skipped)
+        served |= {good.spec.key: serve(good, *skipped) for good in own.values()}
     return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
+
+
+class _Wanted:
+    """Who of the common variants wants each name of one kind.
+
+    Only a tenant's own variants are resolved again for it, against the common ones that want one of
+    their names: a commit does not cost tenants × tools.
+    """
+
+    def __init__(self, common: Mapping[str, LastKnownGood], kind: NamedKind) -> None:
+        self._by_name: dict[str, list[tuple[str, str]]] = {}  # server id and original name
+        for server_id, good in common.items():
+            for original, name in good.names(kind):
+                self._by_name.setdefault(name, []).append((server_id, original))
+
+    def rivals(
+        self, own: Container[str], names: Mapping[str, Iterable[tuple[str, str]]]
+    ) -> dict[str, list[tuple[str, str]]]:
+        """Return what common variants of other servers expose of a tenant's own names.
+
+        Args:
+            own: The servers of which the tenant has its own variant.
+            names: What those variants expose: (original, exposed name) by server id.
+        """
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name in {name for pairs in names.values() for _, name in pairs}:
+            for server_id, original in self._by_name.get(name, ()):
+                if server_id not in own:
+                    found.setdefault(server_id, []).append((original, name))
+        return found
 
 
 def compute_delta(snapshot: Snapshot, known: Mapping[VariantKey, Hashes]) -> Delta:
@@ -349,8 +389,9 @@ def resolve_clashes_among(
     return settled
 
 
-def _visible_to(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
-    chosen = {
-        key.server_id: key for key in sorted(variants) if key.tenant in ("", tenant)
-    }  # a tenant sorts after the common "" and so replaces it
-    return {key: variants[key] for _, key in sorted(chosen.items())}
+def _by_tenant(variants: Mapping[VariantKey, T]) -> dict[str, dict[str, T]]:
+    """Return the variants by tenant and server id, the latter sorted; "" has the common ones."""
+    found: dict[str, dict[str, T]] = {}
+    for key, variant in sorted(variants.items(), key=itemgetter(0)):
+        found.setdefault(key.tenant, {})[key.server_id] = variant
+    return found

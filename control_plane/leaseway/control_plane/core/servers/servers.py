@@ -299,7 +299,7 @@ class Servers:
     def _renew_exposure(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.renew_exposure(spec))
         self._clear_failure(spec.key, now)  # a change that failed was reverted
-        if not good.rules_known or good.spec != spec:
+        if not good.rules_known or (good.spec is not spec and good.spec != spec):
             self._set_good(spec.key, build_good(spec, good.listing), now)
 
     def _probe(self, spec: ServerSpec, trace: str) -> None:
