@@ -20,7 +20,11 @@ LARGEST: Final = {
 
 def methods_of(services: Iterable[Any]) -> Mapping[str, Any]:
     """Return every RPC of some services by its path."""
-    return {f"/{each.full_name}/{one.name}": one for each in services for one in each.methods}
+    return {
+        f"/{service.full_name}/{method.name}": method
+        for service in services
+        for method in service.methods
+    }
 
 
 def request_of(method: Any) -> Any:

@@ -58,7 +58,7 @@ class Scratch:
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command with the copy's code."""
-        path = os.pathsep.join(str(self.root / each) for each in (*_ROOTS, "."))
+        path = os.pathsep.join(str(self.root / root) for root in (*_ROOTS, "."))
         return subprocess.run(
             list(map(str, command)),
             cwd=self.root,

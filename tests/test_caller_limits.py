@@ -123,7 +123,8 @@ def calls(*numbers: int, **fields: Any) -> Any:
     fields.setdefault("arguments", b'{"text": "x"}')
     return execution_pb2.ExchangeRequest(
         calls=[
-            execution_pb2.Call(id=each, server_id="time", tool="echo", **fields) for each in numbers
+            execution_pb2.Call(id=number, server_id="time", tool="echo", **fields)
+            for number in numbers
         ]
     )
 
@@ -173,7 +174,7 @@ async def too_many_chunks_of_a_client(house: Worker) -> Fault:
     first, second = house.stream(1 if house.metadata else 0), house.stream()
     await first.write(chunk(1))
     exchanges = house.bench.worker.execution._exchanges
-    await house.bench.until(lambda: any(one.chunked for one in exchanges._streams))
+    await house.bench.until(lambda: any(stream.chunked for stream in exchanges._streams))
     await second.write(chunk(1))
     await second.write(calls(1))
     return await refused_on(second)
@@ -192,8 +193,8 @@ async def too_much_unread(house: Worker) -> Fault:
     await stream.write(calls(*range(1, 9)))
     await house.bench.until(lambda: len(house.instance.calls) == 8)
     (open_stream,) = house.bench.worker.execution._exchanges._streams
-    for each in tuple(house.instance.calls):
-        each.answer(b'"' + b"x" * bounds.MIB + b'"')
+    for call in tuple(house.instance.calls):
+        call.answer(b'"' + b"x" * bounds.MIB + b'"')
     await house.bench.until(lambda: open_stream._replies.fault is not None)
     return open_stream._replies.fault or Fault(Reason.INTERNAL, "")
 
@@ -240,7 +241,7 @@ async def too_many_reads(house: Worker) -> Fault:
 
 
 async def _all(stream: Any) -> list[Any]:
-    return [each async for each in stream]
+    return [message async for message in stream]
 
 
 async def no_lease(house: Worker) -> Fault:
@@ -300,8 +301,8 @@ async def places_without_room(
             waiting.append(asyncio.ensure_future(place(request("waits"))))
             await plane.running.until(lambda state: len(state.wait_queue))
         fault = await refusal(place(request("s")))
-        for each in waiting:
-            each.cancel()
+        for message in waiting:
+            message.cancel()
         return fault
 
 
@@ -425,7 +426,7 @@ def check(fault: Fault, limit: str, scope: str, meter: Meter) -> None:
     """Check that a fault names the limit and was counted once."""
     assert fault.reason is REASONS.get(limit, Reason.OVERLOADED), fault
     assert (fault.metadata["limit"], fault.metadata["scope"]) == (limit, scope)
-    [family] = [each for each in meter.collect() if each.name == "leaseway.limits.reached"]
+    [family] = [metric for metric in meter.collect() if metric.name == "leaseway.limits.reached"]
     counts = {tuple(point.labels.values()): point.value for point in family.points}
     assert counts == {(limit, scope): 1}
 

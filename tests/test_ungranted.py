@@ -150,7 +150,7 @@ async def answer(channel: Any, rpc: str, request: Any, key: str | None = None) -
                 while not told or not told[-1].results:
                     told.append(await stream.read())
                 stream.cancel()
-                told = [result for each in told for result in each.results]
+                told = [result for outcome in told for result in outcome.results]
             elif method.server_streaming:
                 stream = channel.unary_stream(full, **codec)(request, metadata=metadata)
                 told.append(await stream.read())
@@ -160,7 +160,7 @@ async def answer(channel: Any, rpc: str, request: Any, key: str | None = None) -
         except grpc.aio.AioRpcError as error:
             fault = fault_from_rpc_error(error)
             told += [error.code(), error.details(), fault]
-    return "\n".join(str(each) for each in told)
+    return "\n".join(str(outcome) for outcome in told)
 
 
 async def compare(

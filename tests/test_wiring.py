@@ -20,10 +20,12 @@ class Engine:
 def _late(code: str) -> list[str]:
     """Return the late wirings of a method of a class beside the parts."""
     wiring = runpy.run_path(str(_PATH))
-    tree = ast.parse(_PARTS + "class Car:\n" + "\n".join("    " + x for x in code.splitlines()))
+    tree = ast.parse(
+        _PARTS + "class Car:\n" + "\n".join("    " + line for line in code.splitlines())
+    )
     names = wiring["Names"]()
     names.add(tree)
-    return [ast.unparse(each) for each in wiring["late_wiring"](tree, names)]
+    return [ast.unparse(statement) for statement in wiring["late_wiring"](tree, names)]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _arguments(sys.argv[1:] if words is None else words)
     console = Console(width=None if sys.stdout.isatty() else 140)
     patterns = options.rows.split(",")
-    rows = [row for row in _ROWS if any(fnmatch.fnmatchcase(row.name, one) for one in patterns)]
+    rows = [
+        row for row in _ROWS if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)
+    ]
     results = asyncio.run(_measure(rows, options.sizes, console))
     if options.json is not None:
         _save(options.json, results)

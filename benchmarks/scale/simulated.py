@@ -112,7 +112,8 @@ class Worker:
             if self.takes_changes:
                 changed = states if not event else {name: states[name]}
                 changes = [
-                    sync_pb2.InstanceChange(key=key, status=one) for key, one in changed.items()
+                    sync_pb2.InstanceChange(key=key, status=status)
+                    for key, status in changed.items()
                 ]
                 report = sync_pb2.Report(instance_changes=changes, instances_version=event + 1)
             else:

@@ -30,7 +30,7 @@ def test_figures_survive_json() -> None:
 def test_a_percentile_is_one_of_the_values(values: list[float], share: float) -> None:
     found = percentile(sorted(values), share)
     assert found in values
-    assert sum(each <= found for each in values) >= int(share * len(values))
+    assert sum(value <= found for value in values) >= int(share * len(values))
 
 
 def test_the_percentile_of_no_values_is_zero() -> None:

@@ -62,7 +62,7 @@ def poisoned(kind: Any) -> Any:
     if kind is str or kind is Any:
         return POISON
     if origin in (typing.Union, types.UnionType):
-        return poisoned(next(each for each in inner if each is not type(None)))
+        return poisoned(next(each_kind for each_kind in inner if each_kind is not type(None)))
     if origin is typing.Literal:
         return inner[0]
     if origin is tuple and (len(inner) != 2 or inner[1] is not ...):
@@ -81,7 +81,9 @@ def poisoned(kind: Any) -> Any:
         return _FIXED[kind]
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return kind(**{each.name: poisoned(hints[each.name]) for each in dataclasses.fields(kind)})
+        return kind(
+            **{field.name: poisoned(hints[field.name]) for field in dataclasses.fields(kind)}
+        )
     return kind(1)
 
 
@@ -227,7 +229,7 @@ def _leaves() -> Iterator[tuple[str, click.Command]]:
         if not isinstance(command, click.Group) or command.invoke_without_command:
             yield name, command
         if isinstance(command, click.Group):
-            yield from ((f"{name} {each}", inner) for each, inner in command.commands.items())
+            yield from ((f"{name} {kind}", inner) for kind, inner in command.commands.items())
 
 
 LEAVES = dict(_leaves())
@@ -252,7 +254,7 @@ CASES = [
     for name, rows in ASKING.items()
     for words in rows
     for form in ("text", "json", "error")
-    if form != "json" or any("--json" in each.opts for each in LEAVES[name].params)
+    if form != "json" or any("--json" in parameter.opts for parameter in LEAVES[name].params)
 ]
 
 
@@ -266,8 +268,8 @@ def test_output_of_client_commands_has_no_control_characters(
     form: str,
 ) -> None:
     client = install_client(monkeypatch, PoisonedClient())
-    for each in ("fetch_events", "follow_events", "fetch_calls", "fetch_traffic"):
-        _patched(each, monkeypatch)
+    for each_word in ("fetch_events", "follow_events", "fetch_calls", "fetch_traffic"):
+        _patched(each_word, monkeypatch)
     monkeypatch.setattr(watching, "_POLL", 0.0)
     if "--watch" in words:
         client.max_requests = 3

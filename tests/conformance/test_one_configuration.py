@@ -74,7 +74,7 @@ class EverythingServer:
         """Run it over HTTP; yields its URL."""
         port = free_port()
         process = await asyncio.create_subprocess_exec(
-            *self.command, *(each.format(port=port) for each in self.http)
+            *self.command, *(argument.format(port=port) for argument in self.http)
         )
 
         async def listens() -> bool:

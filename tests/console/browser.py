@@ -146,7 +146,7 @@ async def browser(folder: Path, *options: str) -> AsyncIterator[Page]:
         port = line.split(b":")[2].split(b"/")[0].decode()
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                pages = [each for each in await answer.json() if each["type"] == "page"]
+                pages = [target for target in await answer.json() if target["type"] == "page"]
             async with session.ws_connect(
                 pages[0]["webSocketDebuggerUrl"], max_msg_size=0
             ) as socket:

@@ -116,7 +116,7 @@ class FakeWorker:
                 launch_hash=probe.launch_hash,
                 tools=[
                     *recorded(*tools),
-                    *(sync_pb2.RecordedTool(definition=each) for each in more_tools),
+                    *(sync_pb2.RecordedTool(definition=tool) for tool in more_tools),
                 ],
                 protocol_version="2025-11-25",
                 prompts=prompts,

@@ -28,7 +28,9 @@ GOOD = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
 
 
 def reasons(plane: Plane) -> list[tuple[str, str]]:
-    return [(one.problem.reason, one.problem.tenant) for one in plane.state.problems.open()]
+    return [
+        (problem.problem.reason, problem.problem.tenant) for problem in plane.state.problems.open()
+    ]
 
 
 async def test_all_layers_make_one_configuration() -> None:
@@ -47,7 +49,7 @@ async def test_a_broken_file_changes_nothing_and_is_reported(broken: str | Unrea
     before = plane.state.servers.desired
     await load_config(plane, {SYSTEM: "version: 1\nservers: {}\n", DOMAIN: broken})
     assert plane.state.servers.desired == before
-    (problem,) = [one.problem for one in plane.state.problems.open()]
+    (problem,) = [each_problem.problem for each_problem in plane.state.problems.open()]
     assert (problem.scope, problem.severity) == ("workspace", "error")
     assert "acme.yaml" in problem.message
 
@@ -147,7 +149,9 @@ async def test_servers_missing_in_a_file_are_removed_after_a_delay(
     async with asyncio.timeout(BOUND):
         for text, ids in [(BOTH, ["a", "b"]), (GOOD, ["a"])]:
             swap(path, text)
-            while list(plane.state.servers.desired or {}) != [VariantKey(each) for each in ids]:
+            while list(plane.state.servers.desired or {}) != [
+                VariantKey(server_id) for server_id in ids
+            ]:
                 await plane.wait_for_change(1)
     following.cancel()
     await asyncio.wait({following})
@@ -171,10 +175,9 @@ async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Pa
     text = "version: 1\nservers:\n  s: { transport: http_api, openapi: api.json }\n"
     plane = Plane(epoch=1)
     await load_config(plane, {Source("system", tmp_path / "mcp.yaml"): text})
-    told = [one.problem.message for one in plane.state.problems.open()]
-    assert [sum(operation in each for each in told) for operation in ("TRACE /a", "/b", "/c")] == [
-        1, 1, 1,
-    ]  # fmt: skip
+    told = [problem.problem.message for problem in plane.state.problems.open()]
+    operations = ("TRACE /a", "/b", "/c")
+    assert [sum(operation in text for text in told) for operation in operations] == [1, 1, 1]
     assert len(told) == 3
 
 
@@ -206,7 +209,7 @@ async def test_a_web_server_that_hangs_holds_back_neither_other_servers_nor_its_
     following = asyncio.create_task(config_feed.follow_config(plane, path))
 
     async def until(*servers: str) -> None:
-        while set(plane.state.servers.desired or {}) != {VariantKey(each) for each in servers}:
+        while set(plane.state.servers.desired or {}) != {VariantKey(server) for server in servers}:
             await plane.wait_for_change(1)
 
     async with server, asyncio.timeout(BOUND):

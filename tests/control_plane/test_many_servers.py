@@ -83,7 +83,7 @@ async def test_a_change_of_one_server_is_one_probe_and_one_upsert_per_worker(
                 )
             )
 
-        everything = [each.key.server_id for each in specs]
+        everything = [each_spec.key.server_id for each_spec in specs]
         await all_hold(part(specs[0]).command, 0)
         assert sorted(workers[0].probes + workers[1].probes) == everything
         for worker in workers:

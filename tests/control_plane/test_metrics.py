@@ -38,7 +38,7 @@ class Measured:
         return list(actions)
 
     def read(self, name: str) -> dict[tuple[str, ...], float | Buckets]:
-        [family] = [each for each in self.meter.collect() if each.name == name]
+        [family] = [metric for metric in self.meter.collect() if metric.name == name]
         return {tuple(point.labels.values()): point.value for point in family.points}
 
 

@@ -39,7 +39,7 @@ async def look(bench: Bench) -> None:
 
 def secrets(bench: Bench) -> list[str]:
     """The secret of each live instance."""
-    return [each.resolved_values.env["SECRET"] for each in bench.servers.live]
+    return [server.resolved_values.env["SECRET"] for server in bench.servers.live]
 
 
 async def until_looking(bench: Bench, condition: Any) -> None:

@@ -367,7 +367,7 @@ class Bench:
                 toolset_hash=str(hash((tuple(tools.items()), tuple(names)))),
             ),
             toolset=sync_pb2.Toolset(
-                recorded=[sync_pb2.RecordedTool(definition=each) for each in tools.values()],
+                recorded=[sync_pb2.RecordedTool(definition=tool) for tool in tools.values()],
                 exposed=[
                     sync_pb2.ExposedTool(original_name=name, name=f"{spec.key.server_id}_{name}")
                     for name in names

@@ -67,7 +67,7 @@ async def test_a_server_that_is_killed_during_a_call_is_restarted(running: Bench
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     # Whether the loss is still open or mended when it is reported depends on how fast it returns.
     report = await running.plane.expect_report(lambda report: report.problems or report.cleared)
-    assert [each.reason for each in (*report.problems, *report.cleared)] == ["SERVER_LOST"]
+    assert [problem.reason for problem in (*report.problems, *report.cleared)] == ["SERVER_LOST"]
     async with asyncio.timeout(BOUND):
         while (result := await caller.call("echo", "pid", arguments=b"{}")).HasField("status"):
             refused = fault_from_status(result.status)
@@ -100,8 +100,12 @@ async def test_a_worker_logs_that_it_waits_for_its_control_plane(
             await asyncio.sleep(0.01)
     worker.cancel()
     await asyncio.wait([worker])
-    records = [each for each in caplog.records if "waits for the control" in each.getMessage()]
-    assert [each.levelname for each in records if each.levelno >= logging.WARNING] == ["WARNING"]
+    records = [
+        record for record in caplog.records if "waits for the control" in record.getMessage()
+    ]
+    assert [record.levelname for record in records if record.levelno >= logging.WARNING] == [
+        "WARNING"
+    ]
     assert "127.0.0.1:1; worker early waits" in records[0].getMessage()
 
 

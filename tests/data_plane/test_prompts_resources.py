@@ -98,13 +98,17 @@ async def test_lists_that_fail_are_a_warning_until_they_succeed(bench: Bench) ->
     )
     await bench.probe(bench.spec("notes"))
     report = await bench.plane.expect_report(lambda report: report.problems)
-    (problem,) = [each for each in report.problems if each.reason == "OFFERS_NOT_LISTED"]
+    (problem,) = [
+        each_problem
+        for each_problem in report.problems
+        if each_problem.reason == "OFFERS_NOT_LISTED"
+    ]
     assert (problem.server_id, problem.severity) == ("notes", "warning")
     assert "resources/list failed: no disk." in problem.message
     bench.servers.prompts_resources = OFFERS
     bench.servers.live[0].change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.cleared)
-    assert [each.reason for each in report.cleared] == ["OFFERS_NOT_LISTED"]
+    assert [each_problem.reason for each_problem in report.cleared] == ["OFFERS_NOT_LISTED"]
 
 
 async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: Bench) -> None:
@@ -131,7 +135,7 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
     )
     stays.change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.problems)
-    reasons = {each.reason for each in report.problems}
+    reasons = {problem.reason for problem in report.problems}
     assert "DEFINITIONS_LEFT_OUT" in reasons
     assert "OFFERS_NOT_LISTED" not in reasons
 
@@ -141,13 +145,17 @@ async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench:
     bench.servers.prompts_resources = ListedPromptsResources((GREET,), skipped=(twice,))
     await bench.probe(bench.spec("notes"))
     report = await bench.plane.expect_report(lambda report: report.problems)
-    (problem,) = [each for each in report.problems if each.reason == "DEFINITIONS_LEFT_OUT"]
+    (problem,) = [
+        each_problem
+        for each_problem in report.problems
+        if each_problem.reason == "DEFINITIONS_LEFT_OUT"
+    ]
     assert (problem.server_id, problem.severity) == ("notes", "warning")
     assert twice in problem.message
     bench.servers.prompts_resources = OFFERS
     bench.servers.live[0].change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.cleared)
-    assert [each.reason for each in report.cleared] == ["DEFINITIONS_LEFT_OUT"]
+    assert [each_problem.reason for each_problem in report.cleared] == ["DEFINITIONS_LEFT_OUT"]
 
 
 async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) -> None:
@@ -184,7 +192,7 @@ async def test_a_leased_instance_that_offers_more_is_a_warning(bench: Bench) -> 
     )
     bench.servers.live[0].change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(
-        lambda report: any(each.reason == "TOOLS_CHANGED" for each in report.problems)
+        lambda report: any(problem.reason == "TOOLS_CHANGED" for problem in report.problems)
     )
     assert report.problems[0].severity == "warning"
 

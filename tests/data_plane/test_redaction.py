@@ -92,11 +92,11 @@ def resolved(tmp_path: Path) -> tuple[list[str], ResolvedValues]:
         for kind in ("env", "secret", "inside", "address")
     }
     env = {
-        f"API_TOKEN_{i}" if each.value.kind == "literal" else f"V{i}": each.value
-        for i, each in enumerate(planted)
+        f"API_TOKEN_{i}" if place.value.kind == "literal" else f"V{i}": place.value
+        for i, place in enumerate(planted)
     }
     spec = server_spec(VariantKey("srv"), "stdio", command="x", env=env)
-    return [each.secret for each in planted], resolve(spec, environment)
+    return [place.secret for place in planted], resolve(spec, environment)
 
 
 def spellings(secret: str) -> Iterator[str]:
@@ -172,7 +172,9 @@ def _sync(text: str, _: Path, __: ResolvedValues) -> str:
     )
     for message in messages:
         redact_message(message)
-    return " ".join(each.SerializeToString().decode(errors="replace") for each in messages)
+    return " ".join(
+        each_message.SerializeToString().decode(errors="replace") for each_message in messages
+    )
 
 
 def _start(text: str, _: Path, __: ResolvedValues) -> str:

@@ -68,8 +68,8 @@ class Stdio:
 
         async def write() -> None:
             async with sent:
-                async for each in sent:
-                    line = each.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+                async for message in sent:
+                    line = message.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
                     await asyncio.to_thread(process.stdin.write, line.encode())
 
         try:

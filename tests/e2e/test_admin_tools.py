@@ -24,7 +24,9 @@ RELEASE = {"serverId": "counter"}
 async def are_listed(client: AsyncClient, session: AsyncSession) -> bool:
     """Return whether the control plane lists exactly the leases of a session."""
     held = {lease.id for lease in session.leases()}
-    return {one.id for one in await client.leases() if one.session == session.key} == held
+    return {
+        each_lease.id for each_lease in await client.leases() if each_lease.session == session.key
+    } == held
 
 
 @pytest.mark.usefixtures("leak_guard")
@@ -165,9 +167,9 @@ async def test_a_waiting_acquire_is_placed_when_a_full_worker_gets_capacity(
         await system.start_worker("small", "--capacity", "1")
 
         async def served() -> bool:
-            return [one.id for one in await client.workers() if one.state == "connected"] == [
-                "small"
-            ]
+            return [
+                worker.id for worker in await client.workers() if worker.state == "connected"
+            ] == ["small"]
 
         await eventually(served)
         first = client.session("first")

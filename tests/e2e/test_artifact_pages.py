@@ -20,7 +20,9 @@ async def page_of(client: AsyncClient, ref: str) -> str:
     """Return the URL of an artifact at the worker that its reference names."""
     mark = reference_mark(ref)
     [worker] = [
-        each for each in await client.workers() if incarnation_mark(each.incarnation) == mark
+        each_worker
+        for each_worker in await client.workers()
+        if incarnation_mark(each_worker.incarnation) == mark
     ]
     return worker.labels["artifacts-http"].removesuffix("artifacts/") + ref
 
@@ -46,7 +48,7 @@ async def test_each_worker_serves_its_artifacts_to_clients_with_the_key(
 
             async def both_are_ready() -> bool:
                 [pictures] = await client.servers()
-                return [each.state for each in pictures.instances] == ["ready", "ready"]
+                return [instance.state for instance in pictures.instances] == ["ready", "ready"]
 
             await eventually(both_are_ready)
             refs = []

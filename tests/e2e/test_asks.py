@@ -100,7 +100,7 @@ async def test_a_unary_caller_continues_a_call_with_its_responses(tmp_path: Path
             request.arguments.update(arguments)
             for _ in range(2):
                 response = await service.CallTool(request, timeout=60)
-                assert [each.method for each in response.input_required] == [
+                assert [asked.method for asked in response.input_required] == [
                     "elicitation/create",
                     "roots/list",
                 ]

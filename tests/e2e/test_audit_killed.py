@@ -52,7 +52,9 @@ async def test_each_call_that_reached_the_server_has_a_record_and_changed_bytes_
         lines = [line for path in files for line in path.read_bytes().splitlines(True)]
         assert not verify_run([("audit", lines)]).faults
         whole = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        recorded |= {each["arguments"]["number"] for each in whole if each["event"] == "begin"}
+        recorded |= {
+            record["arguments"]["number"] for record in whole if record["event"] == "begin"
+        }
     assert set(numbers(seen)) <= recorded
     assert len(recorded) >= CALLS // 2
     await asyncio.to_thread(

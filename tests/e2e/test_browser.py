@@ -157,7 +157,7 @@ async def test_two_sessions_use_their_own_browsers_and_get_references_or_inline_
 
 async def _check_only_own_session_reads(client: AsyncClient, references: dict[str, str]) -> None:
     pattern = r"artifacts/mcp/browser/browser_take_screenshot/[0-9TZ-]+-[0-9a-f-]{36}\.png"
-    assert all(re.fullmatch(pattern, each) for each in references.values()), references
+    assert all(re.fullmatch(pattern, reference) for reference in references.values()), references
     with pytest.raises(ArtifactLost):
         await client.session("green").read_artifact(references["red"])
     assert await client.session("red").read_artifact(references["red"])

@@ -27,7 +27,9 @@ async def test_new_filters_restart_no_process(tmp_path: Path) -> None:
     async with running(tmp_path, {"notes": notes()}) as (system, client):
 
         async def is_up() -> bool:
-            return [one.state for one in (await only_server(client)).instances] == ["ready"]
+            return [instance.state for instance in (await only_server(client)).instances] == [
+                "ready"
+            ]
 
         await eventually(is_up)
         before = await only_server(client)
@@ -41,12 +43,14 @@ async def test_new_filters_restart_no_process(tmp_path: Path) -> None:
         )
 
         async def filtered() -> bool:
-            return [each.name for each in await client.list_prompts()] == ["greet"]
+            return [prompt.name for prompt in await client.list_prompts()] == ["greet"]
 
         await eventually(filtered)
-        assert "note://secret/x" not in [each.uri for each in await client.list_resources()]
+        assert "note://secret/x" not in [resource.uri for resource in await client.list_resources()]
         after = await only_server(client)
-        assert [one.pid for one in after.instances] == [one.pid for one in before.instances]
+        assert [instance.pid for instance in after.instances] == [
+            instance.pid for instance in before.instances
+        ]
         assert await client.problems() == []
         assert (await client.get_prompt("greet", {"name": "x"})).text == "greet: hello x"
 
@@ -55,9 +59,9 @@ async def test_commands_list_and_read_prompts_and_resources(tmp_path: Path) -> N
     async with running(tmp_path, {"notes": notes()}) as (system, _client):
         address = ("--address", system.address)
         _, out, _ = await run_leaseway("prompts", "notes", "--json", *address)
-        assert [one["name"] for one in json.loads(out)] == ["greet", "plain", "secret_prompt"]
+        assert [row["name"] for row in json.loads(out)] == ["greet", "plain", "secret_prompt"]
         _, out, _ = await run_leaseway("resources", "--json", *address)
-        kinds = {one["uri"]: one["template"] for one in json.loads(out)}
+        kinds = {row["uri"]: row["template"] for row in json.loads(out)}
         assert (kinds["note://a"], kinds["note://{name}"]) == (False, True)
         assert await run_leaseway("resource", "note://a", *address) == (0, "first\n", "")
         assert await run_leaseway("prompt", "greet", "name=Ada", *address) == (

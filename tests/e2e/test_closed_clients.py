@@ -42,7 +42,7 @@ async def open_and_close(address: str, number: int) -> None:
 
 
 async def wave(address: str, first: int) -> None:
-    await asyncio.gather(*(open_and_close(address, first + each) for each in range(AT_ONCE)))
+    await asyncio.gather(*(open_and_close(address, first + number) for number in range(AT_ONCE)))
 
 
 def own_descriptors() -> int:

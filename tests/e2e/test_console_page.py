@@ -204,9 +204,9 @@ async def test_axe_finds_no_serious_violation_in_any_view(
             " ({ id, impact, nodes: nodes.slice(0, 3).map((node) => node.html) })) }))"
         )
         found += [
-            f"{view or 'overview'}: {each}"
-            for each in answer["violations"]
-            if each["impact"] in ("serious", "critical")
+            f"{view or 'overview'}: {violation}"
+            for violation in answer["violations"]
+            if violation["impact"] in ("serious", "critical")
         ]
     assert found == []
 
@@ -337,7 +337,7 @@ async def test_a_viewer_gets_no_button_that_changes_anything(page: Page) -> None
             await page.until("!!document.querySelector('.sure .danger')")
             await page.run("document.querySelector('.sure .danger').click()")
             await page.until("document.body.innerText.includes('it lacks the role operator')")
-    assert not any(one.draining for one in plane.state.workers.values())
+    assert not any(worker.draining for worker in plane.state.workers.values())
 
 
 async def test_the_page_asks_for_a_key_and_opens_with_it(page: Page, tmp_path: Path) -> None:

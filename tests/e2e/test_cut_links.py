@@ -94,10 +94,10 @@ async def test_calls_continue_while_the_control_plane_counts_their_worker_as_los
         link.cut()
 
         async def state() -> str:
-            return {each.id: each.state for each in await client.workers()}["worker-1"]
+            return {worker.id: worker.state for worker in await client.workers()}["worker-1"]
 
         async def lost() -> bool:
-            return "WORKER_LOST" in {each.reason for each in await client.problems()}
+            return "WORKER_LOST" in {problem.reason for problem in await client.problems()}
 
         calls = 1
         while not await lost():  # for 10 s, in which every call succeeds

@@ -152,7 +152,9 @@ async def test_a_draining_worker_is_listed_and_gets_no_new_lease(tmp_path: Path)
         await client.drain_worker(name)  # a second request changes nothing
 
         async def draining() -> bool:
-            return {one.id: one.state for one in await client.workers()}[name] == "draining"
+            return {worker.id: worker.state for worker in await client.workers()}[
+                name
+            ] == "draining"
 
         await eventually(draining)
         leases = [await client.session(f"s{n}").acquire("counter") for n in range(4)]
@@ -196,7 +198,7 @@ async def test_the_commands_drain_and_revoke_reject_unknown_names(tmp_path: Path
         lease = await session.acquire("counter")
 
         async def known() -> bool:
-            return [one.id for one in await client.leases()] == [lease.id]
+            return [each_lease.id for each_lease in await client.leases()] == [lease.id]
 
         await eventually(known)
         status, out, err = await command(

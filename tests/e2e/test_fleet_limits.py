@@ -84,7 +84,7 @@ async def test_limits_of_an_agent_and_a_tool_hold_over_workers_and_are_listed(
     ):
         assert await passed(bot, 20) == 2
         assert await passed(person, 20) == 7
-        left = {(each.scope, each.agent): each for each in await operator.limits()}
+        left = {(limit.scope, limit.agent): limit for limit in await operator.limits()}
         assert left["agent", "bot"].remaining == left["tool", ""].remaining == 0
         assert 0 < left["tool", ""].renews_in <= 3_600
 
@@ -114,7 +114,7 @@ class Minutes:
     def counts(self) -> list[int]:
         start = self.times[0] - 1.0  # a call of the next minute may come a moment early
         return [
-            sum(0 <= each - start - 60 * number < 60 for each in self.times)
+            sum(0 <= time - start - 60 * number < 60 for time in self.times)
             for number in range(int(SECONDS // 60))
         ]
 

@@ -86,7 +86,11 @@ async def test_a_server_that_needs_a_back_channel_is_restarted_in_the_legacy_era
         assert (
             await session.call_tool("greet", on_elicitation=on_elicitation)
         ).text == "Hello, Ada."
-    [problem] = [each for each in await client.problems() if each.reason == "NO_BACK_CHANNEL"]
+    [problem] = [
+        each_problem
+        for each_problem in await client.problems()
+        if each_problem.reason == "NO_BACK_CHANNEL"
+    ]
     assert "release an older lease" in problem.message
 
 

@@ -74,18 +74,18 @@ async def test_callers_act_as_the_tenant_of_their_key_only(system: System, tmp_p
             lease = await session.acquire("counter")
 
             async def is_listed() -> bool:
-                return lease.id in {each.id for each in await client.leases()}
+                return lease.id in {each_lease.id for each_lease in await client.leases()}
 
             await eventually(is_listed)
-            assert lease.id in {each.id for each in await watcher.leases()}
-            assert lease.id not in {each.id for each in await other.leases()}
+            assert lease.id in {each_lease.id for each_lease in await watcher.leases()}
+            assert lease.id not in {each_lease.id for each_lease in await other.leases()}
             assert await other.find_lease("dialog", "counter") is None
             with pytest.raises(LeasewayError):
                 await other.revoke_lease(lease.id)
-            assert {each.tenant for each in await client.leases()} == {"acme"}
+            assert {each_lease.tenant for each_lease in await client.leases()} == {"acme"}
 
         async def is_released() -> bool:
-            return lease.id not in {each.id for each in await client.leases()}
+            return lease.id not in {each_lease.id for each_lease in await client.leases()}
 
         await eventually(is_released)
         for refused in (client.problems(), client.drain_worker("worker-1"), client.logs("echo")):
@@ -114,9 +114,9 @@ def refused_in(audit: Path) -> set[tuple[str, str, str]]:
     lines = [line for path in audit.iterdir() for line in path.read_text().splitlines()]
     records = [json.loads(line) for line in lines if line.endswith("}")]  # complete lines only
     return {
-        (each["plane"], each["rpc"], each["outcome"])
-        for each in records
-        if each["event"] == "refused"
+        (record["plane"], record["rpc"], record["outcome"])
+        for record in records
+        if record["event"] == "refused"
     }
 
 

@@ -86,8 +86,8 @@ async def test_the_front_of_a_leaseway_is_no_server_of_itself(tmp_path: Path) ->
             async def is_refused(name: str = name) -> bool:
                 problems = await sdk.problems()
                 return any(
-                    each.server_id == name and "of this Leaseway itself" in each.message
-                    for each in problems
+                    problem.server_id == name and "of this Leaseway itself" in problem.message
+                    for problem in problems
                 )
 
             await eventually(is_refused)

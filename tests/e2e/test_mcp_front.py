@@ -105,7 +105,11 @@ async def test_a_call_that_needs_approval_asks_the_user(place: Place, era: str) 
         with pytest.raises(MCPError, match="leaseway approvals approve") as needed:
             await client.call_tool("bank_echo", {"text": f"mute {era}"})
     approval = needed.value.data["confirmationId"]
-    assert approval in [one.id for one in await place.sdk.approvals() if one.state == "waiting"]
+    assert approval in [
+        each_approval.id
+        for each_approval in await place.sdk.approvals()
+        if each_approval.state == "waiting"
+    ]
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -245,7 +249,7 @@ async def test_a_legacy_server_sends_requests_during_prompts_and_resources(
 ) -> None:
     async with Client(place.url, mode=mode, list_roots_callback=send_roots) as client:
         named = {prompt.name for prompt in (await client.list_prompts()).prompts}
-        (name,) = [each for each in named if each.endswith("interview")]
+        (name,) = [each_name for each_name in named if each_name.endswith("interview")]
         prompt = await client.get_prompt(name)
         assert json.loads(prompt.messages[0].content.text) == ROOTS  # type: ignore[union-attr]
         read = await client.read_resource("memo://roots")

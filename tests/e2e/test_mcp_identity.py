@@ -99,8 +99,8 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
         assert [status for status, _ in answers] == [404]
 
         async def is_leased() -> bool:
-            leases = [each for each in await watcher.leases() if each.server_id == "echo"]
-            return [(each.tenant, each.agent) for each in leases] == [("acme", "billing")]
+            leases = [lease for lease in await watcher.leases() if lease.server_id == "echo"]
+            return [(lease.tenant, lease.agent) for lease in leases] == [("acme", "billing")]
 
         await eventually(is_leased)
 
@@ -160,7 +160,7 @@ async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path)
 async def test_requests_in_flight_at_the_end_of_stdin_get_an_error() -> None:
     requests = f'{json.dumps(INITIALIZE)}\n{{"jsonrpc":"2.0","id":"list","method":"tools/list"}}\n'
     done = await run_leaseway("mcp", "--address", f"127.0.0.1:{free_port()}", stdin=requests)
-    answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
+    answers = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert "result" in answers[0]
     assert "error" in answers["list"]
     assert done.status == 0

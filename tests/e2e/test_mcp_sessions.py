@@ -58,7 +58,7 @@ async def test_a_session_keeps_its_lease_on_another_front_after_its_front_is_kil
         part(system) as other,
         aiohttp.ClientSession(headers=BEARER) as http,
     ):
-        first, second = (f"http://{each.address}/mcp" for each in (one, other))
+        first, second = (f"http://{each_part.address}/mcp" for each_part in (one, other))
         async with http.post(first, json=INITIALIZE) as answer:
             session = answer.headers["Mcp-Session-Id"]
         assert "error" not in await call(http, first, session, "next")

@@ -84,7 +84,10 @@ async def test_a_session_goes_on_at_every_worker_wherever_its_lease_is(
 
 
 async def _is_busy(sdk: AsyncClient, worker: str) -> bool:
-    return any(each.id == worker and each.in_flight for each in await sdk.workers(load=True))
+    return any(
+        each_worker.id == worker and each_worker.in_flight
+        for each_worker in await sdk.workers(load=True)
+    )
 
 
 async def _health(http: aiohttp.ClientSession, url: str, status: int) -> bool:

@@ -67,11 +67,11 @@ class Page:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._families = {each.name: each for each in text_string_to_metric_families(text)}
+        self._families = {family.name: family for family in text_string_to_metric_families(text)}
 
     def kinds(self) -> dict[str, str]:
         """Return the instruments that have series."""
-        return {name: each.type for name, each in self._families.items() if each.samples}
+        return {name: family.type for name, family in self._families.items() if family.samples}
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of the samples of a name that have some labels."""
@@ -259,7 +259,7 @@ class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
 
     async def Export(self, request: Any, context: Any) -> Any:
         for resource in request.resource_metrics:
-            sent = {each.name for scope in resource.scope_metrics for each in scope.metrics}
+            sent = {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
             for name in _service_names(resource.resource):
                 self.names.setdefault(name, set()).update(sent)
         return metrics_service_pb2.ExportMetricsServiceResponse()

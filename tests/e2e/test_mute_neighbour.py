@@ -98,8 +98,8 @@ async def test_a_client_whose_stream_is_full_waits_and_other_clients_do_not(
         AsyncClient(system.address) as other,
     ):
         worker = system.workers["worker-1"]
-        for one in (client, other):
-            await calls_of(one, "other_echo")
+        for caller in (client, other):
+            await calls_of(caller, "other_echo")
         before = await counts(worker)
         async with unanswered(worker, client, "mute_never", MANY):
             await calls_of(client, "other_echo")  # with the 24 remaining places

@@ -84,13 +84,13 @@ async def test_500_concurrent_calls_on_each_of_two_workers_make_one_token_reques
                         for _ in range(250)
                     )
                 )
-            assert {each.text for each in results} == {"service"}
+            assert {result.text for result in results} == {"service"}
             shown = system.logs() + repr(await first.problems()) + repr(await first.servers())
             assert SECRET not in shown
             assert "eyJ" not in shown
         assert resource.called == 1_000
         await eventually(lambda: authority.events)
-        assert Counter(each["event"] for each in authority.events) == {"success": 1}
+        assert Counter(event["event"] for event in authority.events) == {"success": 1}
 
 
 # Logins.
@@ -144,8 +144,8 @@ async def test_each_tenant_uses_the_login_of_its_own_person_until_it_logs_out(
             AsyncClient(system.address, agent="test", tenant="acme") as acme,
         ):
             problems = await acme.problems()
-            assert any(each.reason == "LOGIN_REQUIRED" for each in problems)
-            assert [each.state for each in await acme.servers()] == ["needs login"]
+            assert any(problem.reason == "LOGIN_REQUIRED" for problem in problems)
+            assert [server.state for server in await acme.servers()] == ["needs login"]
             await log_in(system, environment, "acme", "alice")
             await eventually(lambda: is_answered(acme))
             assert (await acme.call_tool("whoami", timeout=BOUND)).text == "alice"
@@ -162,13 +162,15 @@ async def test_each_tenant_uses_the_login_of_its_own_person_until_it_logs_out(
                 found = await asyncio.gather(
                     *(client.call_tool("whoami", timeout=BOUND) for client in (acme, beta) * 20)
                 )
-                seen.update(zip(("acme", "beta") * 20, (each.text for each in found), strict=True))
+                seen.update(
+                    zip(("acme", "beta") * 20, (result.text for result in found), strict=True)
+                )
             assert set(seen) == {("acme", "alice"), ("beta", "bob")}
             assert authority.count("success", "refresh_token") >= 2
-            assert not [each for each in authority.events if each["event"] != "success"]
+            assert not [event for event in authority.events if event["event"] != "success"]
 
             listed, _ = await leaseway("logins", "--json", environment=environment)
-            assert [each["tenant"] for each in json.loads(listed)] == ["acme", "beta"]
+            assert [row["tenant"] for row in json.loads(listed)] == ["acme", "beta"]
             shown = listed + system.logs() + repr(await acme.servers())
             assert "eyJ" not in shown
             config = ("--config", str(system.config))
@@ -227,12 +229,12 @@ async def test_each_of_two_users_sees_only_himself_in_1000_interleaved_calls(
                 found = await asyncio.gather(
                     *(caller.call_tool("whoami", timeout=BOUND) for caller in batch)
                 )
-                seen.update((number % 3, each.text) for number, each in enumerate(found))
+                seen.update((number % 3, result.text) for number, result in enumerate(found))
             assert set(seen) == {(0, "alice"), (1, "bob"), (2, "bob")}
-            assert not [each for each in authority.events if each["event"] != "success"]
+            assert not [event for event in authority.events if event["event"] != "success"]
 
             listed, _ = await leaseway("logins", "--json", environment=environment)
-            assert [each["user"] for each in json.loads(listed)] == ["anna", "bob"]
+            assert [row["user"] for row in json.loads(listed)] == ["anna", "bob"]
             config = ("--config", str(system.config))
             subject = ("--tenant", "default", "--user", "bob")
             await leaseway("logout", "whoami", *subject, *config, environment=environment)
@@ -328,7 +330,7 @@ async def test_a_call_waits_for_the_login_that_its_caller_is_asked_for(tmp_path:
                 await carol.call_tool("whoami", timeout=2, on_elicitation=lambda _: ACCEPTED)
             result = await anna.call_tool("whoami", timeout=BOUND, on_elicitation=accept)
             assert result.text == "alice"
-            assert [each["mode"] for each in asked] == ["url", "url"]
+            assert [each_result["mode"] for each_result in asked] == ["url", "url"]
 
 
 async def test_no_token_and_no_client_secret_is_on_any_way_out(tmp_path: Path) -> None:

@@ -435,10 +435,10 @@ async def test_what_a_server_says_passes_unchanged(talkers: list[Talker]) -> Non
                 answered = {"answered": ANSWER} if "ask" in script else {}
                 said = script["result"] | answered
                 wanted.answer = {"result": expected_result(method, said, modern=talker.modern)}
-            for each in ("notes", "asked", "answer"):
-                passed = without_frame(getattr(heard, each), wanted)
-                if passed != getattr(wanted, each):
-                    differing.append((talker, method, each, passed, getattr(wanted, each)))
+            for word in ("notes", "asked", "answer"):
+                passed = without_frame(getattr(heard, word), wanted)
+                if passed != getattr(wanted, word):
+                    differing.append((talker, method, word, passed, getattr(wanted, word)))
     assert differing[:1] == []
 
 

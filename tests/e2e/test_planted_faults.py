@@ -148,9 +148,9 @@ async def _plant(
         await client.call_tool("wait", {}, timeout=60)
         with pytest.raises(LeasewayError):
             await client.call_tool("die", {}, timeout=60)
-        for each in [path for path in temporary.iterdir() if path.is_dir()]:
-            shutil.rmtree(each)
-            each.write_text("not a folder")
+        for each_path in [path for path in temporary.iterdir() if path.is_dir()]:
+            shutil.rmtree(each_path)
+            each_path.write_text("not a folder")
         await client.call_tool("gallery", {}, timeout=60)
     for number in range(12):
         await leaker.session(f"leaky-{number}").acquire("leaky", ttl=3_600)

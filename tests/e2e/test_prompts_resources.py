@@ -112,7 +112,7 @@ async def test_prompts_and_resources_are_used_by_their_exposed_names(filtered: R
 
 async def test_filtered_prompts_and_resources_are_not_found(filtered: Running) -> None:
     _, client = filtered
-    assert [each.name for each in await client.list_prompts()] == ["own_greet", "own_plain"]
+    assert [prompt.name for prompt in await client.list_prompts()] == ["own_greet", "own_plain"]
     with pytest.raises(ToolNotFound, match="prompt"):
         await client.get_prompt("own_secret_prompt", {"name": "x"})
     with pytest.raises(ToolNotFound, match="prompt"):
@@ -208,7 +208,7 @@ async def test_prompts_and_resources_survive_a_restart_of_the_control_plane(
     filtered: Running,
 ) -> None:
     system, client = filtered
-    before = [each.name for each in await client.list_prompts()]
+    before = [prompt.name for prompt in await client.list_prompts()]
     await write(client, "zero", "own_write")
     async with client.subscribe_resource("note://a") as updates:
         assert system.control_plane is not None
@@ -221,7 +221,7 @@ async def test_prompts_and_resources_survive_a_restart_of_the_control_plane(
         await write(client, "two", "own_write")
         assert await next_update(updates) == "note://a"
     async with AsyncClient(system.address) as other:
-        assert [each.name for each in await other.list_prompts()] == before
+        assert [prompt.name for prompt in await other.list_prompts()] == before
         assert (await other.get_prompt("own_greet", {"name": "x"})).text == "greet: hello x"
         with pytest.raises(ToolNotFound):
             await other.read_resource("note://secret/x")
@@ -249,7 +249,7 @@ async def test_a_server_whose_prompts_cannot_be_listed_keeps_its_tools_and_resou
     assert (await client.read_resource("note://a", server="failing")).text == "first"
 
     async def is_reported() -> bool:
-        return "OFFERS_NOT_LISTED" in [each.reason for each in await client.problems()]
+        return "OFFERS_NOT_LISTED" in [problem.reason for problem in await client.problems()]
 
     await eventually(is_reported)
 

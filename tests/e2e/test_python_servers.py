@@ -84,7 +84,7 @@ async def test_a_class_gets_its_config_and_reports_its_exceptions(
     assert failed.is_error
     assert f"{FOLDER}/weather.py, line " in failed.text
     async with client.session("one") as one, client.session("two") as two:
-        counts = [(await each.call_tool("state:count", {})).text for each in (one, one, two)]
+        counts = [(await session.call_tool("state:count", {})).text for session in (one, one, two)]
     assert counts == ["1", "2", "1"]
     assert "token-5309" not in system.logs()
     await eventually(client.problems)
@@ -122,7 +122,7 @@ async def test_a_traceback_is_a_problem_with_file_and_line(tmp_path: Path) -> No
         "missing": weather("Wether"),
     }
     async with running(tmp_path, servers) as (_, client):
-        problems = {each.server_id: each for each in await client.problems()}
+        problems = {problem.server_id: problem for problem in await client.problems()}
         assert set(problems) == {"start", "tools", "missing"}
         source = (FOLDER / "weather.py").read_text().splitlines()
         for server, raising, words in (
@@ -208,7 +208,7 @@ async def test_an_edited_module_or_import_replaces_the_process_of_its_server(
         _replace(module, "def broken(:\n")
 
         async def is_reported() -> bool:
-            return "CHANGED_VALUE_FAILED" in [each.reason for each in await client.problems()]
+            return "CHANGED_VALUE_FAILED" in [problem.reason for problem in await client.problems()]
 
         await eventually(is_reported)
         assert await answers("fourth")

@@ -316,6 +316,6 @@ async def nothing_remains(fleet: Fleet, client: AsyncClient) -> bool:
     mine = [set(descendants(pid)) & set(fleet.servers()) for pid in workers]
     return (
         not await client.leases()
-        and [len(each) for each in mine] == [1] * len(workers)
+        and [len(own) for own in mine] == [1] * len(workers)
         and len(fleet.servers()) == len(workers)
     )

@@ -75,7 +75,7 @@ async def test_a_new_exposure_starts_no_process(tmp_path: Path) -> None:
 
         async def reported() -> bool:
             instances = system_instances(await client.servers())
-            return [each.state for each in instances] == ["ready"]  # type: ignore[attr-defined]
+            return [instance.state for instance in instances] == ["ready"]  # type: ignore[attr-defined]
 
         await eventually(reported)
         before = [server.instances for server in await client.servers()]

@@ -90,4 +90,4 @@ async def test_the_walk_leads_from_nothing_to_a_call(tmp_path: Path) -> None:
         assert "LOGIN_REQUIRED" in printed["leaseway problems"]
         assert "mail" in printed["leaseway logins"]
         assert not re.search(rf"eyJ|{re.escape(SECRET)}", said)
-        assert {each["event"] for each in authority.events} <= {"success", "revoked"}
+        assert {event["event"] for event in authority.events} <= {"success", "revoked"}

@@ -25,4 +25,4 @@ async def test_definitions_with_process_ids_times_and_random_orders_serve_every_
                 result = await session.call_tool("echo", {"text": f"call {number}"})
                 assert result.text == f"call {number}"
         assert (await client.list_tools()).registry_version == listed.registry_version
-        assert [one.reason for one in await client.problems()] == []
+        assert [problem.reason for problem in await client.problems()] == []

@@ -133,7 +133,7 @@ async def all_hold(load: Load) -> None:
     known: list[tuple[str, str]] = []
 
     async def same() -> bool:
-        known[:] = sorted((one.session, one.worker) for one in await load.client.leases())
+        known[:] = sorted((lease.session, lease.worker) for lease in await load.client.leases())
         return known == sorted(load.holders.items()) and len(known) == SESSIONS
 
     try:

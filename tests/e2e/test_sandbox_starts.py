@@ -37,7 +37,7 @@ async def test_sandboxed_servers_start_with_grpc_fork_support_enabled(tmp_path: 
 @pytest.fixture
 def outside() -> Iterator[Path]:
     """A folder outside of those that every sandbox empties."""
-    place = next((one for one in ("/srv", "/opt", "/mnt") if os.access(one, os.W_OK)), None)
+    place = next((text for text in ("/srv", "/opt", "/mnt") if os.access(text, os.W_OK)), None)
     if place is None:
         pytest.skip("No folder outside of /tmp can be written by this user.")
     folder = Path(tempfile.mkdtemp(prefix="leaseway-test-", dir=place))

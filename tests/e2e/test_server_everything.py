@@ -110,8 +110,10 @@ async def test_every_tool_is_listed_and_can_be_called(client: AsyncClient) -> No
 
 
 async def test_tools_that_run_only_as_tasks_are_skipped_with_a_problem(client: AsyncClient) -> None:
-    problems = [each for each in await client.problems() if each.reason == "TOOL_NEEDS_TASK"]
-    assert {each.subject for each in problems} == TASK_ONLY.keys()
+    problems = [
+        problem for problem in await client.problems() if problem.reason == "TOOL_NEEDS_TASK"
+    ]
+    assert {problem.subject for problem in problems} == TASK_ONLY.keys()
     for name, arguments in TASK_ONLY.items():
         with pytest.raises(ToolNotFound, match="does not support yet"):
             await client.call_tool(name, arguments)
@@ -120,7 +122,10 @@ async def test_tools_that_run_only_as_tasks_are_skipped_with_a_problem(client: A
 async def test_every_resource_and_prompt_is_listed_and_can_be_read(client: AsyncClient) -> None:
     resources = await client.list_resources()
     assert len(resources) >= 7
-    templates = {each.uri_template for each in await client.list_resource_templates()}
+    templates = {
+        resource_template.uri_template
+        for resource_template in await client.list_resource_templates()
+    }
     assert templates == {
         "demo://resource/dynamic/text/{resourceId}",
         "demo://resource/dynamic/blob/{resourceId}",

@@ -96,7 +96,9 @@ async def test_calls_avoid_a_stopped_worker(tmp_path: Path) -> None:
 
         async def both_serve() -> bool:
             [server] = await client.servers()
-            return {one.worker for one in server.instances if one.state == "ready"} == {
+            return {
+                instance.worker for instance in server.instances if instance.state == "ready"
+            } == {
                 "worker-1",
                 "worker-2",
             }
@@ -133,7 +135,9 @@ async def test_a_stopped_worker_is_reported_as_lost_and_rejoins(tmp_path: Path) 
 
         async def named() -> bool:
             problems = await client.problems()
-            return "worker-1" in {one.worker for one in problems if one.reason == "WORKER_LOST"}
+            return "worker-1" in {
+                problem.worker for problem in problems if problem.reason == "WORKER_LOST"
+            }
 
         async def is_fixed() -> bool:
             return not await client.problems()

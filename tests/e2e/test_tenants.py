@@ -148,7 +148,7 @@ async def test_a_tenant_with_an_invalid_override_keeps_its_previous_servers(tmp_
         system.write_domain("acme", {"echo": {"call_timeout": "soon"}, "other": {"command": "x"}})
 
         async def is_reported() -> bool:
-            return {"echo", "other"} <= {one.server_id for one in await acme.problems()}
+            return {"echo", "other"} <= {problem.server_id for problem in await acme.problems()}
 
         await eventually(is_reported)
         assert await who(acme, "acme_env") == ("acme", "same")
@@ -173,11 +173,11 @@ async def test_a_tenant_whose_override_fails_does_not_get_the_common_server(tmp_
         system.write_domain("initech", {"echo": only | {"args": ["no_such_program.py"]}})
 
         async def is_reported() -> bool:
-            return "initech" in {one.tenant for one in await other.problems()}
+            return "initech" in {problem.tenant for problem in await other.problems()}
 
         await eventually(is_reported)
         assert not {"env", "echo"} & await names(initech)
-        assert {one.id: one.state for one in await initech.servers()}["echo"] == "failed"
+        assert {server.id: server.state for server in await initech.servers()}["echo"] == "failed"
         assert {"env", "echo"} <= await names(other)
         system.write_domain("initech", {"echo": only})
 

@@ -143,6 +143,6 @@ async def test_a_server_gets_the_trace_context_of_the_caller(tmp_path: Path) -> 
         finally:
             context.detach(attached)
     calls = [json.loads(line) for line in log.read_text().splitlines()]
-    (call,) = [one for one in calls if one.get("method") == "tools/call"]
+    (call,) = [each_call for each_call in calls if each_call.get("method") == "tools/call"]
     received = call["params"]["_meta"]["traceparent"]
     assert received.split("-")[1] == parent.split("-")[1]

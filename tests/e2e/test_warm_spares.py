@@ -22,7 +22,11 @@ def shell(script: str, **settings: object) -> dict[str, object]:
 
 async def instances(client: AsyncClient, state: str, role: str) -> list[InstanceInfo]:
     (server,) = await client.servers()
-    return [one for one in server.instances if (one.state, one.role) == (state, role)]
+    return [
+        instance
+        for instance in server.instances
+        if (instance.state, instance.role) == (state, role)
+    ]
 
 
 async def test_a_lease_of_a_slow_server_uses_a_warm_spare(
@@ -34,11 +38,11 @@ async def test_a_lease_of_a_slow_server_uses_a_warm_spare(
         used: set[int | None] = set()
 
         async def two_spares() -> bool:
-            pids = {one.pid for one in await instances(client, "ready", "spare")}
+            pids = {instance.pid for instance in await instances(client, "ready", "spare")}
             return len(pids - used) == 2 == len(pids)
 
         await eventually(two_spares)
-        ready = {one.pid for one in await instances(client, "ready", "spare")}
+        ready = {instance.pid for instance in await instances(client, "ready", "spare")}
         closed.touch()  # no other process starts from now on
         for number in range(2):
             session = client.session(f"s{number}")
@@ -88,7 +92,7 @@ async def test_acquires_of_a_server_that_no_longer_starts_start_at_most_six_proc
 
         async def is_open() -> bool:
             waits = await instances(client, "backoff", "spare")
-            return [(one.circuit, one.failures >= 5) for one in waits] == [("open", True)]
+            return [(wait.circuit, wait.failures >= 5) for wait in waits] == [("open", True)]
 
         await eventually(is_open)
 

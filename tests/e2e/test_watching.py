@@ -62,6 +62,10 @@ async def test_a_rejection_by_a_provider_is_a_problem(tmp_path: Path) -> None:
         message = "Invalid schema for function 'one_add': no such keyword"
         for _ in range(2):
             await client.report_refusal("openai", message, offered=tools, session="chat-7")
-        (problem,) = [one for one in await client.problems() if one.scope == "client"]
+        (problem,) = [
+            each_problem
+            for each_problem in await client.problems()
+            if each_problem.scope == "client"
+        ]
     assert (problem.reason, problem.server_id, problem.count) == ("PROVIDER_REFUSED", "one", 2)
     assert all(part in problem.message for part in ("openai", "chat-7", "one_add", message))

@@ -133,12 +133,12 @@ def admitted(kind: ListKind, definitions: Sequence[bytes], *, modern: bool) -> l
 def lists(odd: Mapping[str, Any], *, modern: bool) -> list[dict[str, dict[str, Any]]]:
     """Return the front's lists for each version, of a server with a good and an odd definition."""
     identity = {"name": "odd", "uri": "odd:it", "uriTemplate": "odd:{it}"}
-    definitions = [json.dumps(each).encode() for each in (GOOD, {**odd, **identity})]
+    definitions = [json.dumps(tool).encode() for tool in (GOOD, {**odd, **identity})]
     tools, prompts, resources, templates = (
         admitted(kind, definitions, modern=modern) for kind in KINDS
     )
     result = sync_pb2.ProbeResult(
-        tools=[sync_pb2.RecordedTool(definition=each) for each in tools],
+        tools=[sync_pb2.RecordedTool(definition=tool) for tool in tools],
         prompts=prompts,
         resources=resources,
         resource_templates=templates,
@@ -148,20 +148,24 @@ def lists(odd: Mapping[str, Any], *, modern: bool) -> list[dict[str, dict[str, A
     readable = served.readable
     pages: dict[str, PagedListing[Any]] = {
         "tools/list": tool_listing(
-            tool_from_proto(messages.tool(each.name, NamedTarget(served, each, TOOL_KIND)))
-            for each in served.exposed
+            tool_from_proto(messages.tool(tool.name, NamedTarget(served, tool, TOOL_KIND)))
+            for tool in served.exposed
         ),
         "prompts/list": prompt_listing(
-            prompt_from_proto(messages.prompt(each.name, NamedTarget(served, each, PROMPT_KIND)))
-            for each in served.prompts
+            prompt_from_proto(
+                messages.prompt(prompt.name, NamedTarget(served, prompt, PROMPT_KIND))
+            )
+            for prompt in served.prompts
         ),
         "resources/list": resource_listing(
-            resource_from_proto(messages.resource(ResourceTarget(served, each.name, each)))
-            for each in readable.resources
+            resource_from_proto(messages.resource(ResourceTarget(served, resource.name, resource)))
+            for resource in readable.resources
         ),
         "resources/templates/list": template_listing(
-            template_from_proto(messages.resource(ResourceTarget(served, each.name, each, True)))
-            for each in readable.templates
+            template_from_proto(
+                messages.resource(ResourceTarget(served, template.name, template, True))
+            )
+            for template in readable.templates
         ),
     }
     return [
@@ -184,7 +188,7 @@ def test_the_official_python_client_reads_every_list(odd: dict[str, Any], modern
         for method, result in results.items():
             if method.endswith("/list"):
                 parse_server_result(method, version, result)
-                (items,) = (each for each in result.values() if isinstance(each, list))
+                (items,) = (tool for tool in result.values() if isinstance(tool, list))
                 assert len(items) == 2, "an odd definition is corrected, not skipped"
 
 
@@ -262,7 +266,7 @@ def test_a_correct_definition_is_listed_as_its_server_wrote_it(method: str) -> N
     @settings(max_examples=60)
     def check(said: dict[str, Any]) -> None:
         for results in lists(said, modern=True):
-            (listed,) = (each for each in results[method].values() if isinstance(each, list))
+            (listed,) = (result for result in results[method].values() if isinstance(result, list))
             got = next(item for item in listed if item["name"].endswith("odd"))
             identity = {name: got[name] for name in ("name", "uri", "uriTemplate") if name in got}
             schema = {"inputSchema": {"type": "object"}} if method == "tools/list" else {}
@@ -293,7 +297,7 @@ def rejected(command: Sequence[str], cases: Sequence[Mapping[str, Any]]) -> list
     )
     assert output.returncode == 0, output.stderr
     failures = [json.loads(line) for line in output.stdout.splitlines()]
-    return [(each, cases[each["index"]]["results"]) for each in failures]
+    return [(failure, cases[failure["index"]]["results"]) for failure in failures]
 
 
 def test_the_official_typescript_clients_read_every_list(conformance_folder: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_model_searches_describes_and_calls() -> None:
     search = ToolSearch()
     listing = tool_listing(tools())
     found = json.loads(search.search(listing, b'{"query":"create an sms","limit":2}'))
-    names = [each["name"] for each in found["structuredContent"]["tools"]]
+    names = [tool["name"] for tool in found["structuredContent"]["tools"]]
     assert names[0] == "twilio_create_sms"
     assert len(names) == 2
     described = json.loads(search.describe(listing, b'{"name":"twilio_create_sms"}', _unchanged))

@@ -520,6 +520,6 @@ async def test_tokens_of_known_keys_do_not_wait_for_an_issuer_that_hangs(
         await auth.principal(f"Bearer {token(key, sub='carol')}")
         assert not any(task.done() for task in waiting)
         issuing.may_answer.set()
-        assert {each.tenant for each in await asyncio.gather(*waiting)} == {"acme"}
+        assert {outcome.tenant for outcome in await asyncio.gather(*waiting)} == {"acme"}
         assert issuing.requests == 2, "one request for all that wait"
         await refused(auth, token(key, sub="dave"))

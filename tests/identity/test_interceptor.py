@@ -427,7 +427,7 @@ async def test_watches_of_health_have_a_limit_as_they_need_no_credential(
     async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
         watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
         held = [watch(b""), watch(b"")]
-        assert [await each.read() for each in held] == [b"\x08\x01"] * 2
+        assert [await stream.read() for stream in held] == [b"\x08\x01"] * 2
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await watch(b"").read()
         assert reason_of(raised.value) is Reason.OVERLOADED

@@ -89,7 +89,7 @@ async def test_compose_serves_recovers_from_a_partition_and_drains(compose: Comp
     def workers() -> int:
         listed = compose.leaseway("workers", "--json")
         found = json.loads(listed.stdout) if listed.returncode == 0 else []
-        return sum(each["state"] == "connected" for each in found)
+        return sum(worker["state"] == "connected" for worker in found)
 
     def calls() -> bool:
         return compose.leaseway("call", "time_current_time", "timezone=UTC").returncode == 0

@@ -181,7 +181,9 @@ def test_the_packages_of_the_image_are_listed_with_their_versions(image: str) ->
         "run", "--rm", "--entrypoint", "cat", image, "/opt/leaseway/sbom.cdx.json"
     ).stdout
 
-    found = {each["name"]: each["version"] for each in json.loads(listed)["components"]}
+    found = {
+        component["name"]: component["version"] for component in json.loads(listed)["components"]
+    }
     assert "leaseway" in found
     assert "grpcio" in found
 

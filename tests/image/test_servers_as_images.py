@@ -181,7 +181,11 @@ async def test_a_missing_image_is_reported(box: Box, tmp_path: Path) -> None:
     absent_image = f"{box.image}-that-is-not-there"
     entry = box.server(start="eager") | {"image": absent_image}
     async with box.system(tmp_path, {"box": entry}) as (_, client):
-        (problem,) = [each for each in await client.problems() if each.server_id == "box"]
+        (problem,) = [
+            each_problem
+            for each_problem in await client.problems()
+            if each_problem.server_id == "box"
+        ]
 
     assert f"the container engine could not run {absent_image}" in problem.message
 

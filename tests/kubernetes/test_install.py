@@ -34,7 +34,9 @@ def role(helm: str, namespace: str) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
     )
-    found = next(each for each in yaml.safe_load_all(made.stdout) if each["kind"] == "Role")
+    found = next(
+        condition for condition in yaml.safe_load_all(made.stdout) if condition["kind"] == "Role"
+    )
     return list(found["rules"])
 
 
@@ -57,10 +59,10 @@ def without(rules: list[dict[str, Any]], resource: str, verb: str) -> list[dict[
     assert any(resource in rule["resources"] and verb in rule["verbs"] for rule in rules)
     changed = []
     for rule in rules:
-        others = [each for each in rule["resources"] if each != resource]
+        others = [each_resource for each_resource in rule["resources"] if each_resource != resource]
         changed.append({**rule, "resources": others})
         if resource in rule["resources"]:
-            verbs = [each for each in rule["verbs"] if each != verb]
+            verbs = [each_verb for each_verb in rule["verbs"] if each_verb != verb]
             changed.append({**rule, "resources": [resource], "verbs": verbs})
     # The API rejects a rule without verbs.
     return [rule for rule in changed if rule["resources"] and rule["verbs"]]
@@ -203,7 +205,7 @@ async def test_the_role_of_the_chart_is_sufficient(
 
         async def told() -> bool:
             found = await asyncio.to_thread(cluster.request, "GET", events)
-            return any(each["reason"] == "Ready" for each in found["items"])
+            return any(item["reason"] == "Ready" for item in found["items"])
 
         await eventually(told)
 
@@ -287,4 +289,7 @@ async def serves_tools_of(client: AsyncClient, server: str) -> bool:
 async def holds(cluster: Cluster, path: str, condition: str) -> bool:
     found = await asyncio.to_thread(cluster.request, "GET", path)
     listed = found.get("status", {}).get("conditions", [])
-    return any(one["type"] == condition and one["status"] == "True" for one in listed)
+    return any(
+        each_condition["type"] == condition and each_condition["status"] == "True"
+        for each_condition in listed
+    )

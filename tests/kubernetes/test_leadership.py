@@ -125,7 +125,7 @@ async def test_a_killed_leader_is_replaced_without_a_failed_call_or_a_lost_lease
 
             await eventually(all_here)
             assert (await fresh.list_tools()).registry_version >= before
-            assert [one.id for one in await fresh.leases()] == [lease.id]
+            assert [each_lease.id for each_lease in await fresh.leases()] == [lease.id]
         await calls.stop()
         assert calls.calls > 0
         assert not (await session.call_tool("list_files", {})).is_error
@@ -241,7 +241,7 @@ async def test_a_stopped_leader_that_lost_its_lease_changes_nothing_when_continu
                 assert await leader_of(cluster, namespace) == other.address
                 assert len(await fresh.workers()) == 2
                 assert (await fresh.list_tools()).registry_version >= version
-                assert [one.id for one in await fresh.leases()] == [lease.id]
+                assert [each_lease.id for each_lease in await fresh.leases()] == [lease.id]
         finally:
             leader.process.send_signal(signal.SIGCONT)
         await calls.stop()

@@ -23,7 +23,7 @@ IMAGE = "registry.example/boxed:1"
 def role_of_workers(helm: str) -> list[dict[str, Any]]:
     """Return the rules of the chart's Role for workers that run images."""
     objects = render(helm, "--set=workers.pods.images=true")
-    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "Role")}
+    roles = {role["metadata"]["name"]: role["rules"] for role in of_kind(objects, "Role")}
     return list(roles["leaseway-images"])
 
 
@@ -94,7 +94,7 @@ async def test_pods_of_a_killed_worker_are_deleted_at_its_next_start(
     async with running(tmp_path, {"box": server()}, environment=environment) as (system, client):
         session = client.session("one")
         await session.call_tool("box:next", {})
-        before = {each["metadata"]["name"] for each in await node.pods()}
+        before = {pod["metadata"]["name"] for pod in await node.pods()}
 
         await system.workers["worker-1"].end(signal.SIGKILL)
         await restarted(system, client)
@@ -103,7 +103,7 @@ async def test_pods_of_a_killed_worker_are_deleted_at_its_next_start(
             await session.call_tool("box:next", {})
 
         async def are_deleted() -> bool:
-            return not before & {each["metadata"]["name"] for each in await node.pods()}
+            return not before & {pod["metadata"]["name"] for pod in await node.pods()}
 
         await eventually(are_deleted)
 
@@ -224,7 +224,7 @@ async def test_an_unscheduled_pod_is_reported(
 
 
 async def problem_of(client: AsyncClient) -> str:
-    found = [each.message for each in await client.problems() if each.server_id == "box"]
+    found = [problem.message for problem in await client.problems() if problem.server_id == "box"]
     return " ".join(found)
 
 

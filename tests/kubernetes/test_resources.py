@@ -30,7 +30,7 @@ def stdio(root: Path, **settings: object) -> dict[str, object]:
 
 def conditions(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
     listed = found.get("status", {}).get("conditions", [])
-    return {each["type"]: (each["status"], each["message"]) for each in listed}
+    return {condition["type"]: (condition["status"], condition["message"]) for condition in listed}
 
 
 class Watched:
@@ -68,9 +68,9 @@ class Watched:
     async def events(self) -> list[tuple[str, str]]:
         listed = await asyncio.to_thread(self._cluster.request, "GET", self._events)
         return [
-            (each["type"], each["reason"])
-            for each in listed["items"]
-            if each["regarding"]["name"] == self._name
+            (item["type"], item["reason"])
+            for item in listed["items"]
+            if item["regarding"]["name"] == self._name
         ]
 
 

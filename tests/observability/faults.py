@@ -133,9 +133,9 @@ async def _crowd(stage: Stage) -> None:
 async def _fill_disk(stage: Stage) -> None:
     """Replace the worker's artifact folders with files."""
     await stage.client.call_tool("gallery", {}, timeout=60)
-    for each in [path for path in (stage.folder / "temporary").iterdir() if path.is_dir()]:
-        shutil.rmtree(each)
-        each.write_text("in the way of a folder")
+    for each_path in [path for path in (stage.folder / "temporary").iterdir() if path.is_dir()]:
+        shutil.rmtree(each_path)
+        each_path.write_text("in the way of a folder")
 
 
 async def _lose_worker(stage: Stage) -> None:

@@ -82,7 +82,7 @@ class Recording:
 def read_recorded(path: Path) -> dict[str, str]:
     """Return promtool's values for each series of a file."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    return {series + "}": values for series, _, values in (each.rpartition("} ") for each in lines)}
+    return {series + "}": values for series, _, values in (line.rpartition("} ") for line in lines)}
 
 
 def name_and_labels(series: str) -> tuple[str, dict[str, str]]:
@@ -117,7 +117,7 @@ def _run(values: Values) -> tuple[float, int]:
     """Return the step between the first values and how many values have it."""
     first, second = values[0], values[1] if len(values) > 1 else None
     if first is None or second is None or second < first:
-        return 0, next((n for n, each in enumerate(values) if each != first), len(values))
+        return 0, next((n for n, value in enumerate(values) if value != first), len(values))
     step = second - first
     count = 2
     while count < len(values) and values[count] == first + step * count:
@@ -136,7 +136,7 @@ async def scrape(targets: Mapping[str, str]) -> dict[str, float]:
         targets: Jobs by `HOST:PORT`.
     """
     found: dict[str, float] = {}
-    pages = await asyncio.gather(*(asyncio.to_thread(_page, each) for each in targets))
+    pages = await asyncio.gather(*(asyncio.to_thread(_page, target) for target in targets))
     for number, ((_address, job), text) in enumerate(zip(targets.items(), pages, strict=True)):
         # Ports differ from run to run; the place in the list does not.
         of_target = {"instance": f"target-{number}", "job": job}

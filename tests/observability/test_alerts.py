@@ -74,7 +74,7 @@ def _test_of(name: str, series: Mapping[str, str], asked: str, answer: set[str])
     return {
         "name": name,
         "interval": "1m",
-        "input_series": [{"series": each, "values": values} for each, values in series.items()],
+        "input_series": [{"series": sample, "values": values} for sample, values in series.items()],
         "promql_expr_test": [
             {
                 "expr": f"clamp_max(count by ({label}) ({expression}), 1)",
@@ -116,9 +116,9 @@ def test_each_panel_of_the_dashboards_shows_something_of_some_fault(tmp_path: Pa
     ]
     panels.write_text(json.dumps({"groups": [{"name": "panels", "rules": records}]}))
     series = {
-        each.replace("{", f'{{fault="{fault}",', 1): values
+        sample.replace("{", f'{{fault="{fault}",', 1): values
         for fault in _SHOWN
-        for each, values in read_recorded(RECORDED / f"{fault}.txt").items()
+        for sample, values in read_recorded(RECORDED / f"{fault}.txt").items()
     }
     shown = "panel of count_over_time(panel[60m])"
     _play(tmp_path, [_test_of("panels", series, shown, set(asked))], panels)
@@ -127,15 +127,17 @@ def test_each_panel_of_the_dashboards_shows_something_of_some_fault(tmp_path: Pa
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_was_recorded_has_the_names_and_labels_of_today(fault: str) -> None:
     series = read_recorded(RECORDED / f"{fault}.txt")
-    for each in series:
-        name, labels = name_and_labels(each)
-        assert name == "up" or labels.keys() - _OF_PROMETHEUS <= declared_metrics()[name], each
+    for sample in series:
+        name, labels = name_and_labels(sample)
+        assert name == "up" or labels.keys() - _OF_PROMETHEUS <= declared_metrics()[name], sample
 
 
 def test_each_series_that_a_rule_or_a_dashboard_reads_was_recorded() -> None:
     recorded: set[str] = set()
     for fault in FAULTS:
-        recorded |= {name_and_labels(each)[0] for each in read_recorded(RECORDED / f"{fault}.txt")}
+        recorded |= {
+            name_and_labels(sample)[0] for sample in read_recorded(RECORDED / f"{fault}.txt")
+        }
     assert series_in_use() - recorded <= {_UNREAD}
 
 

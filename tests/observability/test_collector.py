@@ -154,7 +154,11 @@ def _counts_all(url: str) -> bool:
         found = [sample for sample in samples if sample.name == name]
         if not found or not all(labels - {"job"} <= sample.labels.keys() for sample in found):
             return False
-    calls = [each for each in samples if each.name == "traces_span_metrics_calls_total"]
-    return sum(each.value for each in calls) == _OTHERS + 2 and all(
-        each.labels["leaseway_tenant"] == "acme" for each in calls
+    calls = [
+        each_sample
+        for each_sample in samples
+        if each_sample.name == "traces_span_metrics_calls_total"
+    ]
+    return sum(call.value for call in calls) == _OTHERS + 2 and all(
+        call.labels["leaseway_tenant"] == "acme" for call in calls
     )

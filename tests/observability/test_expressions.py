@@ -61,7 +61,7 @@ def _span_metrics() -> dict[str, frozenset[str]]:
     collector = yaml.safe_load((_FOLDER / "collector.yaml").read_text(encoding="utf-8"))
     connector = collector["connectors"]["span_metrics"]
     base = connector["namespace"].replace(".", "_")
-    labels = {each["name"].replace(".", "_") for each in connector["dimensions"]}
+    labels = {dimension["name"].replace(".", "_") for dimension in connector["dimensions"]}
     labels |= {"service_name", "span_name", "span_kind", "status_code"}
     return {
         f"{base}_calls_total": frozenset(labels),
@@ -107,7 +107,7 @@ def test_the_dashboards_are_those_that_are_written_from_their_panels() -> None:
 def test_each_alert_links_to_a_place_in_the_runbook() -> None:
     page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     headings = re.findall(r"^##+ (.+)$", page, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     for rule in rules():
         if "alert" in rule:
             file, _, anchor = rule["annotations"]["runbook"].partition("#")
@@ -127,7 +127,7 @@ def test_the_rules_that_prometheus_reads_are_there() -> None:
     prometheus = yaml.safe_load((_FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))
     for name in prometheus["rule_files"]:
         assert (_FOLDER / name).is_file()
-    jobs = {each["job_name"] for each in prometheus["scrape_configs"]}
+    jobs = {scrape_config["job_name"] for scrape_config in prometheus["scrape_configs"]}
     text = (_FOLDER / "alerts.yaml").read_text(encoding="utf-8")
     assert set(re.findall(r'job="([^"]+)"', text)) <= jobs
 

@@ -27,10 +27,10 @@ def drawn() -> set[str]:
 def test_the_tree_in_the_module_docstring_shows_every_class() -> None:
     classes = {
         name
-        for name, one in vars(errors).items()
-        if isinstance(one, type)
-        and issubclass(one, errors.LeasewayError)
-        and one is not errors.LeasewayError
+        for name, variable in vars(errors).items()
+        if isinstance(variable, type)
+        and issubclass(variable, errors.LeasewayError)
+        and variable is not errors.LeasewayError
     }
     assert drawn() == classes
 

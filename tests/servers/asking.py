@@ -56,7 +56,7 @@ class Asking:
         elif method == "tools/list":
             schema = {"type": "object"}
             cache = {} if self.legacy else {"ttlMs": 0, "cacheScope": "private"}
-            answer({"tools": [{"name": each, "inputSchema": schema} for each in TOOLS], **cache})
+            answer({"tools": [{"name": tool, "inputSchema": schema} for tool in TOOLS], **cache})
         elif method == "prompts/get" and not self.legacy:
             self.seen["ids"].append(key)
             self.call_modern(key, params["name"], params, send, answer)
@@ -146,8 +146,8 @@ class Asking:
                 answer(text(replies))
 
         keys = [
-            self.question(send, each, lambda reply, place=place: on_reply(place, reply))
-            for place, each in enumerate(questions)
+            self.question(send, question, lambda reply, place=place: on_reply(place, reply))
+            for place, question in enumerate(questions)
         ]
         if name == "withdraw":
             for key in keys:
@@ -172,6 +172,6 @@ class Asking:
             wanted = {"resultType": "input_required", "requestState": json.dumps(state)}
             asked = arguments.get("questions", [])
             wanted["inputRequests"] = {
-                f"r{state['round']}.{place}": each for place, each in enumerate(asked)
+                f"r{state['round']}.{place}": question for place, question in enumerate(asked)
             }
             answer(wanted)

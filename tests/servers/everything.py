@@ -446,7 +446,8 @@ async def nothing(context, params):
 async def list_prompts(context, params):
     def one(name, *arguments):
         listed = [
-            types.PromptArgument(name=each, description=each, required=True) for each in arguments
+            types.PromptArgument(name=argument, description=argument, required=True)
+            for argument in arguments
         ]
         return types.Prompt(name=name, description=name, arguments=listed)
 
@@ -486,15 +487,17 @@ async def get_prompt(context, params):
     messages = [
         types.PromptMessage(
             role="user",
-            content=types.TextContent(type="text", text=each) if isinstance(each, str) else each,
+            content=types.TextContent(type="text", text=each_question)
+            if isinstance(each_question, str)
+            else each_question,
         )
-        for each in said
+        for each_question in said
     ]
     return types.GetPromptResult(messages=messages)
 
 
 async def complete(context, params):
-    values = [each for each in ("paris", "park", "party") if each.startswith(params.argument.value)]
+    values = [word for word in ("paris", "park", "party") if word.startswith(params.argument.value)]
     return types.CompleteResult(
         completion=types.Completion(values=values, total=len(values), has_more=False)
     )

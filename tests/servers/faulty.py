@@ -61,8 +61,8 @@ class Calls:
     def late(self, key, params):
         held.append(key)
         if len(held) == 2:
-            for one in held:
-                answer(one, text(f"late {one}"))
+            for child in held:
+                answer(child, text(f"late {child}"))
 
     def string_ids(self, key, params):
         answer(str(key), text("by a string"))

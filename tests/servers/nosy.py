@@ -79,7 +79,7 @@ class Tools:
         """Make a system call by its number; return its result, or the name of its error."""
         number = x86_64 if platform.machine() == "x86_64" else aarch64
         library = ctypes.CDLL(None, use_errno=True)
-        given = [ctypes.c_long(each) for each in arguments]
+        given = [ctypes.c_long(argument) for argument in arguments]
         outcome = library.syscall(ctypes.c_long(number), *given)
         return outcome if outcome >= 0 else errno.errorcode[ctypes.get_errno()]
 
@@ -106,10 +106,10 @@ class Tools:
         """Run this number of threads; threads and processes use clone3, with a fallback."""
         done = []
         started = [threading.Thread(target=done.append, args=(1,)) for _ in range(count)]
-        for each in started:
-            each.start()
-        for each in started:
-            each.join()
+        for child in started:
+            child.start()
+        for child in started:
+            child.join()
         return len(done)
 
     def open_files(self, count):

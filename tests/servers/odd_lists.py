@@ -28,7 +28,7 @@ TOOLS = [
     {"inputSchema": OBJECT, "description": "caf@"},
 ]
 LISTS = {
-    "tools/list": {"tools": [{"name": f"t{n}", **one} for n, one in enumerate(TOOLS)]},
+    "tools/list": {"tools": [{"name": f"t{n}", **tool} for n, tool in enumerate(TOOLS)]},
     "prompts/list": {
         "prompts": [
             {"name": "p0", "arguments": None, "title": 5},

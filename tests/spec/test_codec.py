@@ -46,7 +46,7 @@ _SPECS = _specs()
 @settings(deadline=None)
 @given(_SPECS)
 def test_every_spec_survives_the_way_without_its_naming(spec: ServerSpec) -> None:
-    unnamed = replace(spec, **{each.name: each.default for each in fields(Naming)})  # type: ignore[arg-type]
+    unnamed = replace(spec, **{field.name: field.default for field in fields(Naming)})  # type: ignore[arg-type]
     decoded = decode_spec(spec.key, encode_spec(spec))
     assert decoded == unnamed
     assert (decoded.launch_hash, decoded.exposure_hash) == (

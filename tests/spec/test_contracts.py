@@ -56,7 +56,7 @@ def shuffled(value: Any, source: random.Random) -> Any:
             if isinstance(changed.get(name), list):
                 source.shuffle(changed[name])
         return changed
-    return [shuffled(each, source) for each in value] if isinstance(value, list) else value
+    return [shuffled(item, source) for item in value] if isinstance(value, list) else value
 
 
 def encoded(tool: Any) -> bytes:

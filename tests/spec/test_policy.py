@@ -222,7 +222,7 @@ def test_rules_deny_the_same_calls_together_and_separately(
 ) -> None:
     facts = {**FACTS, "args": arguments}
     compiled = [compile_expression(text) for text in texts]
-    denying = [place for place, each in enumerate(compiled) if each.denies(facts)]
+    denying = [place for place, rule in enumerate(compiled) if rule.denies(facts)]
     assert Expressions(compiled).first_that_denies(facts) == next(iter(denying), None)
 
 

@@ -41,7 +41,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield collecting
-    for handler in [each for each in root.handlers if each not in before]:
+    for handler in [each_handler for each_handler in root.handlers if each_handler not in before]:
         root.removeHandler(handler)
         handler.close()
     root.handlers[:] = before
@@ -64,14 +64,16 @@ def test_a_line_is_sent_with_level_and_fields_without_secrets(collector: Collect
     assert hidden.values
     assert b"s3cr3t-value" not in request.SerializeToString()
     [resource] = request.resource_logs
-    process = {each.key: each.value.string_value for each in resource.resource.attributes}
+    process = {
+        attribute.key: attribute.value.string_value for attribute in resource.resource.attributes
+    }
     assert process["service.name"] == "leaseway-worker"
     assert process["service.instance.id"] == "w1"
     [record] = resource.scope_logs[0].log_records
     assert record.body.string_value == "It said [redacted]."
     assert record.severity_text == "WARNING"
     assert record.severity_number == 13
-    fields = {each.key: each.value.string_value for each in record.attributes}
+    fields = {attribute.key: attribute.value.string_value for attribute in record.attributes}
     assert fields["server"] == "a"
     assert "ValueError" in fields["exception.stacktrace"]
 
@@ -96,7 +98,7 @@ def test_audit_records_are_sent_if_an_endpoint_is_set(
     [record] = request.resource_logs[0].scope_logs[0].log_records
     assert record.body.string_value.encode() == body
     assert record.time_unix_nano == 1_800_000_000_125_000_000
-    fields = {each.key: each.value.string_value for each in record.attributes}
+    fields = {attribute.key: attribute.value.string_value for attribute in record.attributes}
     assert fields["event.name"] == "leaseway.audit"
     assert fields["leaseway.audit.tool"] == "echo"
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")

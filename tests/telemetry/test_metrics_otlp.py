@@ -84,7 +84,7 @@ async def test_a_collector_receives_all_kinds_of_metrics_and_the_last_values_at_
             last = collector.requests.get_nowait()
 
     attributes = first.resource_metrics[0].resource.attributes
-    resource = {each.key: each.value.string_value for each in attributes}
+    resource = {attribute.key: attribute.value.string_value for attribute in attributes}
     assert resource["service.name"] == "leaseway-worker"
     assert resource["service.instance.id"] == "w1"
     metrics = by_name(first)

@@ -79,7 +79,7 @@ def test_a_removed_secret_no_longer_exists(place: VaultPlace) -> None:
 
 def test_written_files_are_private(place: VaultPlace) -> None:
     set_secret(replace(place, passphrase=None), "a", "1")
-    modes = {each.name: each.stat().st_mode & 0o777 for each in place.path.parent.iterdir()}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in place.path.parent.iterdir()}
     assert modes == {".vault.encrypted.lock": 0o600, "vault.encrypted": 0o600, "vault.key": 0o600}
     assert place.path.parent.stat().st_mode & 0o777 == 0o700
 

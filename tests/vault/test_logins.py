@@ -36,9 +36,9 @@ def test_a_login_is_sealed_and_its_representation_shows_no_token(place: VaultPla
     assert store.write(ALICE)  # made the key
     assert not store.write(ALICE)
     assert store.read(KEY) == ALICE
-    files = [each for each in place.logins.iterdir() if each.is_file()]
-    assert not [each for each in files if b"planted" in each.read_bytes()]
-    assert all(each.stat().st_mode & 0o077 == 0 for each in files)
+    files = [path for path in place.logins.iterdir() if path.is_file()]
+    assert not [path for path in files if b"planted" in path.read_bytes()]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files)
     assert "planted" not in repr(store.read(KEY))
 
 

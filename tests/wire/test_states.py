@@ -65,7 +65,7 @@ def _comment(place: str) -> str:
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_each_word_is_where_programs_and_people_look_it_up(name: str) -> None:
-    places = {str(each): each for each in _PLACES[name]}
+    places = {str(each_place): each_place for each_place in _PLACES[name]}
     for where, place in places.items():
         text = _comment(place) if isinstance(place, str) else str(place.__doc__)
         missing = [word for word in VOCABULARIES[name] if f"`{word}`" not in text]
@@ -94,12 +94,15 @@ def test_the_operating_page_explains_each_state_of_a_server_in_order() -> None:
 def test_states_of_servers_are_the_enumeration_of_the_protocol() -> None:
     numbers = {server_state_to_proto(state) for state in ServerState}
     assert numbers == set(catalog_pb2.ServerState.values())
-    assert [server_state_from_proto(server_state_to_proto(each)) for each in ServerState] == list(
-        ServerState
-    )
+    assert [
+        server_state_from_proto(server_state_to_proto(each_state)) for each_state in ServerState
+    ] == list(ServerState)
     assert server_state_from_proto(4711) is ServerState.UNKNOWN
-    assert [each.rank for each in ServerState] == list(range(len(ServerState)))
-    assert {tone(each) for each in ServerState if not each.is_up} <= {"warn", "bad"}
+    assert [each_state.rank for each_state in ServerState] == list(range(len(ServerState)))
+    assert {tone(each_state) for each_state in ServerState if not each_state.is_up} <= {
+        "warn",
+        "bad",
+    }
 
 
 def _enumerations() -> dict[str, EnumDescriptor]:

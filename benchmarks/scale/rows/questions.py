@@ -34,7 +34,7 @@ async def _questions(size: Size) -> Mapping[str, float]:
         request = catalog_pb2.ResolveToolsRequest(names=names, **_by_sets())
         first = await catalog.ResolveTools(request)
         if hasattr(first, "worker_sets"):
-            request.known_worker_sets.extend(each.id for each in first.worker_sets)
+            request.known_worker_sets.extend(worker_set.id for worker_set in first.worker_sets)
         resolving = await _cpu(plane, catalog.ResolveTools, request, _RESOLVED)
         asked = admin_pb2.ListWorkersRequest(**_of_one())
         return {

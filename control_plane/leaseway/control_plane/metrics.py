@@ -209,25 +209,25 @@ class PlaneMeters:
         state = self._state
         found: dict[_LimitLabels, LimitStatus] = {}
         named = named_tenants(state)
-        for each in limits(state, self._budgets, self._clock()):
-            tenant = each.tenant if each.tenant in named or not each.tenant else OTHER_TENANTS
-            labels = (each.scope, each.quota, tenant, each.agent, each.server_id, each.tool)
+        for limit in limits(state, self._budgets, self._clock()):
+            tenant = limit.tenant if limit.tenant in named or not limit.tenant else OTHER_TENANTS
+            labels = (limit.scope, limit.quota, tenant, limit.agent, limit.server_id, limit.tool)
             known = found.get(labels)
-            if known is None or each.remaining < known.remaining:
-                found[labels] = each
+            if known is None or limit.remaining < known.remaining:
+                found[labels] = limit
         if len(found) > _MAX_LIMITS:
             scarce = nsmallest(_MAX_LIMITS, found.items(), key=_part_left)
             found = dict(scarce)
         return found
 
     def _remaining(self) -> _LimitSeries:
-        for labels, each in self._collected_limits.items():
-            yield labels, float(each.remaining)
+        for labels, collected_limit in self._collected_limits.items():
+            yield labels, float(collected_limit.remaining)
 
     def _renewals(self) -> _LimitSeries:
-        for labels, each in self._collected_limits.items():
-            if each.period:
-                yield labels, each.renews_in
+        for labels, collected_limit in self._collected_limits.items():
+            if collected_limit.period:
+                yield labels, collected_limit.renews_in
 
     def _lags(self) -> Iterator[tuple[tuple[str], float]]:
         now = self._clock()

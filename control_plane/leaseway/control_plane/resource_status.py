@@ -84,7 +84,7 @@ class ResourceStatus:
             if source.resource is not None
         )
         known = {loaded.resource.uid for loaded in self._loaded}
-        self._written = {uid: one for uid, one in self._written.items() if uid in known}
+        self._written = {uid: status for uid, status in self._written.items() if uid in known}
 
     async def run(self, namespace: str) -> None:
         """Write changes until cancelled."""

@@ -152,8 +152,10 @@ def test_no_text_or_json_has_control_characters(text: str) -> None:
         print_json({"said": text})
     for shown in (visible(text), out.getvalue()):
         rest = shown.replace("\r\n", "").replace("\n", "").replace("\t", "")
-        assert not [one for one in rest if unicodedata.category(one) == "Cc"]
-        assert not [one for one in rest if unicodedata.bidirectional(one) in _TURNING]
+        assert not [character for character in rest if unicodedata.category(character) == "Cc"]
+        assert not [
+            character for character in rest if unicodedata.bidirectional(character) in _TURNING
+        ]
     assert json.loads(out.getvalue()) == {"said": text}
 
 

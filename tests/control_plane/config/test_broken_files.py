@@ -161,4 +161,7 @@ servers:
     parsed = parse(text)
     assert parsed.broken
     assert not parsed.servers
-    assert [one.reason for one in parsed.issues] == ["DUPLICATE_SERVER", "UNSUPPORTED_TRANSPORT"]
+    assert [issue.reason for issue in parsed.issues] == [
+        "DUPLICATE_SERVER",
+        "UNSUPPORTED_TRANSPORT",
+    ]

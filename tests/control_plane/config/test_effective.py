@@ -25,8 +25,8 @@ def test_every_value_names_its_layer_file_and_line(tmp_path: Path) -> None:
         domain="servers:\n  a:\n    env:\n      B: {secret: b}\n",
         session="servers:\n  a:\n    warm: 2\n",
     )
-    of_tenant = {one.key: one for one in found if one.tenant == "acme"}
-    assert {key: (one.layer, one.line) for key, one in of_tenant.items()} == {
+    of_tenant = {value.key: value for value in found if value.tenant == "acme"}
+    assert {key: (value.layer, value.line) for key, value in of_tenant.items()} == {
         "transport": ("system", 5),
         "command": ("system", 6),
         "env.A": ("system", 7),
@@ -36,7 +36,7 @@ def test_every_value_names_its_layer_file_and_line(tmp_path: Path) -> None:
     }
     assert of_tenant["env.B"].value == {"secret": "b"}
     assert of_tenant["env.B"].file == str(tmp_path / "domain.yaml")
-    assert {one.key for one in found if not one.tenant} == of_tenant.keys()
+    assert {value.key for value in found if not value.tenant} == of_tenant.keys()
 
 
 def test_a_hidden_server_shows_who_disabled_it(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_hidden_server_shows_who_disabled_it(tmp_path: Path) -> None:
         system="servers:\n  a: {transport: stdio, command: x}\n",
         domain="servers:\n  a:\n    enabled: false\n",
     )
-    (one,) = [one for one in found if one.tenant]
+    (one,) = [value for value in found if value.tenant]
     assert (one.key, one.value, one.layer, one.line) == ("enabled", False, "domain", 4)
 
 
@@ -57,7 +57,7 @@ def test_what_looks_like_a_credential_is_not_shown(tmp_path: Path) -> None:
         f"{secret}], env: {{A: {secret}}}}}\n",
         system="servers: {}\n",
     )
-    shown = {one.key: one.value for one in found}
+    shown = {value.key: value.value for value in found}
     assert shown["args"] == ["--key", MASK]
     assert shown["env.A"] == MASK
     assert secret not in repr(found)
@@ -82,7 +82,7 @@ def test_no_part_of_a_value_shows_a_literal_credential(tmp_path: Path) -> None:
         system="servers: {}\n",
     )
     assert "h1dden" not in str(found)
-    shown = {(one.server, one.key): one.value for one in found}
+    shown = {(value.server, value.key): value.value for value in found}
     assert shown["a", "auth"]["values"] == {
         "client_id": "me",
         "client_secret": MASK,
@@ -103,7 +103,7 @@ def test_values_have_the_keys_of_the_file(tmp_path: Path) -> None:
         "    limits: {memory: 1MiB}\n"
         "    rules: [{deny: 'false', tools: [b]}]\n",
     )
-    shown = {one.key: one.value for one in found}
+    shown = {value.key: value.value for value in found}
     assert shown["limits"] == {"memory": 1 << 20}
     assert shown["rules"] == [{"deny": "false", "tools": ["b"]}]
     assert "domain_may" not in shown, "only the layers know it"

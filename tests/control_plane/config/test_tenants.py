@@ -54,9 +54,9 @@ tenants:
     assert not files.allows("acme", "", "write_a")
     assert not files.is_visible("acme", "billing")
     assert web.allows("acme", "billing", "anything")
-    assert [each.is_visible("rival") for each in (files, web)] == [False, True]
-    assert [each.is_visible("staff") for each in (files, web)] == [True, True]
-    assert [each.is_visible("stranger") for each in (files, web)] == [False, False]
+    assert [server.is_visible("rival") for server in (files, web)] == [False, True]
+    assert [server.is_visible("staff") for server in (files, web)] == [True, True]
+    assert [server.is_visible("stranger") for server in (files, web)] == [False, False]
     assert web.limits_of("acme") == TenantLimits(Rate(100, 60.0), 5, 9, 2 << 20)
     assert web.limits_of("rival") is None
     assert web.limits_of_agent("acme", "billing") == CallLimits(Rate(9, 1.0))

@@ -114,4 +114,4 @@ def coordinator(expected_workers: int = 1) -> Coordinator:
 
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
     """Apply a configuration with these servers."""
-    state.apply_config({one.key: one for one in specs}, frozenset(), (), now)
+    state.apply_config({spec.key: spec for spec in specs}, frozenset(), (), now)

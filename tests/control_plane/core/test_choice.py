@@ -46,8 +46,8 @@ class Choices(RuleBasedStateMachine):
     )
 
     def units(self) -> list[tuple[LeaseKey, str]]:
-        held = [(one.key, one.worker_id) for one in self.held.values()]
-        return held + [(key, one.worker_id) for key, one in self.booked.items()]
+        held = [(lease.key, lease.worker_id) for lease in self.held.values()]
+        return held + [(key, lease.worker_id) for key, lease in self.booked.items()]
 
     def load(self, worker_id: str) -> int:
         return sum(where == worker_id for _, where in self.units())
@@ -56,14 +56,14 @@ class Choices(RuleBasedStateMachine):
         """Scan all workers as in design.md#leases."""
         units = self.units()
         roomy = [
-            one
-            for one, capacity in self.capacity.items()
-            if one not in excluded
-            and able.accepts(one)
-            and self.load(one) < capacity
-            and sum(w == one and k.server_id == key.server_id for k, w in units) < able.max_leases
+            lease
+            for lease, capacity in self.capacity.items()
+            if lease not in excluded
+            and able.accepts(lease)
+            and self.load(lease) < capacity
+            and sum(w == lease and k.server_id == key.server_id for k, w in units) < able.max_leases
         ]
-        mine = {where for each, where in units if each.session == key.session}
+        mine = {where for lease, where in units if lease.session == key.session}
         return min(
             roomy,
             key=lambda one: (
@@ -129,14 +129,14 @@ class Choices(RuleBasedStateMachine):
     @rule(worker_id=names)
     def go(self, worker_id: str) -> None:
         self.capacity.pop(worker_id, None)
-        self.held = {i: one for i, one in self.held.items() if one.worker_id != worker_id}
-        self.booked = {k: one for k, one in self.booked.items() if one.worker_id != worker_id}
+        self.held = {i: lease for i, lease in self.held.items() if lease.worker_id != worker_id}
+        self.booked = {k: lease for k, lease in self.booked.items() if lease.worker_id != worker_id}
         self.table.remove_worker(worker_id)
 
     @rule(seconds=st.sampled_from([0.5, 4.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.booked = {k: one for k, one in self.booked.items() if one.until > self.now}
+        self.booked = {k: lease for k, lease in self.booked.items() if lease.until > self.now}
         self.table.expire(self.now)
 
     @invariant()

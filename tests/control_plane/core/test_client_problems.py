@@ -19,7 +19,7 @@ REFUSED = Problem(
 
 def shown(state: Coordinator) -> list[str]:
     """Return the subjects of open problems."""
-    return [each.problem.subject for each in state.problems.open()]
+    return [problem.problem.subject for problem in state.problems.open()]
 
 
 def relist(
@@ -114,7 +114,7 @@ def test_a_client_problem_expires_after_a_day() -> None:
     state, _ = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     state.report_client_problem(REFUSED, at(3600))
-    assert [each.count for each in state.problems.open()] == [2]
+    assert [problem.count for problem in state.problems.open()] == [2]
     due = state.next_deadline(at(3600))
     assert due == at(3600 + RETENTION).mono
     state.tick(at(RETENTION))
@@ -130,14 +130,16 @@ def test_client_problems_have_their_own_limit() -> None:
     state.problems.report(theirs, at(0).unix)
     for number in range(MAX_CLIENT_PROBLEMS + 5):
         state.report_client_problem(replace(REFUSED, subject=f"openai:{number}"), at(number / 10))
-    found = {each.problem.subject: each.problem for each in state.problems.open()}
+    found = {problem.problem.subject: problem.problem for problem in state.problems.open()}
     kept = {name for name in found if name}
     assert kept == {f"openai:{n}" for n in range(5, MAX_CLIENT_PROBLEMS + 5)}
-    (note,) = [one for one in state.problems.open() if one.problem.reason == PROBLEMS_DROPPED]
+    (note,) = [
+        problem for problem in state.problems.open() if problem.problem.reason == PROBLEMS_DROPPED
+    ]
     assert "5 with the oldest last report were dropped" in note.problem.message
-    assert theirs in [each.problem for each in state.problems.open()]
+    assert theirs in [problem.problem for problem in state.problems.open()]
     state.tick(at(RETENTION + 100))
-    assert [each.problem for each in state.problems.open()] == [theirs]
+    assert [problem.problem for problem in state.problems.open()] == [theirs]
 
 
 def test_a_problem_that_another_source_reports_stays_open() -> None:

@@ -96,7 +96,7 @@ def test_a_failed_change_keeps_the_last_known_good_with_a_problem() -> None:
     run(state, [worker])
     answer(state, worker, FAILED)
     assert exposed(state) == {"a_echo": "a"}
-    assert [one.problem.reason for one in state.problems.open()] == ["START_FAILED"]
+    assert [problem.problem.reason for problem in state.problems.open()] == ["START_FAILED"]
     load(state, spec("a"))  # undone
     run(state, [worker])
     assert state.problems.open() == []
@@ -120,7 +120,7 @@ def test_an_entry_that_fails_to_start_changes_no_name_and_no_rule() -> None:
     run(state, [worker], at(2))
     assert exposed(state) == before, "after it has failed"
     assert worker.held[VariantKey("a")] == served
-    assert "START_FAILED" in [one.problem.reason for one in state.problems.open()]
+    assert "START_FAILED" in [problem.problem.reason for problem in state.problems.open()]
     load(state, replace(spec("a"), tools=NameFilter((), ("danger",))), now=at(3))  # what works
     state.tick(at(4))
     run(state, [worker], at(4))
@@ -268,13 +268,15 @@ def test_a_worker_that_never_sends_content_does_not_block_reloads() -> None:
     mute = hello("w2", held=holder.hashes(), highest_version=first.visible.version)
     state.handle_worker_joined(mute, at(5))
     load(state, spec("b", prefix="new_"), now=at(6))
-    mine = [one for one in state.pop_actions() if one[0] == "w1"]  # what w2 is asked is lost
+    mine = [
+        action for action in state.pop_actions() if action[0] == "w1"
+    ]  # what w2 is asked is lost
     state.tick(at(10))
     assert (mine, exposed(state)) == ([], {"b_echo": "b"})
     due = state.next_deadline(at(10))
     assert due == at(20).mono
     state.tick(at(20))
-    assert "CONTENT_OVERDUE" in [one.problem.reason for one in state.problems.open()]
+    assert "CONTENT_OVERDUE" in [problem.problem.reason for problem in state.problems.open()]
     state.tick(at(21))
     run(state, [worker, FakeWorker("w2")], at(21))
     assert exposed(state) == {"new_echo": "b"}
@@ -319,10 +321,12 @@ def test_a_refused_variant_is_a_problem_and_is_not_sent_again_until_it_changes()
     state.handle_nack(worker_id, action.push.nonce, [refusal], START)
     state.handle_ack(worker_id, action.push.nonce, START)
     assert exposed(state) == {"b_echo": "b"}
-    assert [one.problem.worker_id for one in state.problems.open()] == ["w1"]
+    assert [problem.problem.worker_id for problem in state.problems.open()] == ["w1"]
     load(state, spec("a"), spec("b"), spec("c"))
     sent = [action for _, action in state.pop_actions()]
-    assert not any(isinstance(one, PushDelta) and one.push.upserts for one in sent)
+    assert not any(
+        isinstance(each_action, PushDelta) and each_action.push.upserts for each_action in sent
+    )
 
 
 def two_workers_and_the_older_lease() -> tuple[Coordinator, list[FakeWorker]]:
@@ -373,7 +377,7 @@ def test_a_refusals_problem_closes_when_the_variant_is_acknowledged() -> None:
     refusal = VariantRefusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
     state.handle_nack("w1", action.push.nonce, [refusal], START)
     state.handle_ack("w1", action.push.nonce, START)
-    assert [one.problem.reason for one in state.problems.open()] == ["BAD_SPEC"]
+    assert [problem.problem.reason for problem in state.problems.open()] == ["BAD_SPEC"]
     load(state, spec("a", prefix="new_"))
     run(state, [worker])
     assert state.problems.open() == []
@@ -395,7 +399,7 @@ def test_a_probe_that_is_not_answered_in_time_is_retried() -> None:
     state.tick(at(41))
     run(state, [worker], at(41))
     assert worker.cancelled == [worker.probes[0].id]
-    assert [one.problem.reason for one in state.problems.open()] == ["PROBE_OVERDUE"]
+    assert [problem.problem.reason for problem in state.problems.open()] == ["PROBE_OVERDUE"]
 
 
 IDS = st.sampled_from(["a", "b", "c", "d"])

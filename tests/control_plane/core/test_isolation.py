@@ -59,7 +59,9 @@ class System:
             command = f"culprit-{launch}" if trouble in REASONS else "culprit"
             specs.append(spec(CULPRIT.server_id, command=command))
         rejected = frozenset({CULPRIT.server_id} if trouble == "not readable" else ())
-        self.state.apply_config({each.key: each for each in specs}, rejected, (), now)
+        self.state.apply_config(
+            {each_spec.key: each_spec for each_spec in specs}, rejected, (), now
+        )
         self._settle(trouble, now)
         if trouble == "not listing again":
             good = self.state.servers.last_known_good[CULPRIT]
@@ -82,7 +84,7 @@ class System:
     def served_of_others(self) -> tuple[object, object, object]:
         """Return what callers and the worker see of the other servers."""
         visible = {k: s.hashes for k, s in self.state.visible.served.items() if k != CULPRIT}
-        held = {key: each for key, each in self.worker.hashes().items() if key != CULPRIT}
+        held = {key: hash_ for key, hash_ in self.worker.hashes().items() if key != CULPRIT}
         names = {n: owner for n, owner in exposed(self.state).items() if owner != "m"}
         return visible, held, names
 

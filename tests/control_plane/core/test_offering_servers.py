@@ -124,7 +124,7 @@ def test_a_prompt_that_moves_to_another_server_is_a_problem() -> None:
     answer(state, worker, offering(prompts=("ask",)), at(1))
     assert prompts(state) == {"ask": "a"}
     moved = [p.problem for p in state.problems.open() if p.problem.reason == "PROMPT_OWNER_CHANGED"]
-    assert [one.subject for one in moved] == ["ask"]
+    assert [problem.subject for problem in moved] == ["ask"]
     assert "The prompt name 'ask' moved from server 'b' to server 'a'" in moved[0].message
 
 

@@ -87,12 +87,12 @@ class Worker:
 
     def connect(self, now: float) -> None:
         """Open a stream; the control plane dates leases by the age that they have on arrival."""
-        leases = [(each, now - each.granted_at) for each in self.table.leases]
-        held = {key: one.hashes for key, one in self.variants.items()}
+        leases = [(lease, now - lease.granted_at) for lease in self.table.leases]
+        held = {key: variant.hashes for key, variant in self.variants.items()}
         address = WorkerIdentity(self.id, f"run-{self.runs}", "127.0.0.1:1")
 
         def join(state: Coordinator, then: Moment) -> None:
-            known = tuple(self._held(each, age, then) for each, age in leases)
+            known = tuple(self._held(lease, age, then) for lease, age in leases)
             said = hello(self.id, address=address, capacity=CAPACITY, leases=known)
             state.handle_worker_joined(
                 replace(said, held=held, highest_version=self.version),
@@ -104,10 +104,10 @@ class Worker:
     def say(
         self, report: WorkerReport, *, gained: list[lease_table.WorkerLease], now: float
     ) -> None:
-        ages = [(each, now - each.granted_at) for each in gained]
+        ages = [(lease, now - lease.granted_at) for lease in gained]
 
         def tell(state: Coordinator, then: Moment) -> None:
-            known = tuple(self._held(each, age, then) for each, age in ages)
+            known = tuple(self._held(lease, age, then) for lease, age in ages)
             state.handle_report(self.id, replace(report, gained=known), then)
 
         if self.stream is not None:
@@ -122,7 +122,7 @@ class Worker:
         assert self.stream is not None
         match action:
             case PushDelta(push):
-                self.variants |= {one.key: one for one in push.upserts}
+                self.variants |= {upsert.key: upsert for upsert in push.upserts}
                 for key in push.removals:
                     self.variants.pop(key, None)
                 self.version = push.version
@@ -188,11 +188,11 @@ class System(RuleBasedStateMachine):
     def check_is_younger_duplicate(self, lease_id: str) -> None:
         lease = self.state.placements.leases[lease_id]
         others = [
-            one
-            for one in self.state.placements.leases.values()
-            if one.key == lease.key and one.worker_id != lease.worker_id
+            each_lease
+            for each_lease in self.state.placements.leases.values()
+            if each_lease.key == lease.key and each_lease.worker_id != lease.worker_id
         ]
-        valid = {one.id for one in others if self.state.workers[one.worker_id].connected}
+        valid = {other.id for other in others if self.state.workers[other.worker_id].connected}
         # Another worker may have a reservation that it has not granted yet.
         reserved = set(self.state.placements.workers_of(lease.key)) - {lease.worker_id}
         assert valid or reserved
@@ -217,7 +217,7 @@ class System(RuleBasedStateMachine):
 
     def forget_bookings(self) -> None:
         """Reservations end with the lease's report, the worker's loss or by time."""
-        held = {(one.key, one.worker_id) for one in self.state.placements.leases.values()}
+        held = {(lease.key, lease.worker_id) for lease in self.state.placements.leases.values()}
         self.booked = {
             key: (worker_id, until)
             for key, (worker_id, until) in self.booked.items()
@@ -307,7 +307,7 @@ class System(RuleBasedStateMachine):
 
     def awaited(self, places: list[str], excluded: set[str]) -> bool:
         """Return whether one of these workers may reconnect."""
-        records = [self.state.workers[one] for one in places if one in self.state.workers]
+        records = [self.state.workers[place] for place in places if place in self.state.workers]
         return not any(record.accepts_work for record in records) and any(
             not record.connected and not record.draining and record.id not in excluded
             for record in records
@@ -338,8 +338,8 @@ class System(RuleBasedStateMachine):
         """Place and acquire at once, possibly excluding a holder that is unreachable."""
         before = len(self.placed)
         self.place(key, excluded)
-        for each, name in self.placed[before:]:
-            self.workers[name].acquire(each, self.now.mono)
+        for each_lease, name in self.placed[before:]:
+            self.workers[name].acquire(each_lease, self.now.mono)
 
     @rule(name=names)
     def hear_all_of_a_worker(self, name: str) -> None:
@@ -355,7 +355,9 @@ class System(RuleBasedStateMachine):
         self.over.add(lease.id)
 
     def held(self) -> list[tuple[Worker, lease_table.WorkerLease]]:
-        return [(one, lease) for one in self.workers.values() for lease in one.table.leases]
+        return [
+            (worker, lease) for worker in self.workers.values() for lease in worker.table.leases
+        ]
 
     # What must hold.
 
@@ -381,7 +383,7 @@ class System(RuleBasedStateMachine):
         wanted = {lease.key for _, lease in self.held()}
         self.quiesce()
         for key in wanted:
-            left = [each for _, each in self.held() if each.key == key]
+            left = [each_lease for _, each_lease in self.held() if each_lease.key == key]
             # A duplicate may be revoked for an older lease that has just ended, too.
             assert len(left) == 1 or (not left and self.favoured[key.session] & self.over)
         known = set(self.state.placements.leases)

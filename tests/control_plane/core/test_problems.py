@@ -50,7 +50,7 @@ def test_the_last_seen_problem_is_listed_first() -> None:
     table = ProblemTable()
     for now, problem in enumerate([BROKEN, DOWN, CLASH, BROKEN]):
         table.report(problem, float(now))
-    assert [each.problem for each in table.open()] == [BROKEN, CLASH, DOWN]
+    assert [each_problem.problem for each_problem in table.open()] == [BROKEN, CLASH, DOWN]
 
 
 def test_clearing_closes_problems_that_match_all_arguments() -> None:
@@ -60,7 +60,7 @@ def test_clearing_closes_problems_that_match_all_arguments() -> None:
     assert table.clear(server_id="time", reason="SERVER_LOST", worker_id="w2") == 0
     assert table.clear(server_id="time", reason="SERVER_LOST") == 1
     assert table.clear(scope="server") == 1
-    assert [each.problem for each in table.open()] == [BROKEN]
+    assert [each_problem.problem for each_problem in table.open()] == [BROKEN]
 
 
 def test_clearing_the_common_variant_leaves_a_tenants_problem() -> None:
@@ -69,7 +69,7 @@ def test_clearing_the_common_variant_leaves_a_tenants_problem() -> None:
     table.report(DOWN, 1.0)
     table.report(theirs, 1.0)
     assert table.clear(server_id="time", tenant="") == 1
-    assert [each.problem for each in table.open()] == [theirs]
+    assert [problem.problem for problem in table.open()] == [theirs]
 
 
 def test_a_problem_that_recurs_after_clearing_is_new() -> None:
@@ -109,9 +109,9 @@ def test_a_source_never_clears_what_another_source_has() -> None:
     table.replace("exposure:time", [CLASH], 1.0)
     table.report(DOWN, 1.0)
     table.replace("config", [], 2.0)
-    assert {each.problem for each in table.open()} == {CLASH, DOWN}
+    assert {problem.problem for problem in table.open()} == {CLASH, DOWN}
     table.replace("exposure:time", [], 3.0)
-    assert {each.problem for each in table.open()} == {DOWN}
+    assert {problem.problem for problem in table.open()} == {DOWN}
 
 
 def test_a_full_table_drops_the_oldest_problem_and_reports_it() -> None:
@@ -123,30 +123,30 @@ def test_a_full_table_drops_the_oldest_problem_and_reports_it() -> None:
     table.report(BROKEN, 5_000.0)
     found = table.open()
     assert len(found) == MAX_PROBLEMS
-    note = next(each for each in found if each.problem.reason == PROBLEMS_DROPPED)
+    note = next(opened for opened in found if opened.problem.reason == PROBLEMS_DROPPED)
     # One made room for the new problem, one for the note itself.
     assert note.count == 2
     assert "2 with the oldest last occurrence were dropped" in note.problem.message
-    assert {problems[0], problems[1]}.isdisjoint(each.problem for each in found)
-    assert {problems[2], BROKEN} <= {each.problem for each in found}
+    assert {problems[0], problems[1]}.isdisjoint(opened.problem for opened in found)
+    assert {problems[2], BROKEN} <= {opened.problem for opened in found}
 
 
 def test_the_problem_about_dropped_ones_closes_when_half_the_table_is_free() -> None:
     table = ProblemTable()
     many = [replace(DOWN, server_id=f"s{n}") for n in range(MAX_PROBLEMS + 1)]
     table.replace("config", many, 1.0)
-    assert any(each.problem.reason == PROBLEMS_DROPPED for each in table.open())
+    assert any(problem.problem.reason == PROBLEMS_DROPPED for problem in table.open())
     table.replace("config", many[-MAX_PROBLEMS // 2 :], 2.0)
-    assert any(each.problem.reason == PROBLEMS_DROPPED for each in table.open())
+    assert any(problem.problem.reason == PROBLEMS_DROPPED for problem in table.open())
     table.replace("config", many[-100:], 3.0)
-    assert {each.problem for each in table.open()} == set(many[-100:])
+    assert {problem.problem for problem in table.open()} == set(many[-100:])
 
 
 def test_a_message_is_truncated_at_its_limit() -> None:
     table = ProblemTable()
     table.report(replace(DOWN, message="x" * MAX_MESSAGE), 1.0)
     table.report(replace(CLASH, message="x" * (MAX_MESSAGE + 1)), 2.0)
-    cut, whole = (each.problem.message for each in table.open())
+    cut, whole = (problem.problem.message for problem in table.open())
     assert whole == "x" * MAX_MESSAGE
     assert len(cut) == MAX_MESSAGE
     assert cut.endswith("…")
@@ -163,4 +163,4 @@ def test_the_table_is_the_union_of_its_sources(steps: list[tuple[str, list[Probl
     for now, (owner, problems) in enumerate(steps):
         table.replace(owner, problems, float(now))
         last[owner] = set(problems)
-    assert {each.problem for each in table.open()} == set().union(*last.values())
+    assert {problem.problem for problem in table.open()} == set().union(*last.values())

@@ -63,11 +63,11 @@ class Worker:
         refusals = []
         for key in push.removals:
             self.held.pop(key, None)
-        for one in push.upserts:
-            if one.key.server_id in refuses:
-                refusals.append(VariantRefusal(one.key, "BAD", f"{one.hashes} is bad"))
+        for upsert in push.upserts:
+            if upsert.key.server_id in refuses:
+                refusals.append(VariantRefusal(upsert.key, "BAD", f"{upsert.hashes} is bad"))
             else:
-                self.held[one.key] = one.hashes
+                self.held[upsert.key] = upsert.hashes
         if refusals:
             self.said.append(Message(dict(self.held), push.nonce, tuple(refusals)))
         self.said.append(Message(dict(self.held), push.nonce))
@@ -98,7 +98,9 @@ class Subscriptions(RuleBasedStateMachine):
     @rule(config=CONFIGS)
     def commit(self, config: dict[str, str]) -> None:
         wanted = [served(*pair) for pair in sorted(config.items())]
-        self.snapshot = Snapshot(self.snapshot.version + 1, {one.key: one for one in wanted})
+        self.snapshot = Snapshot(
+            self.snapshot.version + 1, {message.key: message for message in wanted}
+        )
 
     @rule()
     def allow_removals(self) -> None:
@@ -116,11 +118,11 @@ class Subscriptions(RuleBasedStateMachine):
         assert pending is None
         assert push is self.state.pending
         assert (push.version, self.state.sent_version) == (self.snapshot.version,) * 2
-        for one in push.upserts:
-            assert self.snapshot.served[one.key] is one
-            _, refused = self.refused.get(one.key, (None, None))
-            assert refused != one.hashes  # not again until it changes
-            assert acked.get(one.key) != one.hashes  # nothing that it has
+        for upsert in push.upserts:
+            assert self.snapshot.served[upsert.key] is upsert
+            _, refused = self.refused.get(upsert.key, (None, None))
+            assert refused != upsert.hashes  # not again until it changes
+            assert acked.get(upsert.key) != upsert.hashes  # nothing that it has
         assert not push.removals or self.removals
         for key in push.removals:
             assert key not in self.snapshot.served
@@ -161,7 +163,7 @@ class Subscriptions(RuleBasedStateMachine):
         pending = self.state.pending
         assert pending is not None
         assert pending.nonce == message.nonce
-        sent = {one.key: one.hashes for one in pending.upserts}
+        sent = {upsert.key: upsert.hashes for upsert in pending.upserts}
         if message.refusals:
             assert self.state.nack(message.nonce, message.refusals) == message.refusals
             for refusal in message.refusals:
@@ -174,10 +176,10 @@ class Subscriptions(RuleBasedStateMachine):
             if key in self.refused and self.refused[key][1] != sent.get(key):
                 del self.refused[key]
 
-    @precondition(lambda self: any(one.nonce for one in self.heard))
+    @precondition(lambda self: any(message.nonce for message in self.heard))
     @rule(data=st.data())
     def hear_again(self, data: st.DataObject) -> None:
-        answered = [one for one in self.heard if one.is_ack]
+        answered = [message for message in self.heard if message.is_ack]
         if answered:
             self.ignored(data.draw(st.sampled_from(answered)).nonce)
 
@@ -204,8 +206,8 @@ class Subscriptions(RuleBasedStateMachine):
         self.stream()
         first = self.state.push(self.snapshot, removals=self.removals)
         self.forget_refusals()
-        for one in first.upserts if first is not None else ():
-            assert self.worker.held.get(one.key) != one.hashes  # resync by hashes
+        for upsert in first.upserts if first is not None else ():
+            assert self.worker.held.get(upsert.key) != upsert.hashes  # resync by hashes
         self.unanswered = [first] if first is not None else []
 
     @invariant()

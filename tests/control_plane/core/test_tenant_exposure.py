@@ -44,7 +44,7 @@ def of_acme(command: str = "serve", tools: NameFilter = NO_WIPE) -> ServerSpec:
 
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
     """Apply a configuration."""
-    state.apply_config({one.key: one for one in specs}, frozenset(), (), now)
+    state.apply_config({spec.key: spec for spec in specs}, frozenset(), (), now)
 
 
 def seen(state: Coordinator, tenant: str) -> list[str]:
@@ -116,7 +116,11 @@ def test_a_variant_that_fails_to_start_is_a_problem_that_names_the_tenant() -> N
     answer(state, worker, FAILED)
     later(state, worker)
     assert seen(state, "acme") == []
-    (problem,) = [one.problem for one in state.problems.open() if one.problem.tenant == "acme"]
+    (problem,) = [
+        each_problem.problem
+        for each_problem in state.problems.open()
+        if each_problem.problem.tenant == "acme"
+    ]
     assert problem.reason == "START_FAILED"
     assert problem.message.endswith(
         "Until the server starts, tenant 'acme' does not have it: its configuration differs from"

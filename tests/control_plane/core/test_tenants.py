@@ -29,7 +29,7 @@ def of_acme(**changes: object) -> ServerSpec:
 def load(
     state: Coordinator, *specs: ServerSpec, refused: frozenset[VariantKey] = frozenset()
 ) -> None:
-    servers = {one.key: one for one in specs}
+    servers = {spec.key: spec for spec in specs}
     state.apply_config(servers, frozenset(), (), START, refused=refused)
 
 
@@ -165,7 +165,7 @@ def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
     assert list(state.visible.view("acme", "guest").tools) == []
     assert list(variants_of(state, "acme")) == ["a"]
     for name, like in (("a_erase", "a_erasd"), ("b:echo", "c:echo"), ("b_echo", "c_echo")):
-        there, never = (find_name(state, "acme", each, START) for each in (name, like))
+        there, never = (find_name(state, "acme", each_name, START) for each_name in (name, like))
         assert isinstance(there, Denial)
         assert isinstance(never, Denial)
         assert there.reason == never.reason == Reason.TOOL_NOT_FOUND
@@ -191,8 +191,8 @@ def test_a_grant_of_some_tools_lists_no_prompts_resources_and_instructions() -> 
     ):  # fmt: skip
         view = state.visible.view(tenant, agent)
         assert list(view.tools) == ["a_echo"]
-        for each in (view.prompts, view.resources, view.templates, view.introductions):
-            assert bool(each) is whole, (tenant, agent)
+        for name in (view.prompts, view.resources, view.templates, view.introductions):
+            assert bool(name) is whole, (tenant, agent)
     for tenant, whole in (("all", True), ("some", False)):
         for uri, server_id in (("note://a", ""), ("note://unlisted", "a")):
             found = find_resource(state, tenant, uri, START, server_id)

@@ -109,8 +109,8 @@ servers:
 
     written, parsed = kubernetes_text(file, "mcp.yaml")
 
-    documents = [each for each in yaml.safe_load_all(written) if each]
-    assert [each["metadata"]["name"] for each in documents] == ["time"]
+    documents = [document for document in yaml.safe_load_all(written) if document]
+    assert [document["metadata"]["name"] for document in documents] == ["time"]
     assert documents[0]["kind"] == "MCPServer"
     assert documents[0]["spec"]["transform"] == [{"prefix": "x_"}]
     assert "The id 'Big_One' can't be the name of a" in written

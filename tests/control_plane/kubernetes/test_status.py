@@ -36,7 +36,7 @@ def test_a_status_says_the_generation_that_it_is_of() -> None:
     status, events = made
     assert status["observedGeneration"] == 3
     assert status["tools"] == 2
-    assert {each["type"]: each["status"] for each in status["conditions"]} == {
+    assert {condition["type"]: condition["status"] for condition in status["conditions"]} == {
         "Accepted": "True",
         "Ready": "True",
         "Degraded": "False",
@@ -59,7 +59,9 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
     after = next_status(_RESOURCE, made[0], worse, _T2)
 
     assert after is not None
-    times = {each["type"]: each["lastTransitionTime"] for each in after[0]["conditions"]}
+    times = {
+        condition["type"]: condition["lastTransitionTime"] for condition in after[0]["conditions"]
+    }
     assert times == {"Accepted": _T1, "Ready": _T1, "Degraded": _T2}
     assert after[1] == [ResourceEvent("Warning", "Degraded", "It ended.")]
 

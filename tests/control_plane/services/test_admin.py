@@ -85,7 +85,7 @@ async def test_workers_can_be_asked_for_by_id(running: Running) -> None:
     async with worker(running.address), worker(running.address, "w2"):
         request = admin_pb2.ListWorkersRequest(worker_ids=["w2", "unknown"])
         answer = await running.admin.ListWorkers(request)
-        assert [each.worker.id for each in answer.workers] == ["w2"]
+        assert [each_worker.worker.id for each_worker in answer.workers] == ["w2"]
         await running.until(lambda state: state.settled)
         assert (await running.admin.ListWorkers(request)).settled
         request = admin_pb2.ListWorkersRequest(worker_ids=["w"] * 1_001)
@@ -127,13 +127,18 @@ async def test_commands_are_audited_by_the_worker_before_their_execution(running
         await fault_of(running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w9")))
         await running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w1"))
         await w1.receive("drain")
-        told = [(each.action, each.worker_id, each.outcome, each.by) for each in w1.operated]
+        told = [
+            (operation.action, operation.worker_id, operation.outcome, operation.by)
+            for operation in w1.operated
+        ]
         assert told == [
             ("drain", "w9", "INVALID_REQUEST", nobody),
             ("drain", "w1", "ok", nobody),
         ]
         history = running.plane.events.history.select(kinds=("operator",))
-        assert [(each.action, each.lease_id, each.worker_id) for each in history] == [
+        assert [
+            (each_lease.action, each_lease.lease_id, each_lease.worker_id) for each_lease in history
+        ] == [
             ("revoked", "L1", "w1"),
             ("drained", "", "w1"),
         ]
@@ -216,11 +221,11 @@ async def test_the_admin_toolset_is_listed_on_every_worker_and_not_among_the_ser
     schema = json.loads(tool.input_schema)
     assert (schema["required"], schema["additionalProperties"]) == (["serverId"], False)
     assert json.loads(tool.annotations)["idempotentHint"] is True
-    for one in resolved:
-        assert (one.server_id, one.original_name) == ("mcp_admin", "mcp_release")
-        assert one.shared
-        assert one.idempotent
-        assert [ref.id for ref in one.workers] == ["w1", "w2"]
+    for operation in resolved:
+        assert (operation.server_id, operation.original_name) == ("mcp_admin", "mcp_release")
+        assert operation.shared
+        assert operation.idempotent
+        assert [ref.id for ref in operation.workers] == ["w1", "w2"]
     assert [server.server_id for server in listed.servers] == ["desk", "time"]
 
 

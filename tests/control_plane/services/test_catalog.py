@@ -78,9 +78,9 @@ async def test_the_workers_of_many_names_are_sent_once_and_not_again(running: Ru
         )
         answer = await running.catalog.ResolveTools(request)
         (workers,) = answer.worker_sets
-        assert [each.worker_set for each in answer.tools] == [workers.id, workers.id]
-        assert [each.id for each in workers.workers] == ["w1"]
-        assert not any(each.workers for each in answer.tools)
+        assert [tool.worker_set for tool in answer.tools] == [workers.id, workers.id]
+        assert [each_worker.id for each_worker in workers.workers] == ["w1"]
+        assert not any(tool.workers for tool in answer.tools)
         request.known_worker_sets.append(workers.id)
         assert not (await running.catalog.ResolveTools(request)).worker_sets
 
@@ -248,7 +248,7 @@ async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> No
         await running.until(lambda state: state.placements.leases)
         assert (await running.placement.Place(request)).lease_id == "L1"
         held = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
-        assert [(one.id, one.worker_id, one.session) for one in held.leases] == [
+        assert [(lease.id, lease.worker_id, lease.session) for lease in held.leases] == [
             ("L1", "w1", "dialog")
         ]
 
@@ -286,7 +286,7 @@ async def test_a_second_run_of_a_workers_id_is_refused_with_a_problem(running: R
         assert await second_run.ended() is grpc.StatusCode.ALREADY_EXISTS
         await second_run.close()
         problems = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-        assert [one.reason for one in problems.problems] == ["WORKER_TWIN"]
+        assert [problem.reason for problem in problems.problems] == ["WORKER_TWIN"]
         assert await w1.serve("x") == "a"
 
 
@@ -297,7 +297,7 @@ async def test_a_reconnecting_worker_replaces_its_older_stream(running: Running)
         await newer.join()
         assert await older.ended() is grpc.StatusCode.ABORTED
         workers = await running.admin.ListWorkers(admin_pb2.ListWorkersRequest())
-        assert [one.state for one in workers.workers] == ["connected"]
+        assert [each_worker.state for each_worker in workers.workers] == ["connected"]
         await newer.close()
 
 
@@ -374,11 +374,15 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     problem = admin_pb2.Problem(scope="client", reason="PROVIDER_REFUSED", message="No $ref.")
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-    assert [(one.reason, one.count) for one in listed.problems] == [("PROVIDER_REFUSED", 1)]
+    assert [(each_problem.reason, each_problem.count) for each_problem in listed.problems] == [
+        ("PROVIDER_REFUSED", 1)
+    ]
     problem.subject = "echo"
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-    assert [one.subject for one in listed.problems] == ["echo", ""], "two, with different subjects"
+    assert [each_problem.subject for each_problem in listed.problems] == ["echo", ""], (
+        "two, with different subjects"
+    )
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
     for reason in ("no constant", "X" * 65, "TWO\nLINES", "PROVIDER_REFUSE"):
@@ -398,7 +402,10 @@ async def test_a_callers_problem_cannot_have_another_scope(running: Running) -> 
         )
         await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-    assert [(one.scope, one.worker_id, one.count) for one in listed.problems] == [("client", "", 4)]
+    assert [
+        (each_problem.scope, each_problem.worker_id, each_problem.count)
+        for each_problem in listed.problems
+    ] == [("client", "", 4)]
 
 
 async def test_reported_problems_are_truncated(running: Running) -> None:

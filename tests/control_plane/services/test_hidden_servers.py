@@ -66,7 +66,10 @@ async def rejected(running: Running, fake: FakeWorker) -> None:
     await fake.serve("look")
     await fake.apply_until("open", "else")
     problem = Problem("workspace", "BAD_VALUE", "mcp.yaml:1:1: no", HIDDEN)
-    servers = {each.key: each for each in (spec("open"), replace(spec("else"), policy=POLICY))}
+    servers = {
+        each_spec.key: each_spec
+        for each_spec in (spec("open"), replace(spec("else"), policy=POLICY))
+    }
     with running.plane.transition() as (s, now):
         s.apply_config(servers, frozenset({HIDDEN}), (problem,), now)
 
@@ -77,7 +80,7 @@ Ask = Callable[[Running, str], Awaitable[Any]]
 def _resolve(kind: Any = 0, **fields: Any) -> Callable[[Running, str], Any]:
     def ask(running: Running, server: str) -> Any:
         known: dict[str, Any] = {
-            name: [each.replace("X", server) for each in value]
+            name: [text.replace("X", server) for text in value]
             if isinstance(value, list)
             else value.replace("X", server)
             for name, value in fields.items()

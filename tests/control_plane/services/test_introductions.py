@@ -39,7 +39,7 @@ async def introductions(running: Running, *servers: str) -> list[catalog_pb2.Int
 async def test_introductions_come_in_pages_by_server_within_their_bounds(
     running: Running,
 ) -> None:
-    running.load(*(spec(each) for each in "abcde"))
+    running.load(*(spec(introduction) for introduction in "abcde"))
     async with worker(running.address) as w1:
         for _ in range(4):
             await w1.serve("x", introduction=said("y" * (MAX_INSTRUCTIONS + 5), UI, "not one"))
@@ -47,10 +47,12 @@ async def test_introductions_come_in_pages_by_server_within_their_bounds(
         await w1.apply_until(*"abcde")
         await running.until(lambda state: state.ready)
         found = await introductions(running)
-        assert [each.server_id for each in found] == list("abcd")
-        assert {len(each.instructions) for each in found} == {MAX_INSTRUCTIONS}
-        assert {tuple(each.extensions) for each in found} == {(UI,)}
-        assert [each.server_id for each in await introductions(running, "c", "b")] == ["b", "c"]
+        assert [introduction.server_id for introduction in found] == list("abcd")
+        assert {len(introduction.instructions) for introduction in found} == {MAX_INSTRUCTIONS}
+        assert {tuple(introduction.extensions) for introduction in found} == {(UI,)}
+        assert [
+            introduction.server_id for introduction in await introductions(running, "c", "b")
+        ] == ["b", "c"]
 
 
 async def test_a_server_of_which_nothing_is_seen_says_nothing(running: Running) -> None:

@@ -52,13 +52,17 @@ async def test_the_load_of_servers_and_workers_is_summed_and_the_longest_wait_ke
         }
         listing = running.catalog.ListServers(catalog_pb2.ListServersRequest(load=True))
         servers = map(server_from_proto, (await _answered(listing, traffic)).servers)
-        loads = {each.id: (each.in_flight, each.waiting, each.oldest_wait) for each in servers}
+        loads = {
+            server.id: (server.in_flight, server.waiting, server.oldest_wait) for server in servers
+        }
         assert loads == {"a": (7, 5, 7.5), "b": (1, 0, None)}
 
         workers = running.admin.ListWorkers(admin_pb2.ListWorkersRequest(load=True))
         found = map(worker_from_proto, (await _answered(workers, traffic)).workers)
-        loads = {each.id: (each.in_flight, each.waiting, each.oldest_wait) for each in found}
+        loads = {
+            server.id: (server.in_flight, server.waiting, server.oldest_wait) for server in found
+        }
         assert loads == {"w1": (6, 4, 2.0), "w2": (2, 1, 7.5)}
 
         plain = await running.admin.ListWorkers(admin_pb2.ListWorkersRequest())
-        assert {worker_from_proto(each).in_flight for each in plain.workers} == {None}
+        assert {worker_from_proto(each_worker).in_flight for each_worker in plain.workers} == {None}

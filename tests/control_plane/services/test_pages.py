@@ -50,7 +50,7 @@ def fleet(servers: int, workers: int, each: int, *busy: int) -> Coordinator:
     load(state, *(spec(server_id) for server_id in ids))
     for number in range(workers):
         name = f"worker-{number:03}"
-        held = tuple(one for place in busy for one in instances(name, ids[place], each))
+        held = tuple(instance for place in busy for instance in instances(name, ids[place], each))
         state.handle_worker_joined(hello(name, instances=held), START)
     return state
 
@@ -63,7 +63,7 @@ def server_pages(
     while True:
         keys = sorted(state.servers.desired or {})
         page, token = pages.servers(state, keys, START, start("ListServers", token, page_size))
-        assert sum(one.ByteSize() for one in page) <= MIB
+        assert sum(entry.ByteSize() for entry in page) <= MIB
         yield page
         if not token:
             return
@@ -74,7 +74,9 @@ def test_five_hundred_servers_on_sixty_workers_come_in_pages() -> None:
     told = [status for page in server_pages(state) for status in page]
     found: dict[str, list[str]] = {}
     for status in told:
-        found.setdefault(status.server_id, []).extend(one.worker_id for one in status.instances)
+        found.setdefault(status.server_id, []).extend(
+            instance.worker_id for instance in status.instances
+        )
     assert list(found) == [f"server-{number:03}" for number in range(500)]
     workers = [f"worker-{number:03}" for number in range(60)]
     assert all(held == workers for held in found.values())
@@ -87,7 +89,7 @@ def test_a_server_with_many_instances_continues_on_the_next_page() -> None:
     parts = [status for page in told for status in page if status.server_id == "server-001"]
     assert parts[0].transport == "stdio"
     assert all(not part.transport for part in parts[1:])
-    seen = [(one.worker_id, one.id) for part in parts for one in part.instances]
+    seen = [(instance.worker_id, instance.id) for part in parts for instance in part.instances]
     assert seen == sorted(set(seen))
     assert len(seen) == 20_000
     assert [status.server_id for status in told[-1]][-1] == "server-002"
@@ -110,8 +112,8 @@ def test_workers_come_in_pages() -> None:
     seen, token, count = [], "", 0
     while True:
         page, token = pages.workers(state, start("ListWorkers", token))
-        assert sum(one.ByteSize() for one in page) <= MIB
-        seen += [one.worker.id for one in page]
+        assert sum(entry.ByteSize() for entry in page) <= MIB
+        seen += [entry.worker.id for entry in page]
         count += 1
         if not token:
             break
@@ -132,16 +134,16 @@ def test_thirty_thousand_leases_come_in_pages_behind_the_ends() -> None:
     while True:
         place = start("ListHeldLeases", token)
         page, token = pages.ends_and_leases(ends, held, START.mono, place)
-        assert sum(one.ByteSize() for one in page) <= MIB
+        assert sum(entry.ByteSize() for entry in page) <= MIB
         listed += page
         if not token:
             break
     ended, leases = listed[:4_000], listed[4_000:]
-    assert [one.lease_id for one in ended if isinstance(one, admin_pb2.LeaseEnd)] == [
+    assert [lease.lease_id for lease in ended if isinstance(lease, admin_pb2.LeaseEnd)] == [
         end.lease_id for end in ends
     ]
-    assert [one.id for one in leases if isinstance(one, leases_pb2.Lease)] == [
-        one.id for one in held
+    assert [lease.id for lease in leases if isinstance(lease, leases_pb2.Lease)] == [
+        entry.id for entry in held
     ]
 
 
@@ -150,10 +152,10 @@ def test_a_problem_that_is_seen_again_between_pages_is_not_missed() -> None:
     for number in range(6):
         table.report(Problem("server", "FAILED", "It failed.", f"s{number}"), 100.0 + number)
     first, token = pages.problems(table.open(), start("ListProblems", page_size=3))
-    assert [one.server_id for one in first] == ["s2", "s1", "s0"]  # the newest first
+    assert [entry.server_id for entry in first] == ["s2", "s1", "s0"]  # the newest first
     table.report(Problem("server", "FAILED", "It failed again.", "s4"), 200.0)
     second, token = pages.problems(table.open(), start("ListProblems", token))
-    assert [one.server_id for one in second] == ["s4", "s5", "s3"]
+    assert [entry.server_id for entry in second] == ["s4", "s5", "s3"]
     assert not token
 
 
@@ -195,7 +197,7 @@ async def test_a_caller_may_request_small_pages(running: Running) -> None:
     assert [server.server_id for server in servers.servers] == ["a"]
     assert [server.server_id for server in others.servers] == ["b", "c"]
     assert not others.next_page_token
-    assert [one.worker.id for one in workers.workers] == ["w1"]
+    assert [each_worker.worker.id for each_worker in workers.workers] == ["w1"]
 
 
 async def test_a_large_resolve_response_is_partial(running: Running) -> None:

@@ -64,7 +64,7 @@ async def test_requests_that_wait_for_a_first_start_do_not_wake_each_other(
         await w1.apply_until("desk")
         async with asyncio.timeout(BOUND):
             placed = await asyncio.gather(*waiting)
-    assert {one.worker.id for one in placed} == {"w1"}
+    assert {placement.worker.id for placement in placed} == {"w1"}
     assert sorted(asked) == ["s0", "s0", "s1", "s1", "s2", "s2"]
 
 

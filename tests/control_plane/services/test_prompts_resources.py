@@ -109,7 +109,7 @@ async def test_many_resources_come_in_pages_of_at_most_a_mebibyte(running: Runni
             request = catalog_pb2.ListResourcesRequest(page_token=token)
             page = await running.catalog.ListResources(request)
             assert page.ByteSize() <= 1024 * 1024 + 4096
-            seen += [(one.server_id, one.uri) for one in page.resources]
+            seen += [(resource.server_id, resource.uri) for resource in page.resources]
             token = page.next_page_token
             pages += 1
     listed = [(server, uri) for server in ("a", "b") for uri in uris]
@@ -232,7 +232,7 @@ async def test_a_new_control_plane_restores_the_content_of_workers(running: Runn
         listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
         found = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
     assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
-    assert [one.uri for one in found.resources] == ["file:///a", "file:///{name}"]
+    assert [resource.uri for resource in found.resources] == ["file:///a", "file:///{name}"]
 
 
 async def test_a_restored_variant_that_is_not_understood_costs_only_itself(

@@ -67,7 +67,7 @@ async def test_any_request_is_answered_and_harms_no_other_caller(
         await asyncio.gather(*(send("guessed-1") for _ in range(_FLOOD)))
         stub = running.admin
         listed = await stub.ListWorkers(admin_pb2.ListWorkersRequest(), timeout=BOUND)
-        assert [each.state for each in listed.workers] != ["draining"]
+        assert [each_worker.state for each_worker in listed.workers] != ["draining"]
         assert running.plane.state.placements.leases["L1"].worker_id == "w1"
 
 
@@ -149,16 +149,18 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
         probe = (await honest.receive("probe")).probe
         claims = [
             sync_pb2.HeldHashes(
-                key=catalog_pb2.VariantKey(server_id=server), launch_hash=one, toolset_hash="t"
+                key=catalog_pb2.VariantKey(server_id=server), launch_hash=launch, toolset_hash="t"
             )
-            for server, one in (("desk", hashes[0]), ("ghost", hashes[1]))
+            for server, launch in (("desk", hashes[0]), ("ghost", hashes[1]))
         ]
         async with worker(running.address, "rogue", held=claims, servers=["other"]) as rogue:
-            forged = [_poisoned(server, one) for server in ("desk", "ghost") for one in hashes]
+            forged = [
+                _poisoned(server, launch) for server in ("desk", "ghost") for launch in hashes
+            ]
             await rogue.send(held=sync_pb2.Held(variants=forged))
             await rogue.send(probe_result=_listing("desk", hashes[0], probe.id))
-            for server, one in (("desk", hashes[0]), ("desk", hashes[1]), ("ghost", hashes[1])):
-                await rogue.send(probe_result=_listing(server, one))
+            for server, launch in (("desk", hashes[0]), ("desk", hashes[1]), ("ghost", hashes[1])):
+                await rogue.send(probe_result=_listing(server, launch))
             await _heard_out(running, rogue)
         assert "with a signature that does not match" in caplog.text
         assert "which it was not asked to probe" in caplog.text
@@ -242,7 +244,7 @@ async def test_a_reported_problem_gets_the_tenant_of_its_credential(tmp_path: Pa
         listed = await running.admin.ListProblems(
             admin_pb2.ListProblemsRequest(), metadata=operator, timeout=BOUND
         )
-        assert [(one.tenant, one.reason) for one in listed.problems] == [
+        assert [(each_problem.tenant, each_problem.reason) for each_problem in listed.problems] == [
             ("rival", "PROVIDER_REFUSED")
         ]
 

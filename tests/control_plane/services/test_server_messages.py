@@ -29,9 +29,14 @@ async def test_each_server_has_its_instances_of_all_workers(running: Running) ->
             await w1.serve("echo")
         await w1.apply_until("a", "b")
         await running.until(lambda state: state.ready)
-        await running.until(lambda state: all(one.instances.all for one in state.workers.values()))
+        await running.until(
+            lambda state: all(each_worker.instances.all for each_worker in state.workers.values())
+        )
         listed = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
-    found = {one.server_id: sorted(each.id for each in one.instances) for one in listed.servers}
+    found = {
+        server.server_id: sorted(each_instance.id for each_instance in server.instances)
+        for server in listed.servers
+    }
     assert found == {"a": ["w1-a", "w2-a"], "b": ["w1-b", "w2-b"]}
 
 
@@ -53,7 +58,7 @@ async def test_problems_are_read_once_for_all_servers(
         await running.until(lambda state: state.settled)
         monkeypatch.setattr(ProblemTable, "open", counting)
         listed = await running.catalog.ListServers(catalog_pb2.ListServersRequest(), timeout=30)
-    assert [one.problem for one in listed.servers] == [f"{name} is wrong." for name in ids]
+    assert [server.problem for server in listed.servers] == [f"{name} is wrong." for name in ids]
     assert len(looked) == 1
 
 

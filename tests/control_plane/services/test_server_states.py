@@ -56,7 +56,9 @@ async def _has_instance(running: Running, state: str) -> None:
 
 
 def _states(overview: dict[str, Any]) -> dict[str, int]:
-    return {each["name"]: each["count"] for each in overview["servers"]["states"] if each["count"]}
+    return {
+        state["name"]: state["count"] for state in overview["servers"]["states"] if state["count"]
+    }
 
 
 async def _state(running: Running) -> ServerState:
@@ -131,7 +133,10 @@ async def test_the_console_lists_the_worst_servers_first() -> None:
 @pytest.mark.parametrize("state", ServerState)
 def test_each_state_is_a_condition_of_its_own(state: ServerState) -> None:
     accepted = Condition(True, "Valid")
-    reasons = [ready_condition(_status(one), _RESOURCE, accepted).reason for one in ServerState]
+    reasons = [
+        ready_condition(_status(each_state), _RESOURCE, accepted).reason
+        for each_state in ServerState
+    ]
     ready = ready_condition(_status(state), _RESOURCE, accepted)
     assert ready.holds is state.is_up
     assert ready.message

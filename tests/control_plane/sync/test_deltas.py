@@ -72,7 +72,7 @@ def test_the_deltas_of_a_fleet_share_one_body(made: list[Push]) -> None:
     for (_, action), delta in zip(sent, every, strict=True):
         assert (delta.nonce, delta.epoch) == (action.push.nonce, 7)
         assert delta.registry_version == action.push.version
-        assert [one.hashes.key.server_id for one in delta.upserts] == ["a"]
+        assert [upsert.hashes.key.server_id for upsert in delta.upserts] == ["a"]
 
 
 def test_a_long_delta_is_split_into_parts_that_share_their_bytes(made: list[Push]) -> None:
@@ -118,5 +118,5 @@ def test_workers_that_join_empty_share_one_body(made: list[Push]) -> None:
     assert len(joined) == 5
     for action in joined:
         delta = heard(list(writer.messages(action, 7)))
-        assert [one.hashes.key.server_id for one in delta.upserts] == ["a"]
+        assert [upsert.hashes.key.server_id for upsert in delta.upserts] == ["a"]
     assert len(made) == 1

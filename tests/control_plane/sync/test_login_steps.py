@@ -40,7 +40,7 @@ async def test_more_steps_than_the_limit_of_a_worker_are_not_sent_to_it() -> Non
             result = sync_pb2.LoginResult(id=message.login_step.id, message="It has ended.")
             steps.handle_result("w1", result)
         results = await asyncio.gather(*asked, return_exceptions=True)
-    assert {str(each) for each in results} == {"It has ended."}
+    assert {str(each_result) for each_result in results} == {"It has ended."}
 
 
 async def test_a_link_is_made_by_a_worker_that_knows_the_server() -> None:

@@ -319,7 +319,7 @@ async def test_a_full_disk_rejects_writes_and_counts_dropped_records(
         log.lost = 4  # as many as did not fit
     log.write([msgspec.json.encode({"event": "begin", "n": 5})])
     log.close()
-    assert [bool(each) for each in problems] == [True, False]
+    assert [bool(problem) for problem in problems] == [True, False]
     [path] = tmp_path.iterdir()
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record.get("n") for record in records] == [None, 1, None, 3, 5, None]

@@ -38,7 +38,7 @@ class Audited:
         paths = sorted(self.folder.iterdir())
         lines = [line for path in paths for line in path.read_bytes().splitlines()]
         records = [json.loads(line) for line in lines]
-        return [each for each in records if each["event"] in (events or ("begin", "call"))]
+        return [record for record in records if record["event"] in (events or ("begin", "call"))]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def audited(tmp_path: Path) -> AsyncIterator[Audited]:
         yield Audited(bench, log, tmp_path)
     log.close()
     for files in runs_in(tmp_path).values():
-        verdict = verify_run((each.name, each.read_bytes().splitlines(True)) for each in files)
+        verdict = verify_run((path.name, path.read_bytes().splitlines(True)) for path in files)
         assert not verdict.faults
 
 
@@ -91,9 +91,9 @@ async def test_a_call_for_a_user_is_recorded_with_him_and_with_the_credential(
     caller = audited.bench.caller()
     await caller.call("time", user="anna")
     await caller.call("time")
-    users = [each.get("user") for each in audited.records("begin")]
+    users = [record.get("user") for record in audited.records("begin")]
     assert users == ["anna", None]
-    assert all(each["credential"] for each in audited.records("begin"))
+    assert all(record["credential"] for record in audited.records("begin"))
 
 
 async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_sent(
@@ -207,5 +207,5 @@ async def test_a_full_disk_refuses_only_calls_that_change_something(
         assert "Free disk space" in report.problems[0].message
     assert (await caller.call("time")).payload
     audited.log.close()
-    outcomes = [each["outcome"] for each in audited.records() if each["event"] == "call"]
+    outcomes = [record["outcome"] for record in audited.records() if record["event"] == "call"]
     assert sorted(outcomes) == ["OVERLOADED", "ok", "ok", "ok"]

@@ -25,10 +25,10 @@ async def test_an_object_is_stored_once_and_listed_below_the_folder_of_the_addre
             await sink.put("w1.abc/000001.000000000000", b"two\n")
         await sink.put("w2.def/000001.000000000000", b"other\n")
         assert await sink.get("w1.abc/000001.000000000000") == b"one\n"
-        assert [(each.name, each.size) async for each in sink.objects("w1.abc/")] == [
+        assert [(stored.name, stored.size) async for stored in sink.objects("w1.abc/")] == [
             ("w1.abc/000001.000000000000", 4)
         ]
-        assert len([each async for each in sink.objects()]) == 2
+        assert len([stored async for stored in sink.objects()]) == 2
         with pytest.raises(SinkError, match="cannot be read"):
             await sink.get("w3.ghi/000001.000000000000")
         with pytest.raises(SinkError) as caught:

@@ -27,7 +27,7 @@ async def begin(bench: Bench, caller: Any, *answers: str, **fields: Any) -> tupl
     before = _calls(bench)
     call_id = await caller.begin("db", answers=answers or [ELICIT, SAMPLE, ROOTS], **fields)
     await bench.until(lambda: len(_calls(bench)) > len(before))
-    (call,) = [each for each in _calls(bench) if each not in before]
+    (call,) = [each_call for each_call in _calls(bench) if each_call not in before]
     return call_id, call
 
 
@@ -152,7 +152,7 @@ async def test_two_calls_of_one_lease_are_answered_crosswise(held: Bench) -> Non
     assert len({ask.ask_id for ask in asks}) == 3
     for place in (1, 2, 0):
         await answer(caller, asks[place], b'{"place":%d}' % place)
-    assert [(await reply(each))["place"] for each in questions] == [0, 1, 2]
+    assert [(await reply(question))["place"] for question in questions] == [0, 1, 2]
     await answer(caller, asks[0], b"{}")  # a second answer is dropped
     first.answer(b"{}")
     assert (await caller.result(first_id)).payload == b"{}"

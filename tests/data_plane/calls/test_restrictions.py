@@ -204,7 +204,7 @@ async def test_denied_calls_of_one_tenant_hold_up_no_other(
     ]
     assert (await other.call("time", tenant="rival")).payload
     longest = 0.0
-    pending = asyncio.gather(*(caller.result(each) for each in sent))
+    pending = asyncio.gather(*(caller.result(call_id) for call_id in sent))
     while not pending.done():
         began = time.thread_time()
         await asyncio.sleep(0)

@@ -88,8 +88,12 @@ async def test_the_request_names_the_session_that_its_server_opened(
     await bench.caller().call("time", traceparent=SAMPLED)
     bench.servers.opened[0].mcp_session = "session-1"
     await bench.caller().call("time", traceparent=SAMPLED)
-    requests = [one for one in spans.get_finished_spans() if one.name == "tools/call echo"]
-    sessions = [attributes(one).get("mcp.session.id") for one in requests]
+    requests = [
+        finished_span
+        for finished_span in spans.get_finished_spans()
+        if finished_span.name == "tools/call echo"
+    ]
+    sessions = [attributes(request).get("mcp.session.id") for request in requests]
     assert sessions == [None, "session-1"]
 
 

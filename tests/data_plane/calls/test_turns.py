@@ -88,8 +88,8 @@ async def test_calls_that_wait_for_a_turn_fail_as_not_started_when_the_server_cr
     begun = [await caller.begin("time", tenant="acme") for _ in range(100)]
     await bench.until(lambda: bench.worker.executor.waiting == 99)
     bench.servers.opened[0].crash()
-    faults = [fault_from_status((await caller.result(each)).status) for each in begun]
-    assert [each.started for each in faults[1:]] == ["no"] * 99
+    faults = [fault_from_status((await caller.result(call_id)).status) for call_id in begun]
+    assert [fault.started for fault in faults[1:]] == ["no"] * 99
     assert bench.worker.executor.in_flight == bench.worker.executor.waiting == 0
 
 

@@ -17,7 +17,7 @@ def variant(
 
 
 def keys(variants: tuple[HeldVariant, ...]) -> list[str]:
-    return [str(each.key) for each in variants]
+    return [str(variant.key) for variant in variants]
 
 
 def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
@@ -59,7 +59,10 @@ def test_a_tenant_gets_its_own_variant_or_the_common_one() -> None:
     assert desired_state.find("a", "acme") is own
     assert desired_state.find("a", "other") is common
     assert desired_state.find("b", "other") is None
-    assert [each.key.server_id for each in desired_state.visible_to("acme")] == ["a", "b"]
+    assert [each_variant.key.server_id for each_variant in desired_state.visible_to("acme")] == [
+        "a",
+        "b",
+    ]
     assert list(desired_state.visible_to("other")) == [common]
 
 

@@ -58,12 +58,12 @@ class DocumentServer:
     def _handler(self, path: str, method: str, item: dict[str, Any]) -> Any:
         operation = item[method]
         declared = [
-            self._follow(each)
-            for each in (*item.get("parameters", []), *operation.get("parameters", []))
+            self._follow(parameter)
+            for parameter in (*item.get("parameters", []), *operation.get("parameters", []))
         ]
 
         async def handle(request: web.Request) -> web.Response:
-            known = {each["name"] for each in declared if each["in"] == "query"}
+            known = {parameter["name"] for parameter in declared if parameter["in"] == "query"}
             unknown = set(request.query) - known - {f"{name}[]" for name in known}
             body = await request.read()
             return web.json_response(
@@ -144,7 +144,7 @@ def _fits(tool: HttpTool) -> bool:
 
 
 def _arguments(tool: HttpTool) -> dict[str, Any]:
-    return {each.name: sample(each) for each in tool.parameters}
+    return {parameter.name: sample(parameter) for parameter in tool.parameters}
 
 
 @pytest.mark.parametrize("name", ["github", "kubernetes-core", "wsf-schedule"])
@@ -162,19 +162,19 @@ async def test_twenty_operations_are_received_as_documented(name: str) -> None:
             assert received["unknown"] == []
             if tool.content_type:
                 assert received["content_type"] == tool.content_type
-            for each in tool.parameters:
-                value = arguments[each.name]
-                key = _plain(each.sent_as)
-                if each.position == "path":
+            for parameter in tool.parameters:
+                value = arguments[parameter.name]
+                key = _plain(parameter.sent_as)
+                if parameter.position == "path":
                     assert received["path"][key] == _flat(value)
-                elif each.position == "query":
-                    assert received["query"][each.sent_as] == [
+                elif parameter.position == "query":
+                    assert received["query"][parameter.sent_as] == [
                         _flat(item) for item in _items(value)
                     ]
-                elif each.is_body:
+                elif parameter.is_body:
                     assert received["body"] == value
-                elif each.position == "body":
-                    assert received["body"][each.sent_as] == value
+                elif parameter.position == "body":
+                    assert received["body"][parameter.sent_as] == value
 
 
 def _plain(name: str) -> str:

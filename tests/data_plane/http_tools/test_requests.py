@@ -207,7 +207,7 @@ def test_parts_say_their_media_type_and_each_file_of_a_list_is_a_part() -> None:
         parameter("tags", "body"),
         body="multipart",
     )
-    data = [base64.b64encode(each).decode() for each in (b"one", b"two")]
+    data = [base64.b64encode(text).decode() for text in (b"one", b"two")]
     sent = request(called, files=[*data, {"id": 1}], meta={"a": 1}, xml="<a/>", tags=["x", 2, None])
     head = f"Content-Type: {sent.headers['Content-Type']}\r\n\r\n".encode()
     parts = list(email.message_from_bytes(head + (sent.body or b""), policy=HTTP).iter_parts())

@@ -37,7 +37,7 @@ async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(ben
     assert len(bench.servers.opened) == 5
     assert not tuple(bench.worker.leases.leases)
     report = await bench.plane.expect_report(
-        lambda report: any(each.circuit == "open" for each in report.instances)
+        lambda report: any(instance.circuit == "open" for instance in report.instances)
     )
     (status,) = report.instances
     assert (status.state, status.failures, status.starts) == ("backoff", 5, 5)
@@ -86,11 +86,14 @@ async def test_a_failing_leased_server_without_spares_is_tried_without_a_lease(
     await bench.serve("db", shared=False, instances=policy)
     await bench.acquire_fault()
     await bench.plane.expect_report(
-        lambda report: any(each.state == "backoff" and each.failures for each in report.instances)
+        lambda report: any(
+            instance.state == "backoff" and instance.failures for instance in report.instances
+        )
     )
     await bench.plane.expect_report(
         lambda report: (
-            [(each.role, each.state) for each in report.instances] == [("spare", "ready")]
+            [(instance.role, instance.state) for instance in report.instances]
+            == [("spare", "ready")]
         )
     )
     assert len(bench.servers.opened) == 3

@@ -26,7 +26,7 @@ async def test_a_shared_server_starts_before_it_is_needed_unless_it_is_lazy(benc
     await bench.serve("eager")
     await bench.until(lambda: bench.servers.opened)
     await bench.caller().call("lazy")
-    assert {each.spec.key.server_id for each in bench.servers.opened} == {"eager", "lazy"}
+    assert {server.spec.key.server_id for server in bench.servers.opened} == {"eager", "lazy"}
 
 
 async def test_concurrent_calls_share_one_start(bench: Bench) -> None:
@@ -144,7 +144,7 @@ async def test_a_server_made_stateless_lets_old_leases_drain_and_shares_the_rest
     caller = bench.caller()
     assert (await caller.call("db", lease_id=lease.id, session=lease.session)).payload
     assert (await caller.call("db")).payload
-    assert {each.state for each in bench.servers.opened} == {"ready"}
+    assert {server.state for server in bench.servers.opened} == {"ready"}
 
 
 async def test_a_tenants_own_variant_is_used_for_that_tenant_only(bench: Bench) -> None:
@@ -154,8 +154,8 @@ async def test_a_tenants_own_variant_is_used_for_that_tenant_only(bench: Bench) 
     caller = bench.caller()
     await caller.begin("db", tenant="acme")
     await caller.begin("db", tenant="other")
-    await bench.until(lambda: all(each.calls for each in bench.servers.opened))
-    assert sorted(each.spec.part.args for each in bench.servers.opened) == [(), ("own",)]
+    await bench.until(lambda: all(server.calls for server in bench.servers.opened))
+    assert sorted(server.spec.part.args for server in bench.servers.opened) == [(), ("own",)]
 
 
 async def test_an_instance_with_different_tools_rejects_their_calls_and_is_a_problem(
@@ -179,7 +179,7 @@ async def test_a_schema_that_does_not_compile_is_a_warning_and_its_calls_pass(
     bench.servers.tools = {"echo": b'{"name":"echo","inputSchema":{"$ref":"http://x.test/s"}}'}
     await bench.serve("time")
     report = await bench.plane.expect_report(lambda report: report.problems)
-    assert [(each.reason, each.severity) for each in report.problems] == [
+    assert [(problem.reason, problem.severity) for problem in report.problems] == [
         ("SCHEMA_NOT_COMPILED", "warning")
     ]
     assert (await bench.caller().call("time", arguments=b'{"anything": 1}')).payload
@@ -219,7 +219,9 @@ async def test_a_changed_shared_server_keeps_serving_until_its_new_instance_star
     assert (await caller.call("time")).payload
     assert len(bench.servers.live) == 2
     bench.servers.gate.set()
-    await bench.until(lambda: [each.spec.part.args for each in bench.servers.live] == [("--new",)])
+    await bench.until(
+        lambda: [server.spec.part.args for server in bench.servers.live] == [("--new",)]
+    )
     assert (await caller.call("time")).payload
 
 
@@ -248,16 +250,18 @@ async def test_a_shared_server_whose_change_fails_to_start_keeps_serving_and_is_
     quick = InstancePolicy(restart=Backoff(0.01, 0.01))
     await bench.serve("time", args=("--new",), instances=quick)
     report = await bench.plane.expect_report(
-        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.problems)
+        lambda report: any(problem.reason == "CHANGED_LAUNCH_FAILED" for problem in report.problems)
     )
-    [said] = [each for each in report.problems if each.reason == "CHANGED_LAUNCH_FAILED"]
+    [said] = [problem for problem in report.problems if problem.reason == "CHANGED_LAUNCH_FAILED"]
     assert said.message.startswith("no such command. So the changed configuration is not in use")
     for _ in range(20):
         assert (await caller.call("time")).payload
     bench.servers.faults.clear()
-    await bench.until(lambda: [each.spec.part.args for each in bench.servers.live] == [("--new",)])
+    await bench.until(
+        lambda: [server.spec.part.args for server in bench.servers.live] == [("--new",)]
+    )
     await bench.plane.expect_report(
-        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.cleared)
+        lambda report: any(problem.reason == "CHANGED_LAUNCH_FAILED" for problem in report.cleared)
     )
 
 
@@ -299,15 +303,15 @@ async def test_a_leased_server_whose_change_fails_to_start_is_leased_with_the_ol
         lease = await bench.acquire(f"later-{number}")
         assert lease.launch_hash == old.launch_hash
     report = await bench.plane.expect_report(
-        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.problems)
+        lambda report: any(problem.reason == "CHANGED_LAUNCH_FAILED" for problem in report.problems)
     )
-    [said] = [each for each in report.problems if each.reason == "CHANGED_LAUNCH_FAILED"]
+    [said] = [problem for problem in report.problems if problem.reason == "CHANGED_LAUNCH_FAILED"]
     assert "no such command" in said.message
     table = bench.worker.leases.leases
     assert all(lease.ends_by is None for lease in table)  # what they stand on is still good
     bench.servers.failing.clear()
     await bench.plane.expect_report(
-        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.cleared)
+        lambda report: any(problem.reason == "CHANGED_LAUNCH_FAILED" for problem in report.cleared)
     )
     assert (await bench.acquire("newest")).launch_hash == new.launch_hash
     await bench.until(
@@ -350,10 +354,10 @@ async def test_the_problem_of_a_crash_loop_stays_open_and_counts(
         await bench.caller().call("time")
     for number in range(1, 4):
         instance = await bench.until_ready(number)
-        assert {each.reason for each in bench.worker.pool.context.reports.problems.open} == (
+        assert {problem.reason for problem in bench.worker.pool.context.reports.problems.open} == (
             {"SERVER_LOST"} if number > 1 else set()
         )
         instance.crash()
         report = await bench.plane.expect_report(lambda report: report.problems)
-        assert [each.reason for each in report.problems] == ["SERVER_LOST"]
+        assert [problem.reason for problem in report.problems] == ["SERVER_LOST"]
         assert not report.cleared

@@ -27,7 +27,7 @@ async def test_a_limit_that_is_not_enforced_is_a_warning_with_worker_and_server(
     else:
         await bench.acquire()
     report = await bench.plane.expect_report(lambda report: report.problems)
-    assert {(each.reason, each.severity, each.message) for each in report.problems} == {
+    assert {(problem.reason, problem.severity, problem.message) for problem in report.problems} == {
         (reason, "warning", f"{sentence(text)} (Server db on worker w1.)")
         for reason, text in (WEAK, NONE)
     }
@@ -42,7 +42,9 @@ async def test_the_warning_is_cleared_by_the_first_start_with_the_limit(bench: B
     bench.servers.opened[0].crash()
     await bench.until(lambda: len(bench.servers.live) == 1 and len(bench.servers.opened) == 2)
     problems = bench.worker.pool.context.reports.problems
-    await bench.until(lambda: {each.reason for each in problems.open} == {WEAK[0], "SERVER_LOST"})
+    await bench.until(
+        lambda: {problem.reason for problem in problems.open} == {WEAK[0], "SERVER_LOST"}
+    )
 
 
 async def test_a_limitation_of_a_server_is_a_warning_until_it_is_replaced(bench: Bench) -> None:

@@ -23,10 +23,11 @@ def tool(name: str) -> bytes:
 def told(caller: Caller) -> list[ListedTools]:
     """Return what the caller was told, the oldest first."""
     return [
-        msgspec.json.decode(each.params, type=ListedTools)
+        msgspec.json.decode(notification.params, type=ListedTools)
         for message in caller.frames
-        for each in message.notifications
-        if (each.method, each.session, each.server_id) == (TOOLS_CHANGED, "s1", "db")
+        for notification in message.notifications
+        if (notification.method, notification.session, notification.server_id)
+        == (TOOLS_CHANGED, "s1", "db")
     ]
 
 

@@ -32,7 +32,7 @@ async def test_an_idle_shared_instance_ends_and_the_next_call_starts_another(
     await bench.serve("time", instances=InstancePolicy(idle_timeout=0.05))
     first = await bench.until_ready(1)
     report = await bench.plane.expect_report(
-        lambda report: [each.state for each in report.instances] == ["idle"]
+        lambda report: [instance.state for instance in report.instances] == ["idle"]
     )
     assert (first.state, report.instances[0].role) == ("closed", "shared")
     assert len(bench.servers.opened) == 1
@@ -50,7 +50,7 @@ async def test_an_instance_with_frequent_calls_does_not_rest(
         assert (await caller.call("time")).payload
         put_forward(600.0)
     assert (await caller.call("time")).payload
-    assert [each.state for each in bench.servers.opened] == ["ready"]
+    assert [server.state for server in bench.servers.opened] == ["ready"]
     put_forward(1000.0)
     await bench.until(lambda: bench.servers.opened[0].state == "closed")
 
@@ -61,16 +61,16 @@ async def test_an_instance_with_a_call_in_flight_does_not_rest(bench: Bench) -> 
     bench.servers.holds = True
     caller = bench.caller()
     call_id = await caller.begin("time")
-    await bench.until(lambda: any(each.calls for each in bench.servers.opened))
-    busy = next(each for each in bench.servers.opened if each.calls)
+    await bench.until(lambda: any(server.calls for server in bench.servers.opened))
+    busy = next(server for server in bench.servers.opened if server.calls)
     await bench.until(
-        lambda: any(each.spec.key.server_id == "clock" for each in bench.servers.opened)
+        lambda: any(server.spec.key.server_id == "clock" for server in bench.servers.opened)
     )
     await bench.until(
         lambda: all(
-            each.state == "closed"
-            for each in bench.servers.opened
-            if each.spec.key.server_id == "clock"
+            server.state == "closed"
+            for server in bench.servers.opened
+            if server.spec.key.server_id == "clock"
         )
     )
     assert busy.state == "ready"

@@ -82,7 +82,7 @@ async def test_values_that_the_server_does_not_start_with_are_not_used(
     write(file, "two")
     await look(bench)
     report = await bench.plane.expect_report(lambda report: report.problems)
-    assert [(each.reason, each.server_id) for each in report.problems] == [
+    assert [(problem.reason, problem.server_id) for problem in report.problems] == [
         ("CHANGED_VALUE_FAILED", "uses")
     ]
     assert "wrong password" in report.problems[0].message
@@ -196,7 +196,7 @@ async def test_references_are_read_in_threads_that_do_not_delay_the_exit(
     async with worker_bench(watch_timing=ON_DEMAND, known=vault) as bench:
         await bench.serve("uses", env=uses(file))
         await look(bench)
-    assert {each.daemon for each in vault.readers} == {True}
+    assert {reader.daemon for reader in vault.readers} == {True}
 
 
 async def test_a_hanging_file_holds_up_only_its_own_server(file: Path) -> None:

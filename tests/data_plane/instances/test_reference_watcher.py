@@ -210,7 +210,9 @@ async def test_a_new_configuration_wins_over_values_that_are_being_tried(
     await bench.until(lambda: len(bench.servers.opened) == 2)
     await bench.serve("uses", env=uses(file), args=("--new",))
     gate.set()
-    await bench.until(lambda: [each.spec.part.args for each in bench.servers.live] == [("--new",)])
+    await bench.until(
+        lambda: [server.spec.part.args for server in bench.servers.live] == [("--new",)]
+    )
     await look(bench)
     assert secrets(bench) == ["two"]
 

@@ -89,7 +89,7 @@ async def reported(bench: Bench) -> str:
 
 async def cleared(bench: Bench) -> list[str]:
     report = await bench.plane.expect_report(lambda report: report.cleared)
-    return [each.reason for each in report.cleared]
+    return [problem.reason for problem in report.cleared]
 
 
 async def test_an_unchanged_list_of_a_leased_instance_is_no_problem(
@@ -100,10 +100,12 @@ async def test_an_unchanged_list_of_a_leased_instance_is_no_problem(
         instance.change_tools(ECHO)
     await bench.until(lambda: pauses and not bench.worker.sync._prober._relisting)
     assert len(pauses) == 1  # what came before the listing needs no second one
-    assert not [each for each in caplog.records if hasattr(each, "reason")]
+    assert not [record for record in caplog.records if hasattr(record, "reason")]
     instance.change_tools({**ECHO, "other": OTHER})
     await reported(bench)
-    assert [each.reason for each in caplog.records if hasattr(each, "reason")] == ["TOOLS_CHANGED"]
+    assert [record.reason for record in caplog.records if hasattr(record, "reason")] == [
+        "TOOLS_CHANGED"
+    ]
 
 
 async def test_a_changed_list_of_a_leased_instance_is_a_warning_until_it_is_the_recorded_one(

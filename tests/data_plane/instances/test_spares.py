@@ -21,7 +21,7 @@ OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}}
 
 
 def ready(bench: Bench) -> list[MemoryInstance]:
-    return [each for each in bench.servers.live if each.state == "ready"]
+    return [server for server in bench.servers.live if server.state == "ready"]
 
 
 async def until_ready(bench: Bench, count: int) -> None:
@@ -37,9 +37,9 @@ async def test_spares_start_before_a_lease_needs_them_and_are_no_leases(bench: B
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
     await until_ready(bench, 3)
     report = await bench.plane.expect_report(
-        lambda report: [each.state for each in report.instances] == ["ready"] * 3
+        lambda report: [instance.state for instance in report.instances] == ["ready"] * 3
     )
-    assert {(each.role, each.lease_id) for each in report.instances} == {("spare", "")}
+    assert {(instance.role, instance.lease_id) for instance in report.instances} == {("spare", "")}
     assert not tuple(bench.worker.leases.leases)
 
 
@@ -48,7 +48,7 @@ async def test_spares_start_one_at_a_time(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
     await bench.until(lambda: bench.servers.live)
     await bench.push(bench.upsert(bench.spec("other")))
-    assert [each.spec.key.server_id for each in bench.servers.opened].count("db") == 1
+    assert [server.spec.key.server_id for server in bench.servers.opened].count("db") == 1
     bench.servers.gate.set()
     await bench.until(lambda: spares(bench) == 3)
 
@@ -156,7 +156,7 @@ async def test_a_spare_gives_way_to_a_lease_of_a_tenants_own_variant(bench: Benc
     await bench.push(bench.upsert(common), bench.upsert(own))
     await until_ready(bench, 2)
     lease = await bench.acquire(tenant="acme")
-    assert sorted(each.spec.part.args for each in bench.servers.live) == [(), ("own",)]
+    assert sorted(server.spec.part.args for server in bench.servers.live) == [(), ("own",)]
     await bench.release(lease)
     await bench.until(lambda: spares(bench) == 2)
 
@@ -184,8 +184,8 @@ async def test_the_spares_of_a_replaced_generation_close(bench: Bench) -> None:
     await until_ready(bench, 3)
     await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=2))
     await until_ready(bench, 3)
-    old = [each for each in bench.servers.live if not each.spec.part.args]
-    assert [each.id for each in old] == [lease.instance_id]
+    old = [server for server in bench.servers.live if not server.spec.part.args]
+    assert [server.id for server in old] == [lease.instance_id]
     await bench.push(removals=[key_to_proto(VariantKey("db"))])
     await bench.until(lambda: not bench.servers.live)
 
@@ -227,7 +227,7 @@ async def test_an_eager_leased_server_has_one_instance_ready_and_a_lazy_one_none
     lease = await bench.acquire(server_id="eager")
     assert lease.instance_id == "eager-1"
     await until_ready(bench, 2)
-    assert {each.spec.key.server_id for each in bench.servers.live} == {"eager"}
+    assert {server.spec.key.server_id for server in bench.servers.live} == {"eager"}
 
 
 async def test_the_probes_instance_is_the_first_spare_even_of_a_lazy_server(
@@ -254,7 +254,11 @@ async def test_spares_within_the_target_do_not_end_as_idle(bench: Bench) -> None
     await bench.serve("other", instances=InstancePolicy(idle_timeout=0.06))
     await bench.until(
         lambda: (
-            [each.state for each in bench.servers.opened if each.spec.key.server_id == "other"]
+            [
+                server.state
+                for server in bench.servers.opened
+                if server.spec.key.server_id == "other"
+            ]
             == ["closed"]
         )
     )  # three idle times have passed

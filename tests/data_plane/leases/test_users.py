@@ -28,7 +28,7 @@ FOR_TENANTS = Auth("authorization_code", "tenant")
 
 
 def keys_of(bench: Any) -> list[tuple[str, str]]:
-    return [(one.spec.key.tenant, one.spec.key.user) for one in bench.servers.opened]
+    return [(server.spec.key.tenant, server.spec.key.user) for server in bench.servers.opened]
 
 
 async def test_users_and_tenants_never_share_an_instance_of_a_server_that_acts_for_users(

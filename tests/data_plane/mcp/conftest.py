@@ -157,7 +157,7 @@ class Bench:
 
     def on_warning_cleared(self, instance: Instance, reason: str) -> None:
         """Remove an instance's warnings of a reason."""
-        self.warned = [each for each in self.warned if each[0] != reason]
+        self.warned = [warning for warning in self.warned if warning[0] != reason]
 
     def on_disconnected(self, instance: Instance) -> None:
         """Record the state of an instance that was disconnected."""

@@ -48,7 +48,11 @@ def pod(
 
 
 def container(manifest: Manifest) -> Manifest:
-    return next(each for each in manifest["spec"]["containers"] if each["name"] == "server")
+    return next(
+        each_container
+        for each_container in manifest["spec"]["containers"]
+        if each_container["name"] == "server"
+    )
 
 
 def test_a_pod_is_owned_by_its_workers_pod_and_gets_no_token() -> None:
@@ -98,10 +102,13 @@ def test_a_template_adds_fields_but_does_not_override_ownership() -> None:
     assert made["metadata"]["labels"]["team"] == "a"
     assert made["spec"]["restartPolicy"] == "Never"
     assert made["spec"]["nodeSelector"] == {"disk": "ssd"}
-    assert [each["name"] for each in made["spec"]["containers"]] == ["server", "helper"]
+    assert [each_container["name"] for each_container in made["spec"]["containers"]] == [
+        "server",
+        "helper",
+    ]
     assert container(made)["image"] == "a:1"
     assert len(container(made)["envFrom"]) == 2
-    assert [each["name"] for each in made["spec"]["volumes"]] == ["v", "leaseway-0"]
+    assert [volume["name"] for volume in made["spec"]["volumes"]] == ["v", "leaseway-0"]
 
 
 def test_a_sandbox_sets_the_security_context() -> None:
@@ -109,7 +116,10 @@ def test_a_sandbox_sets_the_security_context() -> None:
 
     assert container(made)["securityContext"]["readOnlyRootFilesystem"] is True
     assert container(made)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert {each["mountPath"] for each in container(made)["volumeMounts"]} == {"/tmp", "/data"}
+    assert {volume_mount["mountPath"] for volume_mount in container(made)["volumeMounts"]} == {
+        "/tmp",
+        "/data",
+    }
     assert made["metadata"]["labels"]["leaseway.dev/network"] == "none"
     connected = pod(sandbox=Sandbox(enabled=True, network=True))
     assert connected["metadata"]["labels"]["leaseway.dev/network"] == "any"

@@ -21,7 +21,7 @@ Values = dict[tuple[str, ...], float | Buckets]
 
 
 def read(meter: Meter, name: str) -> Values:
-    [family] = [each for each in meter.collect() if each.name == name]
+    [family] = [metric for metric in meter.collect() if metric.name == name]
     return {tuple(point.labels.values()): point.value for point in family.points}
 
 
@@ -103,7 +103,7 @@ async def test_a_duration_names_the_trace_that_its_caller_records(
         await caller.result(await caller.begin("files", traceparent=traceparent))
         [value] = read(meter, "mcp.client.operation.duration").values()
         assert isinstance(value, Buckets)
-        return {each.trace_id for each in value.exemplars if each is not None}
+        return {exemplar.trace_id for exemplar in value.exemplars if exemplar is not None}
 
     trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     assert await exemplars("") == set()

@@ -52,7 +52,10 @@ class Provider:
 
     def count(self, event: str, grant: str) -> int:
         """Return how many token requests had a result."""
-        return sum(each["event"] == event and each["grant"] == grant for each in self.events)
+        return sum(
+            each_event["event"] == event and each_event["grant"] == grant
+            for each_event in self.events
+        )
 
 
 class Gate:

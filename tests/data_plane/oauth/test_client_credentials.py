@@ -116,7 +116,7 @@ async def test_a_key_that_cannot_sign_is_a_typed_error(bench: Bench, guarded: Gu
 async def test_concurrent_calls_make_one_token_request(bench: Bench, guarded: Guarded) -> None:
     instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     outcomes = await asyncio.gather(*(call(instance) for _ in range(500)))
-    assert [each.fault for each in outcomes if each.fault] == []
+    assert [outcome.fault for outcome in outcomes if outcome.fault] == []
     assert guarded.called == 500
     assert len(guarded.granted) == 1
     await instance.close()
@@ -141,7 +141,7 @@ async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
     guarded.accepted.clear()
     clock.now += 60
     outcomes = await asyncio.gather(*(call(instance) for _ in range(50)))
-    assert not any(each.fault or each.is_error for each in outcomes)
+    assert not any(outcome.fault or outcome.is_error for outcome in outcomes)
     assert len(guarded.granted) == 2
     await instance.close()
 
@@ -244,9 +244,9 @@ async def test_calls_during_an_outage_cause_no_further_requests(
     instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT)
     outcomes = await asyncio.gather(*(call(instance) for _ in range(100)))
     outcomes += [await call(instance) for _ in range(20)]
-    faults = [each.fault for each in outcomes]
-    assert all(each and each.reason is Reason.AUTHORIZATION_FAILED for each in faults)
-    assert all(each and 0 < (each.retry_delay or 0) <= 7 for each in faults)
+    faults = [outcome.fault for outcome in outcomes]
+    assert all(fault and fault.reason is Reason.AUTHORIZATION_FAILED for fault in faults)
+    assert all(fault and 0 < (fault.retry_delay or 0) <= 7 for fault in faults)
     assert len(guarded.granted) == 1
     assert [reason for reason, _ in bench.warned] == ["AUTHORIZATION_FAILED"]
     await instance.close()
@@ -259,7 +259,7 @@ async def test_a_server_that_refuses_new_tokens_causes_no_further_requests(
     await call(instance)
     guarded.accepted.clear()
     faults = [(await call(instance)).fault for _ in range(5)]
-    assert all(each and "has just issued" in each.message for each in faults)
+    assert all(fault and "has just issued" in fault.message for fault in faults)
     assert len(guarded.granted) == 1
     await instance.close()
 

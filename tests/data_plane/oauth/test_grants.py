@@ -185,7 +185,7 @@ async def test_a_new_token_of_the_caller_is_exchanged_once_and_an_old_one_is_rem
     for token in ("first", "second", "first", "second"):
         callers.give(key, token)
         outcomes = await asyncio.gather(*(call(instance) for _ in range(20)))
-        assert not [each.fault for each in outcomes if each.fault]
+        assert not [outcome.fault for outcome in outcomes if outcome.fault]
     assert [form["subject_token"] for form in issuer.granted] == ["first", "second"]
     await instance.close()
 
@@ -308,8 +308,8 @@ async def test_concurrent_calls_that_need_more_scopes_wait_for_one_request(
     instance = await started(bench, spec, ENVIRONMENT, Tokens(SealedTokens(None)))
     issuer.needed = "more"
     outcomes = await asyncio.gather(*(call(instance) for _ in range(50)))
-    assert not [each.fault for each in outcomes if each.fault]
-    assert not any(each.is_error for each in outcomes)
+    assert not [outcome.fault for outcome in outcomes if outcome.fault]
+    assert not any(outcome.is_error for outcome in outcomes)
     assert len(issuer.granted) == 2
     await instance.close()
 

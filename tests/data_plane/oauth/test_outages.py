@@ -89,7 +89,9 @@ async def instance_of(
 
 
 async def faults_of(instance: InstancePort, calls: int) -> list[Fault | None]:
-    return [each.fault for each in await asyncio.gather(*(call(instance) for _ in range(calls)))]
+    return [
+        outcome.fault for outcome in await asyncio.gather(*(call(instance) for _ in range(calls)))
+    ]
 
 
 async def succeeds(instance: InstancePort) -> bool:
@@ -152,8 +154,8 @@ async def test_while_it_is_down_calls_fail_at_once_and_few_ask_it(
     for _ in range(5):
         faults = await faults_of(instance, 100)
         assert all(
-            each is not None and each.reason is Reason.AUTHORIZATION_FAILED and each.retry_delay
-            for each in faults
+            fault is not None and fault.reason is Reason.AUTHORIZATION_FAILED and fault.retry_delay
+            for fault in faults
         )
     assert len(gate.passed) <= 4  # one attempt, with all its addresses
     assert resource.called == 0
@@ -357,7 +359,7 @@ async def test_a_slow_authorization_server_delays_no_tokens_of_others(
         await until(lambda: asked)
         async with asyncio.timeout(BOUND):
             assert await header(other[0], "client", other[1]) == "Bearer token"
-        assert not any(each.done() for each in waiting)
+        assert not any(task.done() for task in waiting)
         assert len(asked) <= 10
     finally:
         release.set()

@@ -44,7 +44,7 @@ def test_an_edit_changes_the_resolved_values(
     first = resolve(spec, {})
     Path("prices.py").write_text("a = 2")
     second = resolve(spec, {})
-    assert len({each.digest for each in (without, first, second)}) == 3
+    assert len({values.digest for values in (without, first, second)}) == 3
     assert read_code(part(spec_of("none")), {}) == ("", ())
     Path("other.py").write_text("")
     assert resolve(spec, {}).digest == second.digest

@@ -279,10 +279,10 @@ async def test_hanging_files_hold_up_one_thread_each_and_no_other_server(tmp_pat
     both = spec(env={"A": Value("file", str(good)), "B": Value("file", str(pipes[0]))})
     try:
         for _ in range(3):
-            tries = (read_references(each, {}, NO_VAULT, 0.2) for each in (*starts, both))
+            tries = (read_references(start, {}, NO_VAULT, 0.2) for start in (*starts, both))
             async with asyncio.timeout(BOUND):
                 outcomes = await asyncio.gather(*tries, return_exceptions=True)
-            assert {getattr(each, "metadata", {}).get("problem") for each in outcomes} == {
+            assert {getattr(outcome, "metadata", {}).get("problem") for outcome in outcomes} == {
                 "MISSING_REFERENCE"
             }
         assert isinstance(outcomes[-1], Fault)

@@ -90,10 +90,10 @@ async def held(bench: Bench) -> Bench:
 
 async def test_a_call_is_continued_with_the_answers(held: Bench) -> None:
     response, (name, model) = await parked(held, ELICIT, SAMPLE)
-    assert [each.method for each in response.input_required] == [ELICIT, SAMPLE]
+    assert [question.method for question in response.input_required] == [ELICIT, SAMPLE]
     assert MessageToDict(response.input_required[1].params) == {"n": 1.0}
     assert not response.content
-    ids = [each.id for each in response.input_required]
+    ids = [question.id for question in response.input_required]
     answers: Any = {ids[0]: {"action": "accept"}, ids[1]: {"tokens": 3, "list": [1, None]}}
     going_on = resume(held, response, answers)
     assert await reply_to(name) == {"action": "accept"}
@@ -121,7 +121,7 @@ async def test_unanswered_and_new_questions_are_sent_next(held: Bench) -> None:
     answered: Any = {response.input_required[0].id: {}}
     following = await resume(held, response, answered)
     assert await reply_to(first) == {}
-    assert [each.method for each in following.input_required] == [SAMPLE, ROOTS]
+    assert [question.method for question in following.input_required] == [SAMPLE, ROOTS]
     assert following.input_required[0].id == response.input_required[1].id
     assert not second.reply.done()
 

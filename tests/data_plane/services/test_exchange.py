@@ -239,4 +239,4 @@ async def test_no_arguments_stall_the_calls_of_another_caller(
         assert (await neighbour.call("time")).payload
     finder.stop()
     assert hostile.results[9].result().HasField("status")
-    assert max((min(one.seconds, one.busy) for one in stalls), default=0.0) < 0.4
+    assert max((min(stall.seconds, stall.busy) for stall in stalls), default=0.0) < 0.4

@@ -10,7 +10,7 @@ from leaseway.v1 import admin_pb2, sync_pb2
 async def traffic(bench: Bench) -> dict[str, admin_pb2.Traffic]:
     bench.plane.send(inspect=sync_pb2.Inspect(id=1, traffic=True))
     inspected: sync_pb2.Inspected = await bench.plane.expect("inspected")
-    return {each.server_id: each for each in inspected.traffic}
+    return {each_traffic.server_id: each_traffic for each_traffic in inspected.traffic}
 
 
 async def test_a_jammed_server_is_reported_before_any_of_its_calls_has_ended(bench: Bench) -> None:

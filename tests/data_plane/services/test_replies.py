@@ -82,7 +82,7 @@ async def test_progress_and_logs_are_sent_only_on_request(bench: Bench) -> None:
     await caller.result(loud)
     await caller.result(quiet)
     seen = [report for frame in caller.frames for report in frame.progress]
-    assert [(each.call_id, each.progress, each.message) for each in seen] == [
+    assert [(progress.call_id, progress.progress, progress.message) for progress in seen] == [
         (loud, 1.0, "began"),
         (loud, 2.0, "half"),
     ]

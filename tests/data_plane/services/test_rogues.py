@@ -76,7 +76,7 @@ class House:
         assert not self.in_flight.cancelled
         listed = leases_pb2.ListLeasesRequest()
         faults, (page,) = await self.ask("acme", path("ListLeases"), listed)
-        assert (faults, [each.id for each in page.leases]) == ([], [self.loot.lease])
+        assert (faults, [each_lease.id for each_lease in page.leases]) == ([], [self.loot.lease])
         wanted = execution_pb2.ReadArtifactRequest(
             session=self.loot.session, ref=self.loot.artifact
         )
@@ -84,7 +84,7 @@ class House:
         assert (faults, b"".join(part.data for part in parts)) == ([], PNG)
         going_on = execution_pb2.CallToolRequest(request_state=self.loot.state)
         faults, (reply,) = await self.ask("acme", path("CallTool"), going_on)
-        assert [each.method for each in reply.input_required] == [ELICIT]
+        assert [question.method for question in reply.input_required] == [ELICIT]
         self.in_flight.answer(b'{"content":[]}')
         async with asyncio.timeout(WAIT):
             answer = await self.stream.read()
@@ -115,7 +115,7 @@ async def said(bench: Bench, key: str, full: str, request: Any) -> tuple[list[Fa
     answers: list[Any] = []
     try:
         if method.server_streaming:
-            answers.extend([one async for one in call])
+            answers.extend([question async for question in call])
         else:
             answers.append(await call)
     except grpc.aio.AioRpcError as error:
@@ -127,12 +127,14 @@ async def said(bench: Bench, key: str, full: str, request: Any) -> tuple[list[Fa
     for answer in answers:
         parts = [*getattr(answer, "results", ())]
         renewing = answer.keep_alive if hasattr(answer, "keep_alive") else answer
-        wrong = [each.status for each in parts if each.HasField("status")]
+        wrong = [part.status for part in parts if part.HasField("status")]
         wrong += [
-            each.error for each in getattr(renewing, "renewals", ()) if each.HasField("error")
+            question.error
+            for question in getattr(renewing, "renewals", ())
+            if question.HasField("error")
         ]
         faults.extend(map(fault_from_status, wrong))
-    assert all(each.reason is not Reason.INTERNAL for each in faults), faults
+    assert all(each_fault.reason is not Reason.INTERNAL for each_fault in faults), faults
     return faults, answers
 
 
@@ -175,7 +177,7 @@ async def _moved_in(bench: Bench, keys: dict[str, str]) -> House:
 
     async def begun(count: int) -> list[MemoryCall]:
         def calls() -> list[MemoryCall]:
-            return [call for each in bench.servers.opened for call in each.calls]
+            return [call for server in bench.servers.opened for call in server.calls]
 
         await bench.until(lambda: len(calls()) == count)
         return calls()
@@ -261,10 +263,10 @@ THEFTS: Mapping[str, list[tuple[Theft, Reason | None]]] = {
     path("AcquireLease"): [
         (lambda loot: {"session": loot.session, "server_id": "db", "acquirer": loot.lease}, None)
     ],
-    path("ReleaseLease"): [(_lease(each), Reason.LEASE_LOST) for each in ("lease", "ended")],
+    path("ReleaseLease"): [(_lease(word), Reason.LEASE_LOST) for word in ("lease", "ended")],
     path("KeepAlive"): [(lambda loot: {"lease_ids": [loot.lease, loot.ended]}, Reason.LEASE_LOST)],
     path("ResolveLeased"): [
-        (_lease(each, name="db:echo"), Reason.LEASE_LOST) for each in ("lease", "ended")
+        (_lease(word, name="db:echo"), Reason.LEASE_LOST) for word in ("lease", "ended")
     ],
     path("ListLeases"): [(lambda loot: {"page_size": 1000}, None)],
 }
@@ -284,7 +286,9 @@ async def test_a_rogue_gains_nothing_from_ids_and_requests_of_a_neighbour(
         request = type(request_of(method))(**theft(house.loot))
         echoed = request.SerializeToString()
         faults, answers = await house.ask("rival", full, request)
-        assert {each.reason for each in faults} == ({reason} if reason is not None else set())
+        assert {each_fault.reason for each_fault in faults} == (
+            {reason} if reason is not None else set()
+        )
         for answer in answers:
             told = answer.SerializeToString()
             for secret in vars(house.loot).values():
@@ -308,7 +312,7 @@ async def test_hostile_requests_get_proper_errors(house: House, full: str) -> No
         for known in ({}, {"server_id": "db", "tool": "echo", "tenant": ""})
         for text in (*TEXTS, largest)
     ]
-    await asyncio.gather(*(house.ask("rival", full, each) for each in requests))
+    await asyncio.gather(*(house.ask("rival", full, request) for request in requests))
     await house.holds()
 
 
@@ -343,8 +347,8 @@ FLOODS: Mapping[str, Flood] = {
         3,
         lambda n: {
             "calls": [
-                CALL(id=each, server_id="open", tool="echo", arguments=b'{"text": ""}')
-                for each in range(1, bounds.MAX_CALLS_IN_FLIGHT + 3)
+                CALL(id=number, server_id="open", tool="echo", arguments=b'{"text": ""}')
+                for number in range(1, bounds.MAX_CALLS_IN_FLIGHT + 3)
             ]
         },
         Reason.OVERLOADED,
@@ -363,7 +367,7 @@ FLOODS: Mapping[str, Flood] = {
     ),
     path("KeepAlive"): (
         10,
-        lambda n: {"lease_ids": [_guess(each) for each in range(2 * 1024)]},
+        lambda n: {"lease_ids": [_guess(number) for number in range(2 * 1024)]},
         Reason.INVALID_REQUEST,
     ),
     path("ResolveLeased"): (
@@ -392,5 +396,9 @@ def _a_text(descriptor: Any) -> str:
     for field in descriptor.fields:
         if field.cpp_type == field.CPPTYPE_STRING:
             return str(field.name)
-    parts = [each for each in descriptor.fields if each.name != "client" and each.message_type]
+    parts = [
+        each_field
+        for each_field in descriptor.fields
+        if each_field.name != "client" and each_field.message_type
+    ]
     return _a_text(parts[0].message_type)

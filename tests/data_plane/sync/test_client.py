@@ -220,7 +220,7 @@ async def test_granted_leases_and_changed_instances_are_reported(bench: Bench) -
     report = await bench.plane.expect_report(lambda report: report.leases_gained)
     assert report.leases_gained[0].id == acquired.id
     assert report.instances_changed
-    assert [each.lease_id for each in report.instances] == [acquired.id]
+    assert [instance.lease_id for instance in report.instances] == [acquired.id]
 
 
 async def test_an_event_reports_the_instance_that_it_changed_and_no_other(bench: Bench) -> None:
@@ -234,9 +234,9 @@ async def test_an_event_reports_the_instance_that_it_changed_and_no_other(bench:
 
         def tells(report: sync_pb2.Report) -> bool:
             changes = report.instance_changes
-            known.update({each.key: each.status.lease_id for each in changes})
+            known.update({change.key: change.status.lease_id for change in changes})
             return (lease.id, "ready") in [
-                (each.status.lease_id, each.status.state) for each in changes
+                (change.status.lease_id, change.status.state) for change in changes
             ]
 
         report: sync_pb2.Report = await bench.plane.expect_report(tells)
@@ -247,7 +247,7 @@ async def test_an_event_reports_the_instance_that_it_changed_and_no_other(bench:
         assert not report.instances_changed
     before = dict(known)
     report = await reported("s4")
-    assert not before.keys() & {each.key for each in report.instance_changes}
+    assert not before.keys() & {instance_change.key for instance_change in report.instance_changes}
     bench.plane.send(ask_instances=sync_pb2.AskInstances())
     whole = await bench.plane.expect_report(lambda report: report.instances_version == 1)
     assert len(whole.instance_changes) == len(known) == 4
@@ -257,7 +257,7 @@ async def test_a_server_that_waits_for_its_next_start_is_in_backoff(bench: Bench
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no")] * 500
     await bench.serve("time")
     report = await bench.plane.expect_report(
-        lambda report: any(each.state == "backoff" for each in report.instances)
+        lambda report: any(instance.state == "backoff" for instance in report.instances)
     )
     assert report.instances[0].starts >= 1
 

@@ -17,7 +17,7 @@ async def test_an_unresponsive_shared_instance_is_reported_and_replaced(bench: B
     await bench.until(lambda: first.state == "ready")
     first.fall_silent()
     await bench.plane.expect_report(
-        lambda report: "disconnected" in [each.state for each in report.instances]
+        lambda report: "disconnected" in [instance.state for instance in report.instances]
     )
     first.crash(MUTE)
     await bench.until(lambda: len(bench.servers.opened) == 2)

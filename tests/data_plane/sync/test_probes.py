@@ -67,7 +67,9 @@ async def test_a_probes_instance_with_another_launch_hash_is_closed(bench: Bench
     probe(bench, tried)
     await bench.plane.expect("probe_result")
     await bench.serve("time", args=("wanted",))
-    await bench.until(lambda: [each.spec.part.args for each in bench.servers.live] == [("wanted",)])
+    await bench.until(
+        lambda: [server.spec.part.args for server in bench.servers.live] == [("wanted",)]
+    )
 
 
 @pytest.mark.parametrize("end", ["crash", "fall_silent"])

@@ -54,7 +54,7 @@ def test_a_stored_image_becomes_a_link_with_its_annotations() -> None:
 def test_prompt_messages_with_one_or_several_content_items_are_linked() -> None:
     messages = [{"role": "user", "content": KEPT}, {"role": "user", "content": [KEPT]}]
     linked = json.loads(link_media(json.dumps({"messages": messages}).encode()))
-    one, several = (each["content"] for each in linked["messages"])
+    one, several = (message["content"] for message in linked["messages"])
     assert (one["type"], several[0]["type"]) == ("resource_link", "resource_link")
 
 

@@ -166,7 +166,7 @@ async def test_a_delegate_names_the_user_of_each_request_and_nobody_else_does(
     async with served(keys.callers()) as url, aiohttp.ClientSession() as http:
 
         async def answered(key: str, *users: str) -> tuple[int, str]:
-            headers = [("Authorization", bearer(key)), *(("Leaseway-User", one) for one in users)]
+            headers = [("Authorization", bearer(key)), *(("Leaseway-User", user) for user in users)]
             async with http.post(f"{url}/mcp", json={}, headers=CIMultiDict(headers)) as answer:
                 return answer.status, await answer.text()
 

@@ -137,9 +137,9 @@ async def test_of_two_clients_only_the_acquirer_releases_the_lease(
         await until(lambda: len(worker.calls) == 2 and worker.leases)
         (lease,) = worker.leases.values()
         (giver,) = (
-            one
-            for one in calls
-            if (one._runtime().own_session == lease.acquirer) is acquirer_cancels
+            each_call
+            for each_call in calls
+            if (each_call._runtime().own_session == lease.acquirer) is acquirer_cancels
         )
         async with giver.session("dialog"):
             calls[giver].cancel()

@@ -123,7 +123,7 @@ def test_openai_gets_128_tools_and_each_further_one_is_named() -> None:
     many = [named(f"t{number:03}") for number in range(131)]
     tools, problems = project_tools("openai", many)
     assert [tool["function"]["name"] for tool in tools] == [tool.name for tool in many[:128]]
-    assert [(each.tool, each.reason) for each in problems] == [
+    assert [(problem.tool, problem.reason) for problem in problems] == [
         (name, "TOO_MANY_TOOLS") for name in ("t128", "t129", "t130")
     ]
     assert len(project_tools("anthropic", many)[0]) == 131

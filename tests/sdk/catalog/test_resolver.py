@@ -53,7 +53,7 @@ async def test_names_with_the_same_workers_share_them_and_get_them_once(
     one, other = await asyncio.gather(
         *(resolver.resolve(item, deadline) for item in ("time_now", "desk_open"))
     )
-    assert [each.id for each in one.workers] == [worker.ref.id]
+    assert [each_worker.id for each_worker in one.workers] == [worker.ref.id]
     assert one.workers is other.workers
     later = await resolver.resolve(PromptOrResource(NAME_KIND_PROMPT, "time_now"), deadline)
     assert later.workers is one.workers

@@ -97,9 +97,11 @@ async def test_lists_are_filtered_by_server_and_read_in_pages(
     plane.page_size = 1
     assert [tool.server_id for tool in await client.list_tools()] == ["desk", "time"]
     assert [tool.server_id for tool in await client.list_tools(servers=["desk"])] == ["desk"]
-    assert [one.server_id for one in await client.list_prompts()] == ["desk", "time"]
-    assert [one.server_id for one in await client.list_prompts(["time"])] == ["time"]
-    assert [one.uri for one in await client.list_resources(servers=["time"])] == ["time:///a"]
+    assert [prompt.server_id for prompt in await client.list_prompts()] == ["desk", "time"]
+    assert [prompt.server_id for prompt in await client.list_prompts(["time"])] == ["time"]
+    assert [resource.uri for resource in await client.list_resources(servers=["time"])] == [
+        "time:///a"
+    ]
     assert len(await client.list_resources()) == 2
     assert len(await client.list_resource_templates(["desk"])) == 0
 

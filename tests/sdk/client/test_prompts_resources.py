@@ -389,5 +389,5 @@ def test_the_repr_of_results_is_short() -> None:
     values = [f"value {number}" for number in range(100)]
     completion = Completion(json.dumps({"completion": {"values": values}}).encode())
     assert "values=['value 0', 'value 1'" in repr(completion)
-    assert all(len(repr(one)) < 250 for one in (prompt, resource, completion))
+    assert all(len(repr(thing)) < 250 for thing in (prompt, resource, completion))
     assert repr(Completion(b"no JSON")) == "Completion(7 bytes, not readable)"

@@ -145,7 +145,7 @@ async def test_progress_and_logs_arrive_in_order_before_the_result(
         assert (await client.call_tool("build")).text == "built"
     logs = [event for event in seen if isinstance(event, LogMessage)]
     steps = [event.progress for event in seen if isinstance(event, Progress)]
-    assert [(one.level, one.logger, one.data) for one in logs] == [("warning", "builder", {"n": 1})]
+    assert [(log.level, log.logger, log.data) for log in logs] == [("warning", "builder", {"n": 1})]
     assert steps == [1, 2]
 
 

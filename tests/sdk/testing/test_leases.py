@@ -27,7 +27,7 @@ def test_a_leased_server_has_state_per_session_and_reminds_to_release(fake: Fake
     assert first.call_tool("desk_read").new_lease is None
     second.call_tool("desk_open", {"name": "b"})
     assert [s.call_tool("desk_read").text for s in (first, second)] == ["a", "b"]
-    assert [(one.session, one.server_id) for one in fake.leases] == [
+    assert [(lease.session, lease.server_id) for lease in fake.leases] == [
         ("one", "desk"),
         ("two", "desk"),
     ]

@@ -35,7 +35,7 @@ def offers(fake: FakeLeaseway) -> FakeLeaseway:
 async def test_prompts_can_be_listed_and_requested(offers: FakeLeaseway) -> None:
     async with offers.async_client() as client:
         explain, offer = await client.list_prompts()
-        assert [(one.name, one.required) for one in explain.arguments] == [
+        assert [(argument.name, argument.required) for argument in explain.arguments] == [
             ("topic", True),
             ("tone", False),
         ]
@@ -97,7 +97,10 @@ def test_a_prompt_rejects_missing_and_unknown_arguments(
 
 async def test_resources_can_be_listed_read_and_subscribed_to(offers: FakeLeaseway) -> None:
     async with offers.async_client() as client, asyncio.timeout(BOUND):
-        assert [one.uri for one in await client.list_resources()] == ["shop://logo", "note://one"]
+        assert [resource.uri for resource in await client.list_resources()] == [
+            "shop://logo",
+            "note://one",
+        ]
         assert (await client.read_resource("note://one")).text == "first"
         logo = (await client.session("one").read_resource("shop://logo")).raw["contents"][0]
         assert (logo["mimeType"], logo["blob"]) == ("image/png", "AAE=")

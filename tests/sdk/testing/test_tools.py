@@ -49,7 +49,7 @@ def test_arguments_that_violate_the_schema_do_not_reach_the_tool(
 ) -> None:
     with pytest.raises(InvalidArguments) as caught:
         fake.client().call_tool("add", arguments)
-    assert [one.field for one in caught.value.violations] == [field]
+    assert [violation.field for violation in caught.value.violations] == [field]
     assert "one" not in str(caught.value.violations)
     assert fake.calls == []
 
@@ -90,7 +90,10 @@ def test_arguments_are_converted_to_the_types_of_the_parameters(fake: FakeLeasew
     assert result.structured == {"x": 1, "y": 2}
     with pytest.raises(InvalidArguments) as caught:
         fake.client().call_tool("draw", {**given, "shape": {"name": "b", "at": {"x": 1}}})
-    assert sorted(one.field for one in caught.value.violations) == ["$.shape.at", "$.shape.name"]
+    assert sorted(violation.field for violation in caught.value.violations) == [
+        "$.shape.at",
+        "$.shape.name",
+    ]
 
 
 def test_a_tool_with_its_own_schema_receives_unconverted_arguments(fake: FakeLeaseway) -> None:

@@ -105,7 +105,7 @@ async def test_too_many_concurrent_requests_are_rejected(
         assert fault_from_status(worker.answers[0].error).message.startswith("16 requests")
         go.set()
         answers = await asyncio.gather(*requests)
-        return text_result(str(sum(not one.HasField("error") for one in answers)))
+        return text_result(str(sum(not each_answer.HasField("error") for each_answer in answers)))
 
     go = asyncio.Event()
 

@@ -104,7 +104,7 @@ async def test_requests_of_one_call_are_answered_concurrently(
 
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
         answers = await asyncio.gather(*(worker.ask(call, ELICIT, {"n": n}) for n in range(3)))
-        return json.dumps([json.loads(one.result) for one in answers]).encode()
+        return json.dumps([json.loads(each_answer.result) for each_answer in answers]).encode()
 
     async def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
         await together.wait()
@@ -114,7 +114,7 @@ async def test_requests_of_one_call_are_answered_concurrently(
     async with asyncio.timeout(BOUND):
         result = await client.call_tool("time_now", on_elicitation=on_elicitation)
     answers = json.loads(result.payload)
-    assert [one["content"]["n"] for one in answers] == [0, 1, 2]
+    assert [each_answer["content"]["n"] for each_answer in answers] == [0, 1, 2]
 
 
 async def test_a_slow_handler_delays_neither_progress_nor_other_calls(

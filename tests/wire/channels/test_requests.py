@@ -33,13 +33,13 @@ class Sender:
 async def test_clients_that_send_slowly_keep_no_other_client_out() -> None:
     reads = OpenReads(limit=2, timeout=BOUND)
     slow = [Sender() for _ in range(5)]
-    waiting = [asyncio.create_task(reads.read(each, DECODE)) for each in slow]  # type: ignore[arg-type]
+    waiting = [asyncio.create_task(reads.read(read, DECODE)) for read in slow]  # type: ignore[arg-type]
     await asyncio.sleep(0)
     fast = Sender()
     fast.sent.set_result(REQUEST.SerializeToString())
     assert await reads.read(fast, DECODE) == REQUEST  # type: ignore[arg-type]
     given_up = await asyncio.gather(*waiting[:4], return_exceptions=True)
-    assert [getattr(each, "reason", None) for each in given_up] == [Reason.OVERLOADED] * 4
+    assert [getattr(read, "reason", None) for read in given_up] == [Reason.OVERLOADED] * 4
     slow[4].sent.set_result(REQUEST.SerializeToString())
     async with asyncio.timeout(BOUND):
         assert await waiting[4] == REQUEST

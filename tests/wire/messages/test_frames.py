@@ -38,7 +38,7 @@ def test_a_result_is_encoded_as_by_protobuf(call_id: int, payload: bytes, is_err
 def test_joined_frames_are_a_batch_in_the_same_order(frames: list[tuple[int, bytes]]) -> None:
     joined = b"".join(result_frame(call_id, payload, False) for call_id, payload in frames)
     batch = execution_pb2.ExchangeResponse.FromString(joined)
-    assert [(each.call_id, each.payload) for each in batch.results] == frames
+    assert [(result.call_id, result.payload) for result in batch.results] == frames
 
 
 def test_other_fields_of_a_result_are_appended() -> None:

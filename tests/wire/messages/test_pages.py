@@ -40,8 +40,8 @@ def page(
 ) -> tuple[list[SortKey], str]:
     """Return the keys of a page, and the next one's token."""
     start = page_start(listing, Asked(token, page_size))
-    taken, following = one_page(start, ((one.key, one) for one in items), lambda one: one)
-    return [one.key for one in taken], following
+    taken, following = one_page(start, ((item.key, item) for item in items), lambda one: one)
+    return [entry.key for entry in taken], following
 
 
 def all_pages(items: list[Item], page_size: int = 0) -> list[list[SortKey]]:
@@ -57,8 +57,8 @@ def all_pages(items: list[Item], page_size: int = 0) -> list[list[SortKey]]:
 @given(KEYS, st.integers(1, 4))
 def test_the_pages_of_a_list_are_the_list(keys: list[SortKey], page_size: int) -> None:
     pages = all_pages([Item(key) for key in sorted(keys)], page_size)
-    assert [key for each in pages for key in each] == sorted(keys)
-    assert all(len(each) == page_size for each in pages[:-1])
+    assert [key for page in pages for key in page] == sorted(keys)
+    assert all(len(page) == page_size for page in pages[:-1])
 
 
 @given(KEYS, KEYS, st.integers(1, 3))
@@ -78,7 +78,7 @@ def test_unchanged_items_are_listed_once_despite_changes(
 def test_a_page_holds_at_most_a_mebibyte() -> None:
     items = [Item((f"{number:03}",), 100_000) for number in range(25)]
     pages = all_pages(items)
-    assert [len(each) for each in pages] == [10, 10, 5]
+    assert [len(page) for page in pages] == [10, 10, 5]
 
 
 def test_an_item_larger_than_a_page_has_one_of_its_own() -> None:

@@ -26,7 +26,7 @@ def _is_hidden(text: str) -> bool:
 
 def _numbered(characters: str, form: str) -> Callable[[str], str]:
     """Return an encoder of JSON that escapes more characters than necessary."""
-    numbers = {ord(each): f"\\u{ord(each):04{form}}" for each in characters}
+    numbers = {ord(character): f"\\u{ord(character):04{form}}" for character in characters}
     return lambda text: json.dumps(text).translate(numbers)
 
 

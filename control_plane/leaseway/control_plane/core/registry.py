@@ -160,7 +160,7 @@ class Registry:
             return frozenset() if version == self.visible.version else None
         changed: set[str] = set()
         for before, after in since:
-            if any(_shares_names_out_anew(one, tenant) for one in (before, after)):
+            if any(_shares_names_out_anew(state, tenant) for state in (before, after)):
                 return None
             seen = before.view(tenant).servers.keys() | after.view(tenant).servers.keys()
             changed |= after.servers_changed_since(before) & seen

@@ -64,7 +64,7 @@ class HeldHashes:
         digest = hashlib.sha256(content).digest()
         known = self._known.pop(digest, None)
         if known is None:
-            known = {key_from_proto(one.key): hashes_from_proto(one) for one in held}
+            known = {key_from_proto(hashes.key): hashes_from_proto(hashes) for hashes in held}
         self._known[digest] = known  # the newest last
         if len(self._known) > _MAX_HELD:
             del self._known[next(iter(self._known))]

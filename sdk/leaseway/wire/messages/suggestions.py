@@ -46,7 +46,7 @@ def _candidates(name: str, known: Collection[str]) -> Iterator[str]:
     endings = _outward(name[::-1], sorted(candidate[::-1] for candidate in known))
     beginnings = _outward(name, sorted(known))
     return chain.from_iterable(
-        (one, other[::-1]) for one, other in zip(beginnings, endings, strict=True)
+        (beginning, other[::-1]) for beginning, other in zip(beginnings, endings, strict=True)
     )
 
 

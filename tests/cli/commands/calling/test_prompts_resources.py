@@ -101,7 +101,7 @@ def test_resources_are_listed_before_templates(run: Run, client: _Client) -> Non
     assert resource.split()[:5] == ["w", "file:///a.txt", "resource", "a", "text/plain"]
     assert template.split()[:5] == ["w", "file:///{path}", "template", "any", "-"]
     listed = json.loads(run("resources", "--json").stdout)
-    assert [(one["uri"], one["template"]) for one in listed] == [
+    assert [(each_resource["uri"], each_resource["template"]) for each_resource in listed] == [
         ("file:///a.txt", False),
         ("file:///{path}", True),
     ]

@@ -58,7 +58,7 @@ def test_each_variant_has_the_change_that_a_reload_makes() -> None:
     layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
     running = [info(name) for name in ("kept", "named", "launched", "bad", "gone")]
     changes = changes_to([*running, info("named", tenant="acme")], parse_config(layers))
-    assert {(one.server, one.tenant): one.change for one in changes} == {
+    assert {(change.server, change.tenant): change.change for change in changes} == {
         ("kept", ""): "same",
         ("kept", "acme"): "hidden",
         ("named", ""): "exposure",
@@ -68,24 +68,28 @@ def test_each_variant_has_the_change_that_a_reload_makes() -> None:
         ("bad", ""): "rejected",
         ("gone", ""): "removed",
     }
-    assert all(bool(one.effect) == (one.change != "same") for one in changes)
+    assert all(bool(change.effect) == (change.change != "same") for change in changes)
 
 
 def test_a_loaded_launch_that_failed_to_start_is_no_change() -> None:
     parsed = parse_config([Layer("native", "a.yaml", SYSTEM)])
     wanted = info("launched", "y").launch_hash
     serving = replace(info("launched"), state=ServerState.DEGRADED, wanted_launch_hash=wanted)
-    (launched,) = [one for one in changes_to([serving], parsed) if one.server == "launched"]
+    (launched,) = [
+        change for change in changes_to([serving], parsed) if change.server == "launched"
+    ]
     assert launched.change == "same"
     undone = parse_config([Layer("native", "a.yaml", SYSTEM.replace("command: y", "command: x"))])
-    (launched,) = [one for one in changes_to([serving], undone) if one.server == "launched"]
+    (launched,) = [
+        change for change in changes_to([serving], undone) if change.server == "launched"
+    ]
     assert launched.change == "exposure", "what is tried is taken back; no process is touched"
 
 
 def test_a_tenant_without_its_variant_uses_the_common_variant() -> None:
     parsed = parse_config([Layer("system", "s.yaml", SYSTEM)])
     changes = changes_to([info("kept", tenant="acme"), info("gone", tenant="acme")], parsed)
-    effects = {one.server: one.effect for one in changes if one.tenant}
+    effects = {change.server: change.effect for change in changes if change.tenant}
     assert "common variant" in effects["kept"]
     assert "rejected at once" in effects["gone"]
 
@@ -93,9 +97,9 @@ def test_a_tenant_without_its_variant_uses_the_common_variant() -> None:
 def test_an_entry_with_an_error_keeps_a_running_server() -> None:
     layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
     parsed = parse_config(layers)
-    (bad,) = [one for one in changes_to([info("bad")], parsed) if one.server == "bad"]
+    (bad,) = [change for change in changes_to([info("bad")], parsed) if change.server == "bad"]
     assert "stays as it is" in bad.effect
-    effects = [one.effect for one in changes_to([], parsed) if one.change == "rejected"]
+    effects = [change.effect for change in changes_to([], parsed) if change.change == "rejected"]
     assert len(effects) == 2
     assert all("does not run" in effect for effect in effects)
 
@@ -139,7 +143,9 @@ def test_config_prints_the_source_of_each_value(run: Run, tmp_path: Path) -> Non
     assert done.exit_code == 0
     assert f"kept      acme    env.A        b      domain  {domain}:3" in done.stdout
     values = json.loads(run("config", *words, "--json").stdout)
-    (value,) = [one for one in values if one["key"] == "env.A" and one["tenant"]]
+    (value,) = [
+        each_value for each_value in values if each_value["key"] == "env.A" and each_value["tenant"]
+    ]
     assert value == {
         "server": "kept",
         "tenant": "acme",

@@ -116,7 +116,7 @@ def test_the_vault_and_its_key_can_be_elsewhere(run: Run, tmp_path: Path) -> Non
         *("vault", "list", "--json", "--vault-key-file", str(tmp_path / "k")),
         env={"LEASEWAY_VAULT": str(tmp_path / "v")},
     )
-    assert [each["name"] for each in json.loads(by_environment.stdout)] == ["a"]
+    assert [row["name"] for row in json.loads(by_environment.stdout)] == ["a"]
 
 
 def test_rotating_the_key_file_keeps_every_command_working(run: Run, place: VaultPlace) -> None:

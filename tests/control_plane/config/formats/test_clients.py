@@ -100,7 +100,7 @@ def test_the_file_in_the_home_serves_where_the_project_has_none(tmp_path: Path) 
     words = [str(tmp_path / ".kode.json")]
     parsed = load(*words, home=CORPUS / "kode" / "home")
     assert parsed.servers
-    assert not [one for one in parsed.issues if one.reason == "CONFIG_MISSING"]
+    assert not [issue for issue in parsed.issues if issue.reason == "CONFIG_MISSING"]
 
 
 def test_where_a_process_starts_and_its_file_of_variables_are_taken_over() -> None:

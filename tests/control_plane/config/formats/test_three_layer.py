@@ -68,7 +68,7 @@ def test_a_domain_overrides_parameters_enables_and_declares_nothing() -> None:
     assert parsed.servers[globex].hidden
     assert VariantKey("spare", "acme") in parsed.servers
     assert VariantKey("spare") not in parsed.servers
-    (undeclared,) = [one for one in parsed.issues if one.reason == "UNDECLARED_SERVER"]
+    (undeclared,) = [issue for issue in parsed.issues if issue.reason == "UNDECLARED_SERVER"]
     assert (undeclared.tenant, undeclared.line) == ("acme", 8)
     assert all("sellers" not in key.server_id for key in parsed.servers)
 

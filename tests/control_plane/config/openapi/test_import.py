@@ -84,10 +84,14 @@ def test_a_document_that_was_written_out_means_the_same(name: str, tmp_path: Pat
     assert [issue for issue in parsed.issues if issue.severity == "error"] == []
     written = part(parsed.servers[VariantKey("api")]).http_tools
     assert [tool.name for tool in written] == [tool.name for tool in made.tools]
-    for one, other in zip(written, made.tools, strict=True):
-        assert (one.method, one.endpoint, one.body) == (other.method, other.endpoint, other.body)
-        assert one.content_type == other.content_type
-        assert input_schema(one) == input_schema(other)
+    for each_tool, other in zip(written, made.tools, strict=True):
+        assert (each_tool.method, each_tool.endpoint, each_tool.body) == (
+            other.method,
+            other.endpoint,
+            other.body,
+        )
+        assert each_tool.content_type == other.content_type
+        assert input_schema(each_tool) == input_schema(other)
 
 
 def test_parameters_come_from_the_path_and_from_the_operation() -> None:
@@ -110,7 +114,10 @@ def test_parameters_come_from_the_path_and_from_the_operation() -> None:
 """)
     assert (tool.name, tool.method, tool.endpoint) == ("users_get", "GET", "/users/{id}")
     assert tool.description == "Get a user\n\nOf this shop."
-    assert [(each.name, each.position, each.required, each.style) for each in tool.parameters] == [
+    assert [
+        (parameter.name, parameter.position, parameter.required, parameter.style)
+        for parameter in tool.parameters
+    ] == [
         ("id", "path", True, "comma"),
         ("lang", "query", True, "repeat"),
         ("ids", "query", False, "comma"),
@@ -141,7 +148,9 @@ def test_all_of_and_references_become_members_of_the_body() -> None:
         components={"schemas": schemas},
     )
     assert tool.name == "post_pets_name"
-    assert [(each.name, each.wire_name, each.required) for each in tool.parameters] == [
+    assert [
+        (parameter.name, parameter.wire_name, parameter.required) for parameter in tool.parameters
+    ] == [
         ("name", "", True),
         ("body_name", "name", True),
         ("tag", "", False),
@@ -176,7 +185,7 @@ def test_a_body_that_is_no_plain_object_is_one_parameter() -> None:
 def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
     tool = only(f"/x:\n  post:\n    requestBody: {{ content: {{ {media} }} }}\n")
     assert tool.body == body
-    assert [each.name for each in tool.parameters] == names
+    assert [parameter.name for parameter in tool.parameters] == names
     if body in ("multipart", "binary"):
         assert tool.parameters[0].is_binary
 
@@ -302,7 +311,7 @@ def test_security_schemes_say_where_credentials_go() -> None:
         "digest": {"type": "http", "scheme": "digest"},
     }
     made = imported("/x: { get: {} }", components={"securitySchemes": schemes})
-    assert {name: (one.kind, one.name) for name, one in made.schemes.items()} == {
+    assert {name: (scheme.kind, scheme.name) for name, scheme in made.schemes.items()} == {
         "key": ("header", "X-Key"),
         "bearer": ("bearer", ""),
         "oauth": ("bearer", ""),
@@ -336,7 +345,7 @@ def test_a_body_keeps_the_type_that_the_document_says() -> None:
         ("json", "application/merge-patch+json"),
         ("binary", ""),
     ]
-    assert [each.name for each in made.tools[0].parameters] == ["n"]
+    assert [parameter.name for parameter in made.tools[0].parameters] == ["n"]
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_keywords_beside_a_reference_apply_together_with_its_target() -> None:
         " '#/components/schemas/Cat' } } } }",
         schemas={"Pet": pet, "Cat": cat, "Count": {"type": "integer", "minimum": 0}},
     )
-    assert [(each.name, each.required) for each in tool.parameters] == [
+    assert [(parameter.name, parameter.required) for parameter in tool.parameters] == [
         ("name", True),
         ("lives", False),
     ]

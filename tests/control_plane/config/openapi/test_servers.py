@@ -18,7 +18,7 @@ def imported(
 
     def servers(given: Any) -> dict[str, Any]:
         urls = [given] if isinstance(given, str) else given
-        listed = [each if isinstance(each, dict) else {"url": each} for each in urls or ()]
+        listed = [url if isinstance(url, dict) else {"url": url} for url in urls or ()]
         return {"servers": listed} if given is not None else {}
 
     return import_document(

@@ -85,7 +85,7 @@ def pets() -> Imported:
 
 
 def request(pets: Imported, tool: str, **arguments: Any) -> HttpRequest:
-    called = next(each for each in pets.tools if each.name == tool)
+    called = next(each_tool for each_tool in pets.tools if each_tool.name == tool)
     assert not ArgumentCheck(input_schema(called)).violations(arguments)
     return build_request(called, called.base_url or pets.base_url, arguments)
 
@@ -99,7 +99,7 @@ def test_operations_servers_and_security_are_converted(pets: Imported) -> None:
         "upload": "http://pets.example.com/v2",
         "xml": "",
     }
-    assert {name: each.kind for name, each in pets.schemes.items()} == {
+    assert {name: scheme.kind for name, scheme in pets.schemes.items()} == {
         "key": "header",
         "user": "basic",
         "oauth": "bearer",
@@ -121,7 +121,7 @@ def test_bodies_have_the_members_of_their_definition_and_no_defaults(pets: Impor
     assert request(pets, "change", ids=[1], name="Tom").body == b'{"name":"Tom"}'
     sent = request(pets, "change", ids=[1], name="Tom", tag=None, kind="cat")
     assert sent.body == b'{"name":"Tom","tag":null,"kind":"cat"}'
-    change = next(each for each in pets.tools if each.name == "change")
+    change = next(tool for tool in pets.tools if tool.name == "change")
     assert ArgumentCheck(input_schema(change)).violations({"ids": [1], "name": "x", "kind": "cow"})
 
 

@@ -55,7 +55,7 @@ def test_a_tool_has_what_is_written() -> None:
     )
     assert (made.title, made.description, made.body) == ("Add", "Adds ${x}", "form")
     assert (made.timeout, made.annotations) == (2.0, (("destructiveHint", True),))
-    by_name = {each.name: each for each in made.parameters}
+    by_name = {parameter.name: parameter for parameter in made.parameters}
     assert by_name["id"].position == "path"  # as its placeholder says
     assert (by_name["n"].position, by_name["n"].sent_as) == ("body", "n[]")
     assert by_name["n"].parsed == {"type": "array", "items": {"type": "integer"}, "default": [1]}
@@ -200,13 +200,16 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
     assert "TRACE /y does not become a tool" in parsed.issues[0].message
     spec = parsed.servers[VariantKey("s")]
     assert part(spec).url == "https://a.example/v1"
-    assert [(each.name, each.method) for each in part(spec).http_tools] == [
+    assert [(http_tool.name, http_tool.method) for http_tool in part(spec).http_tools] == [
         ("x", "GET"),
         ("y", "POST"),
     ]
     assert not part(spec).http_tools[0].parameters  # the server's own headers set it
     assert parsed.followed == {tmp_path / "api.json"}
-    values = {each.key: each.value for each in effective_values(parsed, parse_sources([str(path)]))}
+    values = {
+        effective_value.key: effective_value.value
+        for effective_value in effective_values(parsed, parse_sources([str(path)]))
+    }
     assert values["openapi"] == ["x: GET /x", "y: POST /z"]
 
 
@@ -256,7 +259,9 @@ def test_another_server_gets_credentials_only_if_the_operator_says_so(tmp_path: 
     parsed = load(_with_other_servers(tmp_path, "openapi: api.json"))
     assert not parsed.issues, "there is nothing that could be sent"
     parsed = load(_with_other_servers(tmp_path, "openapi: api.json, base_url: http://staging"))
-    assert ["'base_url' does not apply to it" in each.message for each in parsed.issues] == [True]
+    assert [
+        "'base_url' does not apply to it" in each_issue.message for each_issue in parsed.issues
+    ] == [True]
 
 
 def test_an_origin_is_a_scheme_and_a_host(tmp_path: Path) -> None:

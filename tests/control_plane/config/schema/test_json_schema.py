@@ -217,7 +217,7 @@ def test_what_the_parser_accepts_it_accepts(key: str, value: Any) -> None:
 def bounds(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a key's schema that bounds a number; empty where it takes none."""
     options = [schema, *schema.get("anyOf", ())]
-    return next((each for each in options if each.get("type") in ("integer", "number")), {})
+    return next((option for option in options if option.get("type") in ("integer", "number")), {})
 
 
 @pytest.mark.parametrize("key", [name for name in SERVER_KEYS if bounds(SERVER_KEYS[name].schema)])

@@ -134,7 +134,7 @@ def test_a_mistake_is_told_with_its_place(
 ) -> None:
     parsed = parse_server(entry)
     assert parsed.rejected == {"s"}
-    issue = next(each for each in parsed.issues if each.severity == "error")
+    issue = next(each_issue for each_issue in parsed.issues if each_issue.severity == "error")
     assert issue.reason == reason
     assert words in issue.message
     assert issue.line == 3
@@ -155,7 +155,10 @@ def test_a_literal_credential_in_a_config_is_warned_about_and_not_shown() -> Non
     (issue,) = parsed.issues
     assert (issue.reason, issue.key) == ("LITERAL_CREDENTIAL", "servers.s.config.db.token")
     assert token not in issue.message
-    shown = {each.key: each.value for each in effective_values(parsed, ())}
+    shown = {
+        effective_value.key: effective_value.value
+        for effective_value in effective_values(parsed, ())
+    }
     assert shown["config"] == {"db": {"token": "***", "host": "h"}}
 
 
@@ -264,4 +267,4 @@ def test_a_mistake_in_an_image_is_told_in_a_sentence(entry: str, reason: str, wo
 def test_a_credential_in_a_template_is_told() -> None:
     entry = f"{_IMAGE}, podTemplate: {{metadata: {{annotations: {{api_token: ghp_{'k7' * 18}}}}}}}"
 
-    assert [each.reason for each in parse_server(entry).issues] == ["LITERAL_CREDENTIAL"]
+    assert [issue.reason for issue in parse_server(entry).issues] == ["LITERAL_CREDENTIAL"]

@@ -45,7 +45,7 @@ def test_a_proxy_is_an_address_a_reference_or_its_parts(
     transport: str, body: str, parts: dict[str, tuple[str, str]]
 ) -> None:
     spec = http(body, transport)
-    assert {name: (each.kind, each.text) for name, each in part(spec).proxy.items()} == parts
+    assert {name: (proxy.kind, proxy.text) for name, proxy in part(spec).proxy.items()} == parts
     assert part(decode_spec(spec.key, encode_spec(spec))).proxy == part(spec).proxy
     assert {f"proxy.{name}" for name in parts} <= spec.values.keys()
 

@@ -83,8 +83,11 @@ def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> N
         "bearerAuth": Credential("bearer", "", Value("env", "TOKEN")),
     }
     # What a credential sets is no parameter of the tool.
-    assert [each.name for each in part(spec).http_tools[0].parameters] == ["n"]
-    values = {each.key: each.value for each in effective_values(parsed, parse_sources([str(path)]))}
+    assert [parameter.name for parameter in part(spec).http_tools[0].parameters] == ["n"]
+    values = {
+        effective_value.key: effective_value.value
+        for effective_value in effective_values(parsed, parse_sources([str(path)]))
+    }
     assert values["security.keyAuth"] == {
         "type": "query", "name": "api_key", "value": {"secret": "k"},
     }  # fmt: skip
@@ -154,7 +157,7 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     path = with_document(tmp_path, "security: { keyAuth: { secret: k } }")
     (tmp_path / "api.json").write_text(json.dumps(document))
     spec = load(path).servers[VariantKey("s")]
-    assert {each.name: each.is_anonymous for each in part(spec).http_tools} == {
+    assert {http_tool.name: http_tool.is_anonymous for http_tool in part(spec).http_tools} == {
         "open": True, "closed": False, "either": False,
     }  # fmt: skip
     assert decode_spec(spec.key, encode_spec(spec)).launch_hash == spec.launch_hash

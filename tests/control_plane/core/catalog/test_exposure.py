@@ -367,10 +367,17 @@ def test_clashes_are_resolved_regardless_of_the_order_of_servers(
 ) -> None:
     result = resolve_clashes(exposures, kind)
     order = rng.sample(list(exposures), len(exposures))
-    assert resolve_clashes({each: exposures[each] for each in order}, kind) == result
-    tools = {(each, original) for each, pairs in exposures.items() for original, _ in pairs}
+    assert (
+        resolve_clashes({each_server: exposures[each_server] for each_server in order}, kind)
+        == result
+    )
+    tools = {
+        (each_server, original) for each_server, pairs in exposures.items() for original, _ in pairs
+    }
     assert set(result.owner.values()) | result.skipped == tools
     assert set(result.owner.values()).isdisjoint(result.skipped)
-    assert {one.server_id for one in result.problems} == {server for server, _ in result.skipped}
+    assert {each_problem.server_id for each_problem in result.problems} == {
+        server for server, _ in result.skipped
+    }
     keys = {problem.key for problem in result.problems}
     assert len(keys) == len(result.problems) <= len(result.skipped)

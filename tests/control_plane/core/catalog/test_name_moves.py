@@ -45,9 +45,9 @@ class Told:
     def now(self) -> dict[str, str]:
         """Return the reported owner of each moved name."""
         return {
-            one.problem.subject: one.problem.server_id
-            for one in self._problems.open()
-            if one.problem.reason == "TOOL_OWNER_CHANGED"
+            problem.problem.subject: problem.problem.server_id
+            for problem in self._problems.open()
+            if problem.problem.reason == "TOOL_OWNER_CHANGED"
         }
 
 

@@ -26,7 +26,7 @@ SPEC = spec("a")
 
 
 def reasons(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
-    return [(one.reason, one.subject) for one in problems]
+    return [(problem.reason, problem.subject) for problem in problems]
 
 
 def test_prompts_are_filtered_by_their_own_filter_and_transformed_as_tools_are() -> None:
@@ -39,7 +39,7 @@ def test_prompts_are_filtered_by_their_own_filter_and_transformed_as_tools_are()
 def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
     exposure = expose_recorded(SPEC, recorded("no good", "x" * 129, "ok"), PROMPTS)
     assert exposure.exposed == (("ok", "a_ok"),)
-    assert {one.reason for one in exposure.problems} == {"INVALID_PROMPT_NAME"}
+    assert {problem.reason for problem in exposure.problems} == {"INVALID_PROMPT_NAME"}
     assert exposure.problems[0].message == (
         "Server 'a': prompt 'no good' is skipped: a prompt name has 1 to 128 characters of"
         " a-z, A-Z, 0-9, '_', '-', '.' and '/'."
@@ -76,8 +76,8 @@ def test_resources_are_filtered_by_uri_and_never_renamed() -> None:
     )
     rules = NameFilter((), ("file:///secret/*",))
     seen = expose_resources(found, rules)
-    assert [one.name for one in seen.resources] == ["file:///a", "file:///b"]
-    assert [one.name for one in seen.templates] == ["file:///{path}"]
+    assert [resource.name for resource in seen.resources] == ["file:///a", "file:///b"]
+    assert [template.name for template in seen.templates] == ["file:///{path}"]
     assert len(seen.every_template) == 2, "the filter applies to matching URIs"
     assert resource_problems(replace(SPEC, resources=rules), found) == ()
     nothing = NameFilter(("file:///nowhere/*",))
@@ -89,16 +89,16 @@ def test_resources_are_filtered_by_uri_and_never_renamed() -> None:
 def test_malformed_resources_are_skipped_with_problems() -> None:
     long = "x:" + "y" * MAX_URI
     found = offering(resources=("a:b", "a:b", long), templates=("",))
-    assert [one.name for one in expose_resources(found, NO_FILTER).resources] == ["a:b"]
+    assert [resource.name for resource in expose_resources(found, NO_FILTER).resources] == ["a:b"]
     problems = resource_problems(SPEC, found)
-    assert [one.reason for one in problems] == [
+    assert [problem.reason for problem in problems] == [
         "INVALID_RESOURCE",
         "RESOURCE_LISTED_TWICE",
         "INVALID_RESOURCE_TEMPLATE",
     ]
     assert f"its 'uri' has {len(long)} characters, the limit is {MAX_URI}" in problems[0].message
     assert "'uriTemplate'" in problems[2].message
-    assert all(len(one.message) < 400 for one in problems)
+    assert all(len(problem.message) < 400 for problem in problems)
 
 
 def test_of_two_resources_with_one_uri_the_first_is_listed() -> None:
@@ -131,8 +131,8 @@ def test_exposed_resources_do_not_depend_on_the_order_of_the_listing(
     allows = UriFilter(rules.whitelist, rules.blacklist).allows
     seen = expose_resources(found, rules)
     assert expose_resources(other, rules) == seen
-    names = [one.name for one in seen.resources]
+    names = [resource.name for resource in seen.resources]
     assert names == sorted({uri for uri in uris if uri and allows(uri)})
     problems = resource_problems(replace(SPEC, resources=rules), found)
     again = resource_problems(replace(SPEC, resources=rules), other)
-    assert {one.key for one in problems} == {one.key for one in again}
+    assert {problem.key for problem in problems} == {key.key for key in again}

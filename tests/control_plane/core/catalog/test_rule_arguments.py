@@ -23,7 +23,7 @@ def tool(name: str, *arguments: str, **schema: object) -> ListedItem:
 def warned(listing: ServerListing, *rules: ArgumentRule) -> list[str]:
     files = replace(spec("files"), policy=ServerPolicy(rules=rules))
     _, problems = build_good(files, listing)
-    return [each.message for each in problems if each.reason == "RULE_NAMES_NO_ARGUMENT"]
+    return [problem.message for problem in problems if problem.reason == "RULE_NAMES_NO_ARGUMENT"]
 
 
 @pytest.mark.parametrize(

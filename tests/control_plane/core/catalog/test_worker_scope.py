@@ -57,7 +57,7 @@ def answer_one(state: Coordinator, worker: FakeWorker) -> None:
 
 
 def reasons(state: Coordinator) -> list[str]:
-    return [one.problem.reason for one in state.problems.open()]
+    return [problem.problem.reason for problem in state.problems.open()]
 
 
 def test_a_server_is_probed_sent_and_leased_only_on_workers_with_its_labels() -> None:
@@ -80,7 +80,7 @@ def test_a_server_is_probed_sent_and_leased_only_on_workers_with_its_labels() ->
 def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     state, workers = joined({}, {"pool": "cpu"})
     list_all(state, workers)
-    (problem,) = [one.problem for one in state.problems.open()]
+    (problem,) = [each_problem.problem for each_problem in state.problems.open()]
     assert problem.message == (
         "Server 'render' requires workers with pool=gpu (worker_labels), and no worker has"
         " that. Start a worker with --label pool=gpu, or change 'worker_labels'."
@@ -139,7 +139,7 @@ def test_a_worker_that_names_its_servers_gets_no_others() -> None:
     state, workers = joined(GPU, servers=("rend*",))
     list_all(state, workers)
     assert sorted(workers[0].held) == [RENDER]
-    (problem,) = [one.problem for one in state.problems.open()]
+    (problem,) = [each_problem.problem for each_problem in state.problems.open()]
     assert problem.message == (
         "Server 'plain' has no worker: the --servers of all workers exclude it. Start a"
         " worker that accepts it, or one without --servers."

@@ -31,7 +31,7 @@ def held(lease_id: str, worker_id: str, session: str, granted_at: float = 0.0) -
 def test_the_least_loaded_worker_with_room_is_chosen() -> None:
     table = table_of(w1=2, w2=2)
     chosen = [table.place(key(f"s{n}"), WORKERS, (), 0.0) for n in range(4)]
-    assert sorted(one.worker_id for one in chosen if one) == ["w1", "w1", "w2", "w2"]
+    assert sorted(lease.worker_id for lease in chosen if lease) == ["w1", "w1", "w2", "w2"]
     assert table.place(key("s5"), WORKERS, (), 0.0) is None
 
 
@@ -85,7 +85,7 @@ def test_reservations_of_one_tenant_do_not_block_another() -> None:
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
     assert table.place(key("s4"), ONLY, (), 0.0) is None
     theirs = [LeaseKey("other", f"s{number}", "a") for number in range(3)]
-    assert [table.place(one, ONLY, (), 0.0) for one in theirs] == [Placement("w1")] * 2 + [None]
+    assert [table.place(lease, ONLY, (), 0.0) for lease in theirs] == [Placement("w1")] * 2 + [None]
     assert table.load("w1") == 4
     assert table.place(key("s4"), ONLY, (), 0.0) is None, "both have equally many reservations"
 
@@ -129,7 +129,7 @@ def test_a_duplicate_is_returned_and_the_older_lease_is_found() -> None:
     table = table_of(w1=2, w2=2)
     assert table.add_lease(held("young", "w2", "s1", granted_at=5.0)) == ()
     duplicates = table.add_lease(held("old", "w1", "s1", granted_at=1.0))
-    assert [one.id for one in duplicates] == ["old", "young"]
+    assert [duplicate.id for duplicate in duplicates] == ["old", "young"]
     table.remove_lease("young")
     chosen = table.place(key("s1"), WORKERS, (), 0.0)
     assert chosen is not None
@@ -142,7 +142,7 @@ def test_a_placed_lease_is_older_than_any_unplaced_duplicate() -> None:
     assert table.add_lease(held("placed", "w1", "s1", granted_at=5.0)) == ()
     for granted_at in (1.0, 5.0, 1.0):
         duplicates = table.add_lease(held("a-claim", "w2", "s1", granted_at=granted_at))
-        assert [one.id for one in duplicates] == ["placed", "a-claim"]
+        assert [duplicate.id for duplicate in duplicates] == ["placed", "a-claim"]
     duplicates = table.add_lease(
         held("placed", "w1", "s1", granted_at=6.0)
     )  # a slow report of its own
@@ -218,10 +218,10 @@ class Placements(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def resynced(self, worker: str) -> None:
-        mine = [one for one in self.reported.values() if one.worker_id == worker]
+        mine = [lease for lease in self.reported.values() if lease.worker_id == worker]
         self.table.replace_leases(worker, mine[1:])
-        for one in mine[:1]:
-            del self.reported[one.id]
+        for lease in mine[:1]:
+            del self.reported[lease.id]
 
     @rule(seconds=st.sampled_from([0.1, 5.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
@@ -232,7 +232,11 @@ class Placements(RuleBasedStateMachine):
     def counts_are_what_was_reported(self) -> None:
         assert set(self.table.leases) == set(self.reported)
         for worker in ("w1", "w2"):
-            mine = [one for one in self.reported.values() if one.worker_id == worker]
+            mine = [
+                each_lease
+                for each_lease in self.reported.values()
+                if each_lease.worker_id == worker
+            ]
             assert self.table.held_count(worker) == len(mine)
             assert self.table.load(worker) >= len(mine)
         for lease in self.reported.values():

@@ -205,15 +205,15 @@ class Lines(RuleBasedStateMachine):
         self.table.expire(self.now)
         self.wait_queue.serve(self.attempt, self.now, self.table.has_lease)
         answered = [waiter_id for waiter_id, _ in self.wait_queue.pop_answers()]
-        turns = [before[each] for each in answered]
-        assert [one.turn for one in turns] == sorted(one.turn for one in turns)
-        for each in answered:
-            del self.waiting[each]
+        turns = [before[waiter] for waiter in answered]
+        assert [turn.turn for turn in turns] == sorted(turn.turn for turn in turns)
+        for waiter in answered:
+            del self.waiting[waiter]
 
     @rule(session=sessions, server=servers, avoided=st.sets(workers))
     def ask(self, session: str, server: str, avoided: set[str]) -> None:
         wanted = key(session, server)
-        if any(one.key == wanted for one in self.waiting.values()):
+        if any(each_waiter.key == wanted for each_waiter in self.waiting.values()):
             return
         self.served()
         if self.table.place(wanted, self.able, avoided, self.now) is None:

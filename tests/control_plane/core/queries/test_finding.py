@@ -32,7 +32,7 @@ from leaseway.wire.errors import Reason
 def offered(**found: tuple[ServerSpec, ServerListing]) -> Coordinator:
     """Return a coordinator whose worker serves these listings."""
     state, worker = coordinator(), FakeWorker()
-    load(state, *(one for one, _ in found.values()))
+    load(state, *(problem for problem, _ in found.values()))
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:

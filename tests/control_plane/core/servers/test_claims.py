@@ -54,7 +54,9 @@ def answer(
 
 
 def reasons(state: Coordinator) -> list[tuple[str, str]]:
-    return [(one.problem.reason, one.problem.worker_id) for one in state.problems.open()]
+    return [
+        (problem.problem.reason, problem.problem.worker_id) for problem in state.problems.open()
+    ]
 
 
 def test_an_unverified_claim_changes_nothing() -> None:
@@ -188,14 +190,14 @@ def test_a_claim_that_differs_only_in_texts_is_no_mismatch() -> None:
 def test_a_listing_in_another_order_is_no_new_version() -> None:
     state, first, second = two_workers()
     orders = [["a", "b", "c"], ["c", "a", "b"], ["b", "c", "a"]]
-    listings = [described("echo", inputSchema={"enum": each}) for each in orders]
+    listings = [described("echo", inputSchema={"enum": order}) for order in orders]
     state.handle_relisting("w1", A, LAUNCH, listings[0], at(1))
     run(state, [first, second], at(1))
     state.tick(at(2))
     version = state.committed.version
-    for number, each in enumerate(listings[1:], start=3):
-        state.handle_relisting("w1", A, LAUNCH, each, at(number))
-        state.handle_relisting("w2", A, LAUNCH, each, at(number))
+    for number, listed in enumerate(listings[1:], start=3):
+        state.handle_relisting("w1", A, LAUNCH, listed, at(number))
+        state.handle_relisting("w2", A, LAUNCH, listed, at(number))
         run(state, [first, second], at(number))
         state.tick(at(number + 1))
     assert state.committed.version == version

@@ -43,7 +43,11 @@ def end_try(state: Coordinator, workers: list[FakeWorker], second: int, good: bo
 
 def open_problem(state: Coordinator) -> OpenProblem:
     """Return the only open problem of a server."""
-    (problem,) = [one for one in state.problems.open() if one.problem.scope == "server"]
+    (problem,) = [
+        each_problem
+        for each_problem in state.problems.open()
+        if each_problem.problem.scope == "server"
+    ]
     return problem
 
 

@@ -82,7 +82,9 @@ def test_leases_avoid_a_worker_that_cannot_start_the_server() -> None:
     state = fleet(shared=False)
     tell(state, "w1", "backoff", failures=1)
     placed = [place(state, LeaseKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
-    assert [each.worker_id for each in placed if isinstance(each, Placement)] == ["w2"] * 8 + ["w1"]
+    assert [placement.worker_id for placement in placed if isinstance(placement, Placement)] == [
+        "w2"
+    ] * 8 + ["w1"]
     tell(state, "w1", "ready", role="spare")
     assert place(state, LeaseKey("t", "s", "a"), (), at(3)) == Placement("w1")
 

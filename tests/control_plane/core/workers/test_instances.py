@@ -39,7 +39,7 @@ def test_changes_give_the_same_as_all_instances(states: list[dict[str, ReportedI
     table, before = InstanceTable(), dict[str, ReportedInstance]()
     for version, state in enumerate(states, start=1):
         gone = [(key, None) for key in before if key not in state]
-        changed = [(key, one) for key, one in state.items() if before.get(key) != one]
+        changed = [(key, status) for key, status in state.items() if before.get(key) != status]
         assert table.apply(InstanceChanges(version, (*changed, *gone)))
         before = state
         whole = InstanceTable(state.values())

@@ -34,16 +34,16 @@ DIFFERS = Problem("server", "TOOL_DIFFERS", "A tool of 'a' differs here.", "a")
 
 def next_push(state: Coordinator) -> Push:
     """Return the only queued delta."""
-    (push,) = [one.push for _, one in state.pop_actions() if isinstance(one, PushDelta)]
+    (push,) = [action.push for _, action in state.pop_actions() if isinstance(action, PushDelta)]
     return push
 
 
 def offered(*server_ids: str) -> tuple[Coordinator, Push]:
     """Return a coordinator and the delta that offers its only worker these servers."""
     state = coordinator()
-    load(state, *(spec(each) for each in server_ids))
+    load(state, *(spec(server_id) for server_id in server_ids))
     state.handle_worker_joined(hello(), START)
-    for push in [one.push for _, one in state.pop_actions() if isinstance(one, PushDelta)]:
+    for push in [action.push for _, action in state.pop_actions() if isinstance(action, PushDelta)]:
         state.handle_ack("w1", push.nonce, START)
     for job in list(state.servers.probes.jobs.values()):
         assert job.running is not None
@@ -58,7 +58,7 @@ def refuse(state: Coordinator, push: Push, reason: str) -> None:
 
 
 def reasons(state: Coordinator) -> list[str]:
-    return sorted(one.problem.reason for one in state.problems.open())
+    return sorted(problem.problem.reason for problem in state.problems.open())
 
 
 def test_acknowledging_a_variant_closes_only_its_refusal() -> None:
@@ -91,7 +91,7 @@ def test_a_rejoining_worker_is_not_sent_what_it_refused() -> None:
     state, push = offered("a", "b")
     refuse(state, push, "BAD")
     state.pop_actions()
-    held = {one.key: one.hashes for one in push.upserts if one.key != A}
+    held = {upsert.key: upsert.hashes for upsert in push.upserts if upsert.key != A}
     state.handle_worker_disconnected("w1", at(1))
     state.handle_worker_joined(hello(held=held, highest_version=push.version), at(2))
     resync = next_push(state)
@@ -144,7 +144,9 @@ def test_a_draining_worker_is_drained_again_on_a_new_stream() -> None:
     state.pop_actions()  # lost with the stream
     state.handle_worker_disconnected("w1", at(2))
     state.handle_worker_joined(hello(leases=(held,)), at(3))
-    assert [name for name, one in state.pop_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    assert [name for name, action in state.pop_actions() if isinstance(action, DrainWorker)] == [
+        "w1"
+    ]
     assert state.workers["w1"].draining
 
 
@@ -156,7 +158,9 @@ def test_a_draining_run_reconnects_draining_and_a_new_run_does_not() -> None:
     assert "w1" not in state.workers, "without leases it is not waited for"
     state.handle_worker_joined(hello(), at(11))
     assert state.workers["w1"].draining
-    assert [name for name, one in state.pop_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    assert [name for name, action in state.pop_actions() if isinstance(action, DrainWorker)] == [
+        "w1"
+    ]
     state.handle_worker_disconnected("w1", at(12))
     next_run = WorkerIdentity("w1", "another-run", "127.0.0.1:1")
     state.handle_worker_joined(hello(address=next_run), at(13))
@@ -178,7 +182,7 @@ def test_a_lost_worker_is_a_problem_until_it_reconnects() -> None:
     state.tick(at(10.9))
     assert reasons(state) == []
     state.tick(at(11))
-    (lost,) = [one.problem for one in state.problems.open()]
+    (lost,) = [problem.problem for problem in state.problems.open()]
     assert (lost.reason, lost.worker_id) == ("WORKER_LOST", "w1")
     assert "'w1'" in lost.message
     assert "Its 1 leases" in lost.message
@@ -277,12 +281,12 @@ def acknowledge(state: Coordinator) -> None:
 
 def revoked(state: Coordinator) -> list[tuple[str, str]]:
     actions = state.pop_actions()
-    return [(name, one.lease_id) for name, one in actions if isinstance(one, RevokeLease)]
+    return [(name, lease.lease_id) for name, lease in actions if isinstance(lease, RevokeLease)]
 
 
 def back(state: Coordinator, now: Moment, *names: str) -> None:
     """Reconnect w1 with its leases."""
-    held = {one.key: one.hashes for one in state.visible.served.values()}
+    held = {action.key: action.hashes for action in state.visible.served.values()}
     leases = tuple(lease(name, "w1") for name in names)
     state.handle_worker_joined(hello("w1", leases=leases, held=held), now)
 

@@ -78,11 +78,11 @@ def test_the_index_finds_what_a_scan_finds(
 
 def test_servers_with_the_same_workers_share_one_answer() -> None:
     variants = [served(f"s{number}", shared=False) for number in range(50)]
-    content = {one.key: one.hashes for one in variants}
+    content = {variant.key: variant.hashes for variant in variants}
     workers = [
         WorkerRecord(hello(f"w{number:04}"), Subscription(acked=content)) for number in range(1_000)
     ]
     index = ServingIndex()
-    answers = [index.workers_serving(one, workers, 1) for one in variants]
+    answers = [index.workers_serving(variant, workers, 1) for variant in variants]
     assert len(answers[0]) == 1_000
     assert len({id(answer) for answer in answers}) == 1

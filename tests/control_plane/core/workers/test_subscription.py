@@ -28,7 +28,7 @@ def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:
     assert worker.ack(first.nonce)
     second = worker.push(snapshot(3, a="z", b="x"), removals=True)
     assert second is not None
-    assert [one.key.server_id for one in second.upserts] == ["a", "b"]
+    assert [upsert.key.server_id for upsert in second.upserts] == ["a", "b"]
 
 
 def test_workers_with_equal_content_share_one_delta() -> None:
@@ -41,7 +41,7 @@ def test_workers_with_equal_content_share_one_delta() -> None:
     first, second = (worker.push(new, removals=True) for worker in workers)
     assert first is not None
     assert second is not None
-    assert [one.key.server_id for one in first.upserts] == ["a", "c"]
+    assert [upsert.key.server_id for upsert in first.upserts] == ["a", "c"]
     assert first.removals == (VariantKey("b"),)
     assert first.upserts is second.upserts
 
@@ -55,7 +55,7 @@ def test_a_worker_with_refusals_gets_its_own_delta() -> None:
     worker.ack(push.nonce)
     again = worker.push(new, removals=True)
     assert again is not None
-    assert [one.key.server_id for one in again.upserts] == ["b"]
+    assert [upsert.key.server_id for upsert in again.upserts] == ["b"]
 
 
 def test_deferred_removals_are_in_the_next_push() -> None:
@@ -105,7 +105,7 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
     worker.ack(again.nonce)
     changed = worker.push(snapshot(3, a="y", b="x"), removals=True)
     assert changed is not None
-    assert [one.key.server_id for one in changed.upserts] == ["a"]
+    assert [upsert.key.server_id for upsert in changed.upserts] == ["a"]
     worker.ack(changed.nonce)
     assert set(worker.acked) == {VariantKey("a"), VariantKey("b")}
     assert worker.last_error == ""
@@ -150,7 +150,7 @@ def test_a_refused_variant_is_not_sent_again_on_a_new_stream() -> None:
     after = Subscription.resume({}, before)
     first = after.push(state, removals=True)
     assert first is not None
-    assert [one.key.server_id for one in first.upserts] == ["b"]
+    assert [upsert.key.server_id for upsert in first.upserts] == ["b"]
     assert after.last_error == "a is bad"
 
 
@@ -191,12 +191,12 @@ def test_applying_every_delta_gives_the_last_snapshot(
         state = snapshot(version, **tools)
         push = worker.push(state, removals=True) or worker.pending
         if acks and push:
-            held.update({one.key: one.hashes for one in push.upserts})
+            held.update({upsert.key: upsert.hashes for upsert in push.upserts})
             for key in push.removals:
                 held.pop(key)
             worker.ack(push.nonce)
     while push := worker.pending or worker.push(state, removals=True):
-        held.update({one.key: one.hashes for one in push.upserts})
+        held.update({upsert.key: upsert.hashes for upsert in push.upserts})
         for key in push.removals:
             held.pop(key)
         worker.ack(push.nonce)

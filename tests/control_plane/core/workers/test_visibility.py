@@ -31,11 +31,11 @@ def serving() -> Coordinator:
 def test_a_worker_is_visible_once_it_has_the_visible_version() -> None:
     state = serving()
     assert state.visible_state.version == state.visible.version > 0
-    assert {each.address.id for each in state.visible_state.workers} == {"w1"}
+    assert {worker.address.id for worker in state.visible_state.workers} == {"w1"}
     state.handle_worker_joined(hello("w2"), at(2))
-    assert {each.address.id for each in state.visible_state.workers} == {"w1"}
+    assert {worker.address.id for worker in state.visible_state.workers} == {"w1"}
     obey(state)
-    assert {each.address.id for each in state.visible_state.workers} == {"w1", "w2"}
+    assert {worker.address.id for worker in state.visible_state.workers} == {"w1", "w2"}
 
 
 def test_other_events_do_not_change_the_visible_state() -> None:
@@ -52,7 +52,7 @@ def test_draining_and_disconnected_workers_are_not_visible() -> None:
     state.handle_worker_joined(hello("w2"), at(2))
     obey(state)
     state.drain_worker("w1", at(3))
-    assert {each.address.id for each in state.visible_state.workers} == {"w2"}
+    assert {worker.address.id for worker in state.visible_state.workers} == {"w2"}
     state.handle_worker_disconnected("w2", at(4))
     assert not state.visible_state.workers
 

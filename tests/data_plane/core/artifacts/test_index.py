@@ -20,7 +20,7 @@ def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -
 
 
 def names(artifacts: list[StoredArtifact]) -> list[str]:
-    return [each.ref.removeprefix("artifacts/") for each in artifacts]
+    return [artifact.ref.removeprefix("artifacts/") for artifact in artifacts]
 
 
 def test_only_the_owner_finds_an_artifact() -> None:

@@ -126,7 +126,9 @@ def test_a_tick_that_is_a_little_late_is_no_stall() -> None:
     lease = take(table, 0, ttl=1)
     table.tick(0.5)
     table.next_tick(0.5)
-    assert [(each.id, end.outcome) for each, end in table.tick(1.9)] == [(lease.id, "expired")]
+    assert [(each_lease.id, end.outcome) for each_lease, end in table.tick(1.9)] == [
+        (lease.id, "expired")
+    ]
 
 
 def test_a_worker_is_full_at_its_capacity_and_a_server_at_its_own_limit() -> None:

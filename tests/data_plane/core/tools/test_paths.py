@@ -191,7 +191,7 @@ def test_no_spelling_of_a_path_reaches_a_denied_one(
     path = path.removeprefix("file://").strip()
     resolved = posixpath.normpath(posixpath.join(BASE, path.replace("%2e", ".")))
     allowed = ("/data", "/srv/app/reports", "/srv/app/open")
-    assert any(resolved == each or resolved.startswith(each + "/") for each in allowed)
+    assert any(resolved == folder or resolved.startswith(folder + "/") for folder in allowed)
     assert not resolved.startswith("/data/private")
     assert not {".env", "secrets"} & set(resolved.split("/"))
 

@@ -20,7 +20,7 @@ def tool(name: str, **members: object) -> bytes:
 
 def compiled(*tools: bytes, previous: CompiledToolset | None = None) -> CompiledToolset:
     exposed = [
-        ExposedTool(json.loads(each)["name"], "x_" + json.loads(each)["name"]) for each in tools
+        ExposedTool(json.loads(tool)["name"], "x_" + json.loads(tool)["name"]) for tool in tools
     ]
     return compile_toolset(tools, exposed, "2025-11-25", previous)
 

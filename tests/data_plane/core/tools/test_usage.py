@@ -49,7 +49,7 @@ def test_in_no_time_more_calls_pass_than_twice_the_rate(
         if not delay:
             passed.append(now)
     for start in passed:
-        within = [each for each in passed if start <= each < start + seconds]
+        within = [moment for moment in passed if start <= moment < start + seconds]
         assert len(within) <= 2 * calls
 
 

@@ -127,7 +127,7 @@ async def test_no_warning_if_every_limit_is_enforced(bench: Bench) -> None:
 async def test_cgroups_are_removed_after_close_and_after_a_kill(bench: Bench) -> None:
     spec = bench.stdio("nosy", limits=EVERYTHING)
     closed, killed = [await bench.start(spec) for _ in range(2)]
-    folders = [folder for one in (closed, killed) for folder in cgroup_folders(one.pid or 0)]
+    folders = [folder for cgroup in (closed, killed) for folder in cgroup_folders(cgroup.pid or 0)]
     assert folders
     await bench.text(killed, "spawn", {"how": "orphan", "count": 3})
     await closed.close()
@@ -178,9 +178,9 @@ async def test_the_environment_is_passed_unchanged_and_in_no_command_line(bench:
     base = {"PATH": os.environ["PATH"], "LANG": "C"}
     plain = await bench.start(bench.stdio("echo_raw", env=env), base)
     limited = await bench.start(bench.stdio("echo_raw", env=env, limits=EVERYTHING), base)
-    found = [json.loads(await bench.text(each, "env")) for each in (plain, limited)]
-    for each in found:
-        each.pop("_LEASEWAY_MARK")
+    found = [json.loads(await bench.text(cgroup, "env")) for cgroup in (plain, limited)]
+    for cgroup in found:
+        cgroup.pop("_LEASEWAY_MARK")
     assert found[0] == found[1]
     assert found[1]["odd.name"] == "1"
     assert not [line for line in command_lines() if "very-secret" in line]
@@ -269,7 +269,7 @@ def proc(pid: int, name: str) -> str:
 def cgroup_folders(pid: int) -> list[Path]:
     """Return the leaseway cgroups of a process."""
     found = find_hierarchies(Path(f"/proc/{pid}"))
-    return [each.path for each in found if "leaseway-" in str(each.path)]
+    return [cgroup.path for cgroup in found if "leaseway-" in str(cgroup.path)]
 
 
 def command_lines() -> Iterator[str]:

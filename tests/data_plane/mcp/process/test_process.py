@@ -59,7 +59,9 @@ def in_use() -> set[str]:
         with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing
             descriptors.add(f"descriptor {entry.name}: {entry.readlink()}")
     others = ("asyncio_", "spawn", "Dummy-")
-    threads = {each.name for each in threading.enumerate() if not each.name.startswith(others)}
+    threads = {
+        thread.name for thread in threading.enumerate() if not thread.name.startswith(others)
+    }
     return children | descriptors | {f"thread {name}" for name in threads}
 
 

@@ -110,9 +110,9 @@ async def test_servers_of_a_worker_killed_with_its_reaper_are_killed_by_the_next
     assert is_alive(running)  # its worker is alive
     [folder] = tmp_path.glob("leaseway-runs-*")
     assert len(list(folder.iterdir())) == 2
-    for each in (other, third):
-        each.kill()
-        await each.wait()
+    for process in (other, third):
+        process.kill()
+        await process.wait()
     await until_exited(running, its_reaper, third_reaper)
 
 

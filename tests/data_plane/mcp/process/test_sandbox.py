@@ -289,7 +289,7 @@ def processes_in_sandbox(bwrap: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_folders_for_data_are_empty_except_for_allowed_paths() -> None:

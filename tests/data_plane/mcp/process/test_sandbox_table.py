@@ -70,14 +70,14 @@ class World:
 @pytest.fixture
 def world(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Create files outside of private folders, a home, and a port."""
-    place = next((one for one in PLACES if os.access(one, os.W_OK)), None)
+    place = next((each_place for each_place in PLACES if os.access(each_place, os.W_OK)), None)
     if place is None:
         pytest.skip(f"None of {', '.join(PLACES)} can be written by this user.")
     data = Path(tempfile.mkdtemp(prefix="leaseway-test-", dir=place))
     private = [
-        Path(one) / f"leaseway-test-{os.getpid()}"
-        for one in ("/tmp", "/var/tmp", "/run", "/dev/shm")
-        if os.access(one, os.W_OK)
+        Path(text) / f"leaseway-test-{os.getpid()}"
+        for text in ("/tmp", "/var/tmp", "/run", "/dev/shm")
+        if os.access(text, os.W_OK)
     ]
     try:
         home, own, others = data / "home", data / "audit" / "own", data / "others"
@@ -121,7 +121,7 @@ async def homes(world: World, ask: Ask, level: Level, network: bool) -> None:
         if level == "strict" and Path(place).is_dir():
             held = await ask("names", path=place)
             needed = Path(sys.executable).resolve()
-            assert [each for each in held if Path(place, each) not in needed.parents] == []
+            assert [path for path in held if Path(place, path) not in needed.parents] == []
 
 
 async def private_places(world: World, ask: Ask, level: Level, network: bool) -> None:

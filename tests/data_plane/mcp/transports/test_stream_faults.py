@@ -229,7 +229,9 @@ async def test_a_lost_connection_fails_all_calls_in_flight(
     async with asyncio.timeout(BOUND):
         faults = [(await outcome).fault for _, outcome in waiting]
         closed, why = await bench.closed.get()
-    assert {(each.reason, each.started) for each in faults} == {(Reason.SERVER_LOST, "yes")}
+    assert {(each_fault.reason, each_fault.started) for each_fault in faults} == {
+        (Reason.SERVER_LOST, "yes")
+    }
     assert closed is instance
     assert why.message == fault.message
     if (transport, how) == ("websocket", "end"):
@@ -288,7 +290,9 @@ async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -
             await asyncio.sleep(0.001)
         assert await say(bench, instance, "past them") == "past them"
         raw.hold.set()
-        assert {json.loads((await each).payload)["content"][0]["text"] for each in held} == {"hold"}
+        assert {json.loads((await outcome).payload)["content"][0]["text"] for outcome in held} == {
+            "hold"
+        }
 
 
 async def test_the_post_of_a_cancelled_call_is_cancelled(bench: Bench, raw: RawServer) -> None:
@@ -309,6 +313,8 @@ async def test_pending_posts_are_limited(bench: Bench, raw: RawServer) -> None:
     await asyncio.sleep(0)
     refused = [outcome.result().fault for _, outcome in calls if outcome.done()]
     assert 0 < len(refused) <= 10
-    assert {(each.reason, each.started) for each in refused} == {(Reason.OVERLOADED, "no")}
+    assert {(each_outcome.reason, each_outcome.started) for each_outcome in refused} == {
+        (Reason.OVERLOADED, "no")
+    }
     for call, _ in calls:
         call.cancel("enough")

@@ -79,8 +79,8 @@ class ServerListing:
                 for name, tool in self.by_name.items()
             )
             and all(
-                same_items([item.definition for item in one], [item.definition for item in another])
-                for one, another in (
+                same_items([item.definition for item in own], [item.definition for item in others])
+                for own, others in (
                     (self.prompts, other.prompts),
                     (self.resources, other.resources),
                     (self.templates, other.templates),

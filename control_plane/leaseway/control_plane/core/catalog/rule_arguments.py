@@ -25,7 +25,7 @@ _MAX_LISTED: Final = 5
 
 def named_arguments(expression: str) -> frozenset[str]:
     """Return the arguments that a rule uses as `args.x` or `args["x"]` without `has(args.x)`."""
-    found = {one or other for one, other in _INDEXED.findall(expression)}
+    found = {double or single for double, single in _INDEXED.findall(expression)}
     plain = _TEXT.sub('""', expression)
     found.update(_MEMBER.findall(plain))
     return frozenset(found - set(_GUARD.findall(plain)))

@@ -71,7 +71,10 @@ def named_tenants(state: Coordinator) -> dict[str, ServerPolicy]:
     """Return the tenants that the configuration names with limits, each with a policy."""
     policies = (spec.policy for spec in (state.servers.desired or {}).values())
     # `tenants:` is the same in all policies.
-    policy = next((each for each in policies if each.limits or each.agent_limits), None)
+    policy = next(
+        (each_policy for each_policy in policies if each_policy.limits or each_policy.agent_limits),
+        None,
+    )
     if policy is None:
         return {}
     names = {*policy.limits, *policy.agent_limits} - {OTHER_TENANTS}

@@ -113,7 +113,7 @@ class InstanceTable:
     def apply(self, changes: InstanceChanges) -> bool:
         """Apply changes; return False, and change nothing, if earlier ones are missing."""
         if changes.version == 1:
-            self.replace((key, one) for key, one in changes.changes if one is not None)
+            self.replace((key, status) for key, status in changes.changes if status is not None)
         elif changes.version != self.version + 1 or not self.version:
             self.version = 0  # also later changes need the whole state first
             return False

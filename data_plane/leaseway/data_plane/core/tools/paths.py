@@ -316,7 +316,7 @@ def _matches(step: str, denied: str, certain: bool) -> bool:
 def _begins(steps: list[str], denied: list[str], certain: bool) -> bool:
     if len(steps) < len(denied):
         return "**" in steps and certain
-    return all(_matches(one, other, certain) for one, other in zip(steps, denied, strict=False))
+    return all(_matches(step, other, certain) for step, other in zip(steps, denied, strict=False))
 
 
 def _contains(steps: list[str], denied: list[str], certain: bool) -> bool:

@@ -181,7 +181,7 @@ class ToolPolicies:
         for what its server may ask.
         """
         lasts = method in (SUBSCRIBE, ROOTS_CHANGED)
-        demands = (each for each in self._demands(tenant, agent) if each.period or not lasts)
+        demands = (demand for demand in self._demands(tenant, agent) if demand.period or not lasts)
         return ToolPolicy("read_only", demands=tuple(demands))
 
     def find_request(self, tenant: str, agent: str, method: str, name: str) -> ToolPolicy:

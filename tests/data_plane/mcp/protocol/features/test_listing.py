@@ -69,7 +69,7 @@ async def test_every_page_is_read_and_the_first_item_of_a_name_counts(kind: List
         kind, first={kind.key: [one], "nextCursor": "next"}, next={kind.key: [again, two]}
     )
     definitions = found.definitions
-    assert [msgspec.json.decode(each) for each in definitions.values()] == [one, two]
+    assert [msgspec.json.decode(definition) for definition in definitions.values()] == [one, two]
     assert list(definitions) == ["a:x", "a:y"]
     assert found.skipped == (f"It lists {kind.noun} more than once, the first counts: 'a:x'.",)
     assert not found.changed

@@ -95,7 +95,7 @@ async def test_all_pages_of_all_lists_are_kept_unchanged(
     async with offering(bench, transport, protocol, address=shared) as instance:
         prompts_resources = await instance.list_prompts_resources(BOUND)
         assert instance.prompts_resources is prompts_resources
-    assert [json.loads(each)["name"] for each in prompts_resources.prompts] == [
+    assert [json.loads(prompt)["name"] for prompt in prompts_resources.prompts] == [
         "greet",
         "secret_prompt",
         "plain",
@@ -103,12 +103,12 @@ async def test_all_pages_of_all_lists_are_kept_unchanged(
     assert json.loads(prompts_resources.prompts[0])["arguments"] == [
         {"name": "name", "required": True}
     ]
-    assert [json.loads(each)["uri"] for each in prompts_resources.resources] == [
+    assert [json.loads(resource)["uri"] for resource in prompts_resources.resources] == [
         "note://a",
         "note://b",
         "note://secret/x",
     ]
-    assert [json.loads(each)["uriTemplate"] for each in prompts_resources.templates] == [
+    assert [json.loads(template)["uriTemplate"] for template in prompts_resources.templates] == [
         "note://{name}"
     ]
     assert prompts_resources.gaps == ()
@@ -261,19 +261,26 @@ async def test_npms_reference_server_lists_reads_completes_and_notifies(
     instance = await bench.start(spec)
     prompts_resources = await instance.list_prompts_resources(BOUND)
     assert prompts_resources.gaps == ()
-    prompts = {json.loads(each)["name"]: json.loads(each) for each in prompts_resources.prompts}
+    prompts = {
+        json.loads(each_prompt)["name"]: json.loads(each_prompt)
+        for each_prompt in prompts_resources.prompts
+    }
     assert prompts
     for name, prompt in prompts.items():
-        given = {each["name"]: "1" for each in prompt.get("arguments", ()) if each.get("required")}
+        given = {
+            argument["name"]: "1"
+            for argument in prompt.get("arguments", ())
+            if argument.get("required")
+        }
         if "resourceType" in given:
             given = {**given, "resourceType": "Text"}
         got = await result(instance, "prompts/get", name, name=name, arguments=given)
         assert got["messages"], name
     assert prompts_resources.resources
-    for each in prompts_resources.resources[:10]:
-        uri = json.loads(each)["uri"]
+    for resource in prompts_resources.resources[:10]:
+        uri = json.loads(resource)["uri"]
         assert (await result(instance, "resources/read", uri, uri=uri))["contents"]
-    templates = [json.loads(each)["uriTemplate"] for each in prompts_resources.templates]
+    templates = [json.loads(template)["uriTemplate"] for template in prompts_resources.templates]
     assert templates
     uri = json.loads(prompts_resources.resources[0])["uri"]
     subscriber = Subscriber(instance, uri)

@@ -101,7 +101,7 @@ async def test_a_legacy_server_gets_its_callers_answers_unchanged(bench: Bench, 
         replies = await call_tool(
             bench, instance, "ask", {"questions": [NAME, MODEL, FOLDERS]}, **caller.request
         )
-        assert replies == [{"said": each, "unknown": 1.0} for each in (ELICIT, SAMPLE, ROOTS)]
+        assert replies == [{"said": call, "unknown": 1.0} for call in (ELICIT, SAMPLE, ROOTS)]
         assert json.loads((await caller.next()).params) == NAME["params"]
 
 
@@ -251,15 +251,15 @@ async def test_callers_of_a_shared_server_are_asked_for_their_own_calls_only(
     async with asking(bench, how, truely_stateless=True) as instance:
         callers = [Asked(holds=True) for _ in range(8)]
         started = [
-            bench.start_call(instance, "ask", {"questions": [_question(n)]}, **each.request)[1]
-            for n, each in enumerate(callers)
+            bench.start_call(instance, "ask", {"questions": [_question(n)]}, **caller.request)[1]
+            for n, caller in enumerate(callers)
         ]
         for number in (3, 0, 7, 1, 6, 2, 5, 4):
             ask = await callers[number].next()
             assert json.loads(ask.params)["message"] == f"question {number}"
             ask.answer(b'{"answer":%d}' % number)
         async with asyncio.timeout(BOUND):
-            outcomes = [await each for each in started]
+            outcomes = [await call for call in started]
         for number, outcome in enumerate(outcomes):
             assert f'\\"answer\\": {number}' in outcome.payload.decode()
 

@@ -80,7 +80,7 @@ def test_what_is_nested_too_deeply_becomes_null_and_its_neighbours_stay(levels: 
 
 
 def test_a_batch_is_repaired_like_a_message() -> None:
-    assert [each.id for each in read_body(b' [{"id":1},{"id":2}]')] == [1, 2]
+    assert [message.id for message in read_body(b' [{"id":1},{"id":2}]')] == [1, 2]
     first, second = read_repaired_body(b'[{"id":1,"result":NaN},{"id":2,"result":[-Infinity]}]')
     assert (bytes(first.result), bytes(second.result)) == (b"null", b"[null]")
 
