@@ -102,7 +102,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.reads.set()
 
     async def Sync(self, requests: Any, context: Any) -> None:  # type: ignore[override]
-        self.outgoing = asyncio.Queue()
+        outgoing = self.outgoing = asyncio.Queue()
         hello = await context.read()
         self.hellos.put_nowait(hello.hello)
         if isinstance(self.refusal, tuple):
@@ -120,14 +120,16 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
-        reader = asyncio.create_task(self._read(context))
+        reader = asyncio.create_task(self._read(context, outgoing))
         try:
             while (message := await self.outgoing.get()) is not None:
                 await context.write(message)
         finally:
             reader.cancel()
 
-    async def _read(self, context: Any) -> None:
+    async def _read(
+        self, context: Any, outgoing: asyncio.Queue[sync_pb2.SyncResponse | None]
+    ) -> None:
         joiner = Joiner()
         while (message := await context.read()) is not grpc.aio.EOF:
             if message.HasField("part"):
@@ -139,6 +141,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             queue = self.reports if message.HasField("report") else self.received
             queue.put_nowait(message)
             await self.reads.wait()
+        outgoing.put_nowait(None)  # the worker has left
 
     def send(self, **message: Any) -> None:
         """Send a message to the worker."""

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import System, eventually, python_server
+from tests.e2e.system import LEASEWAY, System, eventually, python_server
 from tests.s3_server import s3_server
 
+from leaseway.data_plane.audit.anchors import LOST_AFTER, Anchors
 from leaseway.data_plane.audit.sinks.addresses import open_sink
 from leaseway.data_plane.audit.verifying import verify_sink
 from leaseway.sdk import AsyncClient, LeasewayError
+from leaseway.sdk.operators.observe import fetch_audit_anchors
 
 CALLS = 200
+
+
+async def verify_by_command(system: System, sink: str, environment: dict[str, str]) -> int:
+    """Run `leaseway audit verify` with the anchors of the system; return its status."""
+    process = await asyncio.create_subprocess_exec(
+        *(*LEASEWAY, "audit", "verify", sink, "--address", system.address),
+        env={**os.environ, **environment},
+    )
+    return await process.wait()
 
 
 async def test_each_call_that_was_answered_is_in_the_sink_once_after_sigkill_and_a_wiped_disk(
@@ -54,10 +66,20 @@ async def test_each_call_that_was_answered_is_in_the_sink_once_after_sigkill_and
             await asyncio.to_thread(shutil.rmtree, folder)
             await system.start_worker("worker-1")
             await calls
-        sink = open_sink(store.sink)
-        reports = await verify_sink(sink)
+            await system.workers["worker-1"].end()
+            told = await fetch_audit_anchors(client)
+            assert await verify_by_command(system, store.sink, environment) == 0
+        sink, anchors = open_sink(store.sink), Anchors.of(told.anchors, told.time)
+        [killed] = [anchor for anchor in told.anchors if not anchor.head.has_ended]
+        assert killed.lost_at is not None
+        reports = await verify_sink(sink, store.sink, anchors)
         assert len(reports) == 2
         assert not [fault for report in reports.values() for fault in report.faults]
+        [ended] = [anchor for anchor in told.anchors if anchor.head.has_ended]
+        assert ended.head.shipped.seq == ended.head.written.seq == reports[ended.head.run].last
+        later = Anchors.of(told.anchors, told.time + LOST_AFTER + 1)
+        [fault] = (await verify_sink(sink, store.sink, later))[killed.head.run].faults
+        assert "Worker worker-1 has vanished" in fault
         contents = [await sink.get(each.name) async for each in sink.objects()]
     records = [json.loads(line) for content in contents for line in content.splitlines()]
     begun = [each["arguments"]["number"] for each in records if each["event"] == "begin"]

@@ -329,6 +329,9 @@ class FakeControlPlane(
     async def ListApprovals(self, request: Any, context: Any) -> Any:
         return admin_pb2.ListApprovalsResponse()
 
+    async def ListAuditAnchors(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListAuditAnchorsResponse()
+
     async def DecideApproval(self, request: Any, context: Any) -> Any:
         return admin_pb2.DecideApprovalResponse()
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
+from leaseway.control_plane.core.audit_anchors import AuditAnchors
 from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -69,6 +70,7 @@ class Plane:
         end_notices: Ended leases whose sessions do not know it.
         ended_sessions: Sessions of MCP fronts that ended for good.
         approvals: Calls that need an approval.
+        audit_anchors: How far the audits of workers are.
         budgets: What workers have of the limits that hold over the fleet.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
@@ -103,6 +105,7 @@ class Plane:
         self.session_states = SessionStates()
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = self._new_approvals()
+        self.audit_anchors = AuditAnchors()
         self.transitions = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_inspection = 0
@@ -199,6 +202,7 @@ class Plane:
         )
         self.approvals = self._new_approvals()
         self.budgets = Budgets(self.clock().mono)
+        self.audit_anchors = AuditAnchors()
         if self.meters is not None:
             self.meters.set_state(self.state, self.budgets)
 

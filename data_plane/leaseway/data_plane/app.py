@@ -52,7 +52,7 @@ from leaseway.wire.channels.serving import bind, make_server
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0
 """Seconds to wait at shutdown until the artifacts are removed."""
-_SHIPPING_GRACE: Final = 5.0
+_SHIPPING_GRACE: Final = 10.0
 """Seconds to wait at shutdown until the audit's sink has acknowledged the last records."""
 _PODS_GRACE: Final = 5.0
 """Seconds to wait at shutdown until pods are removed; the rest ends with the worker's own pod."""
@@ -98,7 +98,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
             ) as (open_instance, logins, links),
             asyncio.TaskGroup() as group,
         ):
-            background = Background(group)
+            background, worker = Background(group), None
             try:
                 background.supervise(authenticator.run, "follow changes of credentials")
                 with _signals(shutdown):
@@ -125,13 +125,15 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                     )
                     await worker.serve(server, shutdown, partial(ready, str(bound)))
             finally:
-                background.cancel_all()
                 authenticator.refusals.flush()
                 if audit is not None:
                     audit.close()
                 if shipper is not None:
-                    with contextlib.suppress(TimeoutError):  # the next worker ships the rest
-                        await asyncio.wait_for(shipper.ship_all(), _SHIPPING_GRACE)
+                    with contextlib.suppress(TimeoutError, AuditUnavailable):
+                        await asyncio.wait_for(shipper.finish(), _SHIPPING_GRACE)
+                if worker is not None:
+                    await worker.sync.leave()
+                background.cancel_all()
                 if exported is not None:
                     await asyncio.to_thread(exported.close)
     return 0

@@ -24,6 +24,7 @@ from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
 from leaseway.data_plane.artifacts.store import ArtifactStore, ignore
 from leaseway.data_plane.audit.backlog import Policy
+from leaseway.data_plane.audit.heads import RunHeads
 from leaseway.data_plane.audit.log import AuditLog
 from leaseway.data_plane.audit.planes import PlaneRecords
 from leaseway.data_plane.audit.record import Recorder
@@ -55,6 +56,7 @@ from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.services.local import LocalCalls
 from leaseway.data_plane.state import WorkerState
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.audit import AuditSync
 from leaseway.data_plane.sync.budgets import Permits
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages
@@ -268,6 +270,10 @@ class Worker:
             given.background.supervise(given.shipper.run, "ship the audit")
             given.background.supervise(given.shipper.recover, "ship what killed workers left")
         self.records = PlaneRecords(recorder)
+        heads = None
+        if given.audit is not None:
+            sink = options.audit_sink.address if options.audit_sink is not None else ""
+            heads = RunHeads(given.audit, given.shipper, sink)
 
         # Instances, and what keeps them.
         context = WorkerContext(
@@ -360,7 +366,7 @@ class Worker:
             permits,
             given.shutdown.drain_for,
             Inspection(me, recent, self.executor, self.leases).answer,
-            self.records.record,
+            AuditSync(self.records, heads, outgoing),
             LoginSteps(given.login_links, outgoing, given.background, self.logins.follow_now),
         )
 

@@ -78,6 +78,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "AdminService/GetTraffic": Rule(SEES_ALL),
         "AdminService/ListApprovals": Rule(_SEES_APPROVALS, "filter"),
         "AdminService/DecideApproval": Rule(_APPROVES, "filter", changes=True),
+        "AdminService/ListAuditAnchors": Rule(SEES_ALL),
         "SyncService/Sync": Rule(_JOINS, changes=True, limit=_SYNC),
         "ExecutionService/Exchange": Rule(_CALLS, "calls", changes=True),
         "ExecutionService/CallTool": Rule(_CALLS, "own", changes=True, limit=_CALL),

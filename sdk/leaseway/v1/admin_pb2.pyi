@@ -1537,3 +1537,171 @@ class DecideApprovalResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecideApprovalResponse: _TypeAlias = DecideApprovalResponse  # noqa: Y015
+
+@_typing.final
+class AuditHead(_message.Message):
+    """How far the audit of one run of a worker is. Its records are numbered and chained by hashes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    SINK_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    WRITTEN_HASH_FIELD_NUMBER: _builtins.int
+    SHIPPED_FIELD_NUMBER: _builtins.int
+    SHIPPED_HASH_FIELD_NUMBER: _builtins.int
+    HAS_ENDED_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """The run, with which the names of its files begin; at most 256 characters."""
+    sink: _builtins.str
+    """The address of the sink that it is shipped to, without a credential. Empty means none."""
+    written: _builtins.int
+    """The number of its last record that ends a write."""
+    written_hash: _builtins.str
+    """The hash of that record, in hexadecimal digits."""
+    shipped: _builtins.int
+    """The number of its last record that the sink has acknowledged. Zero means none."""
+    shipped_hash: _builtins.str
+    """The hash of that record, in hexadecimal digits. Empty if there is none."""
+    has_ended: _builtins.bool
+    """Whether the run has ended with the record `written`."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        sink: _builtins.str = ...,
+        written: _builtins.int = ...,
+        written_hash: _builtins.str = ...,
+        shipped: _builtins.int = ...,
+        shipped_hash: _builtins.str = ...,
+        has_ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_ended", b"has_ended", "run", b"run", "shipped", b"shipped", "shipped_hash", b"shipped_hash", "sink", b"sink", "written", b"written", "written_hash", b"written_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditHead: _TypeAlias = AuditHead  # noqa: Y015
+
+@_typing.final
+class AuditAnchor(_message.Message):
+    """What the control plane knows of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    TOLD_AT_FIELD_NUMBER: _builtins.int
+    LOST_AT_FIELD_NUMBER: _builtins.int
+    IS_CONTRADICTED_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """The worker that told it: of a run that was killed, it may be another one, which has shipped it."""
+    is_contradicted: _builtins.bool
+    """Whether different hashes of one record were told."""
+    @_builtins.property
+    def head(self) -> Global___AuditHead:
+        """The newest head of the run."""
+
+    @_builtins.property
+    def told_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was told."""
+
+    @_builtins.property
+    def lost_at(self) -> _timestamp_pb2.Timestamp:
+        """Since when the worker has no stream. Unset if it has one, or the run has ended."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___AuditHead | None = ...,
+        worker_id: _builtins.str = ...,
+        told_at: _timestamp_pb2.Timestamp | None = ...,
+        lost_at: _timestamp_pb2.Timestamp | None = ...,
+        is_contradicted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "lost_at", b"lost_at", "told_at", b"told_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "is_contradicted", b"is_contradicted", "lost_at", b"lost_at", "told_at", b"told_at", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditAnchor: _TypeAlias = AuditAnchor  # noqa: Y015
+
+@_typing.final
+class ListAuditAnchorsRequest(_message.Message):
+    """Request for one page of the anchors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """The token of the previous page. Empty requests the first page. Any other text is
+    INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The maximum number of items in the page; 0 means as many as fit. A page may have fewer."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """The caller's package and agent."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditAnchorsRequest: _TypeAlias = ListAuditAnchorsRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditAnchorsResponse(_message.Message):
+    """One page of the anchors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANCHORS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    SILENT_WORKERS_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty means that this is the last page."""
+    forgotten: _builtins.int
+    """How many anchors were forgotten since the control plane started, because there were too many."""
+    @_builtins.property
+    def anchors(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditAnchor]:
+        """Ordered by run, at most 1 MiB."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The time of the control plane's clock."""
+
+    @_builtins.property
+    def silent_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Connected workers that have told no head: without an audit, or older ones; at most 100."""
+
+    def __init__(
+        self,
+        *,
+        anchors: _abc.Iterable[Global___AuditAnchor] | None = ...,
+        next_page_token: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        silent_workers: _abc.Iterable[_builtins.str] | None = ...,
+        forgotten: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "forgotten", b"forgotten", "next_page_token", b"next_page_token", "silent_workers", b"silent_workers", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditAnchorsResponse: _TypeAlias = ListAuditAnchorsResponse  # noqa: Y015

@@ -100,6 +100,11 @@ class AdminServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalResponse.FromString,
                 _registered_method=True)
+        self.ListAuditAnchors = channel.unary_unary(
+                '/leaseway.v1.AdminService/ListAuditAnchors',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.ListAuditAnchorsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.ListAuditAnchorsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -198,6 +203,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAuditAnchors(self, request, context):
+        """Lists how far the audits of workers are, ordered by run, in pages: what `leaseway audit verify`
+        compares a sink with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -265,6 +278,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DecideApproval,
                     request_deserializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalResponse.SerializeToString,
+            ),
+            'ListAuditAnchors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditAnchors,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.ListAuditAnchorsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.ListAuditAnchorsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -619,6 +637,33 @@ class AdminService(object):
             '/leaseway.v1.AdminService/DecideApproval',
             leaseway_dot_v1_dot_admin__pb2.DecideApprovalRequest.SerializeToString,
             leaseway_dot_v1_dot_admin__pb2.DecideApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditAnchors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.AdminService/ListAuditAnchors',
+            leaseway_dot_v1_dot_admin__pb2.ListAuditAnchorsRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.ListAuditAnchorsResponse.FromString,
             options,
             channel_credentials,
             insecure,

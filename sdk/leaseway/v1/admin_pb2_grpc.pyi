@@ -61,6 +61,10 @@ class AdminServiceStub:
     """Lists approvals that wait for a decision and those decided recently, the newest first."""
     DecideApproval: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DecideApprovalRequest, _admin_pb2.DecideApprovalResponse]
     """Approves or denies a waiting call. A decision is final."""
+    ListAuditAnchors: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditAnchorsRequest, _admin_pb2.ListAuditAnchorsResponse]
+    """Lists how far the audits of workers are, ordered by run, in pages: what `leaseway audit verify`
+    compares a sink with.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -95,6 +99,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists approvals that wait for a decision and those decided recently, the newest first."""
     DecideApproval: _aio.UnaryUnaryMultiCallable[_admin_pb2.DecideApprovalRequest, _admin_pb2.DecideApprovalResponse]  # type: ignore[assignment]
     """Approves or denies a waiting call. A decision is final."""
+    ListAuditAnchors: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditAnchorsRequest, _admin_pb2.ListAuditAnchorsResponse]  # type: ignore[assignment]
+    """Lists how far the audits of workers are, ordered by run, in pages: what `leaseway audit verify`
+    compares a sink with.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Inspects and controls a running system. Served by the control plane."""
@@ -204,5 +212,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DecideApprovalResponse, _abc.Awaitable[_admin_pb2.DecideApprovalResponse]]:
         """Approves or denies a waiting call. A decision is final."""
+
+    @_abc_1.abstractmethod
+    def ListAuditAnchors(
+        self,
+        request: _admin_pb2.ListAuditAnchorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAuditAnchorsResponse, _abc.Awaitable[_admin_pb2.ListAuditAnchorsResponse]]:
+        """Lists how far the audits of workers are, ordered by run, in pages: what `leaseway audit verify`
+        compares a sink with.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -94,6 +94,7 @@ class SyncRequest(_message.Message):
     LOGIN_RESULT_FIELD_NUMBER: _builtins.int
     BUDGET_ASK_FIELD_NUMBER: _builtins.int
     SUBJECT_LISTING_FIELD_NUMBER: _builtins.int
+    AUDIT_HEAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -146,6 +147,12 @@ class SyncRequest(_message.Message):
     def subject_listing(self) -> Global___SubjectListing:
         """What a server lists for one tenant or user, if the Welcome says that it is known."""
 
+    @_builtins.property
+    def audit_head(self) -> _admin_pb2.AuditHead:
+        """How far the worker's audit is, or an earlier run's that it has shipped. Sent only if the
+        Welcome requests it.
+        """
+
     def __init__(
         self,
         *,
@@ -162,12 +169,13 @@ class SyncRequest(_message.Message):
         login_result: Global___LoginResult | None = ...,
         budget_ask: Global___BudgetAsk | None = ...,
         subject_listing: Global___SubjectListing | None = ...,
+        audit_head: _admin_pb2.AuditHead | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing", "audit_head"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -533,6 +541,7 @@ class Welcome(_message.Message):
     FLEET_FIELD_NUMBER: _builtins.int
     LISTS_SUBJECTS_FIELD_NUMBER: _builtins.int
     TAKES_INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
+    AUDIT_INTERVAL_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -563,6 +572,10 @@ class Welcome(_message.Message):
         the limits hold on the worker alone.
         """
 
+    @_builtins.property
+    def audit_interval(self) -> _duration_pb2.Duration:
+        """The interval of AuditHeads of the worker's run; the first is sent at once. Unset means none."""
+
     def __init__(
         self,
         *,
@@ -574,10 +587,11 @@ class Welcome(_message.Message):
         fleet: Global___Fleet | None = ...,
         lists_subjects: _builtins.bool = ...,
         takes_instance_changes: _builtins.bool = ...,
+        audit_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

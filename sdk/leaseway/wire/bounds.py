@@ -77,6 +77,10 @@ ARTIFACT_SPACE: Final = 2048 * MIB
 """Total size of a worker's artifacts; default of `--artifact-space`."""
 AUDIT_SPACE: Final = 1024 * MIB
 """Total size of a worker's audit files that wait for a sink; default of `--audit-space`."""
+MAX_AUDIT_ANCHORS: Final = 10_000
+"""Runs of workers whose audits a control plane anchors; the oldest are forgotten first."""
+AUDIT_ANCHOR_INTERVAL: Final = 60.0
+"""Seconds between two heads of a worker's audit."""
 ARTIFACT_READERS: Final = 64
 """Artifacts that one worker sends at the same time, by RPC and by HTTP."""
 TENANT_ARTIFACT_READERS: Final = 48

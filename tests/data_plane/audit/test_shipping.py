@@ -8,59 +8,21 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.data_plane.audit.memory_sink import MemorySink
+from tests.data_plane.audit.shipped import RUN, Shipped, eventually
 from tests.data_plane.conftest import worker_bench
 
-from leaseway.data_plane.audit.backlog import Backlog, Policy
-from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
+from leaseway.data_plane.audit.backlog import Policy
+from leaseway.data_plane.audit.log import AuditUnavailable, runs_in
 from leaseway.data_plane.audit.segments import sealed_part
-from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.data_plane.audit.sinks.addresses import check_address
 from leaseway.data_plane.audit.verifying import verify_sink
 from leaseway.spec.policy import ServerPolicy
-from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Reason
 
-NOW = 1_800_000_000.0
-RUN = "w1.abc"
 READS = ServerPolicy(risks=(("*", "read_only"),))
-
-
-class Shipped:
-    """A run of a worker whose files are shipped to a sink in memory."""
-
-    def __init__(
-        self, folder: Path, policy: Policy = Policy.SPILL, *, run: str = "abc", **options: Any
-    ) -> None:
-        self.sink = options.pop("sink", None) or MemorySink()
-        self.backlog = Backlog(options.pop("space", MIB), policy)
-        of_log = {
-            name: options.pop(name) for name in ("file_size", "check_interval") if name in options
-        }
-        self.log = AuditLog(folder, "w1", run, lambda: NOW, backlog=self.backlog, **of_log)
-        self.shipper = Shipper(self.log, self.sink, self.backlog, delay=0, **options)
-
-    def write(self, number: int) -> None:
-        self.log.write([b'{"event":"begin","n":%d}' % number])
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of the records in the sink, in order of the objects' names."""
-        return numbers(self.sink)
-
-
-def numbers(sink: MemorySink) -> list[int]:
-    lines = b"".join(content for _, content in sorted(sink.stored.items())).splitlines()
-    records = [json.loads(line) for line in lines]
-    return [each["n"] for each in records if "n" in each]
-
-
-async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -216,6 +216,16 @@ def client_options(command: Command) -> Command:
     return with_options(wrapper, (_ADDRESS, _TENANT, *_LOG))
 
 
+def is_address_given() -> bool:
+    """Return whether the running command was told which control plane to connect to."""
+    context = click.get_current_context()
+    root = context.find_root()
+    given = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT)
+    return context.get_parameter_source("address") in given or (
+        root.get_parameter_source("address") in given
+    )
+
+
 def shared_key() -> str | None:
     """Return the shared key of this process's environment.
 

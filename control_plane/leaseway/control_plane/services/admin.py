@@ -41,6 +41,7 @@ _EVENTS_PER_MESSAGE: Final = 200
 _DEFAULT_CALLS: Final = 50
 _MAX_CALLS: Final = 200
 _MAX_WORKER_IDS: Final = 1_000
+_MAX_SILENT: Final = 100
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -276,6 +277,23 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         except Fault as fault:
             await abort(context, fault)
         return admin_pb2.DecideApprovalResponse(approval=messages.approval(approval))
+
+    async def ListAuditAnchors(  # noqa: N802
+        self, request: admin_pb2.ListAuditAnchorsRequest, context: _Context
+    ) -> admin_pb2.ListAuditAnchorsResponse:
+        """List one page of how far the audits of workers are, ordered by run."""
+        await check_client(request.client, context)
+        start = await page_of("ListAuditAnchors", request, context)
+        known = self._plane.audit_anchors
+        anchors, token = pages.anchors(known.listed(), start)
+        silent = (worker for worker in self._plane.streams if not known.anchors_now(worker))
+        return admin_pb2.ListAuditAnchorsResponse(
+            anchors=anchors,
+            next_page_token=token,
+            time=messages.timestamp(self._plane.clock().unix),
+            silent_workers=sorted(silent)[:_MAX_SILENT],
+            forgotten=known.forgotten,
+        )
 
 
 def _events(events: Sequence[EventRecord], dropped: int = 0) -> admin_pb2.WatchEventsResponse:

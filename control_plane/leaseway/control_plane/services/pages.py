@@ -22,6 +22,8 @@ from leaseway.control_plane.core.workers.instances import ReportedInstance
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire.audit_heads import AuditAnchor
+from leaseway.wire.messages.audit_heads import anchor_to_proto
 from leaseway.wire.messages.pages import PageStart, SortKey, one_page
 
 _MAX_NUMBER: Final = 10**15
@@ -150,3 +152,10 @@ def approvals(
     """Return a page of approvals, newest first, and the next page's token."""
     sources = (((f"{_MAX_NUMBER - record.number:016d}",), record) for record in found)
     return one_page(start, sources, messages.approval)
+
+
+def anchors(
+    found: Iterable[AuditAnchor], start: PageStart
+) -> tuple[list[admin_pb2.AuditAnchor], str]:
+    """Return a page of anchors of the audit, ordered by run, and the next page's token."""
+    return one_page(start, (((one.head.run,), one) for one in found), anchor_to_proto)

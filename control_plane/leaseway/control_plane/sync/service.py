@@ -36,8 +36,9 @@ from leaseway.control_plane.sync.toolsets import (
     served_from_proto,
 )
 from leaseway.spec.codec import SpecNotUnderstood, key_from_proto
-from leaseway.v1 import sync_pb2, sync_pb2_grpc
-from leaseway.wire.bounds import MAX_MESSAGE
+from leaseway.v1 import admin_pb2, sync_pb2, sync_pb2_grpc
+from leaseway.wire.bounds import AUDIT_ANCHOR_INTERVAL, MAX_MESSAGE
+from leaseway.wire.messages.audit_heads import head_from_proto
 from leaseway.wire.messages.events import event_from_proto
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.timing.durations import duration
@@ -181,6 +182,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             takes_instance_changes=True,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
+        welcome.audit_interval.FromTimedelta(timedelta(seconds=AUDIT_ANCHOR_INTERVAL))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
 
     def _join(self, hello: WorkerHello, stream: _Stream) -> None:
@@ -215,6 +217,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if self._plane.streams.get(worker_id) is not stream:
             return
         del self._plane.streams[worker_id]
+        self._plane.audit_anchors.handle_left(worker_id, self._plane.clock().unix)
         with self._plane.transition() as (state, now):
             state.handle_worker_disconnected(worker_id, now)
         _logger.info("worker left", extra={"worker": worker_id})
@@ -282,6 +285,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._budgets.answer(worker_id, message.budget_ask)
             case "subject_listing":
                 self._subjects.handle(worker_id, message.subject_listing)
+            case "audit_head":
+                self._anchor(worker_id, message.audit_head)
             case "approval_question":
                 self._answer_question(worker_id, message.approval_question)
             case "report":
@@ -295,6 +300,12 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._plane.record_ends(ends)
             case _:
                 raise MalformedMessage("A worker sent a second hello, or an unknown message.")
+
+    def _anchor(self, worker_id: str, message: admin_pb2.AuditHead) -> None:
+        head = head_from_proto(message)
+        if head is None:
+            raise MalformedMessage("A worker sent the head of an audit that names no record.")
+        self._plane.audit_anchors.record(worker_id, head, self._plane.clock().unix)
 
     def _answer_question(self, worker_id: str, asked: sync_pb2.ApprovalQuestion) -> None:
         now = self._plane.clock()

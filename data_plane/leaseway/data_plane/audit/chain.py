@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.wire.audit_heads import NOTHING, AuditHead, Mark
+
 START: Final = "0" * 64
 """The hash before the first line of a run."""
 
@@ -24,6 +26,7 @@ _HASH: Final = b',"hash":"'
 _SEAL_SIZE: Final = len(_HASH) + 64 + len(b'"}\n')
 _MAX_FAULTS: Final = 100
 _NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_SEALED_LINE: Final = re.compile(rb'\{"seq":(\d+),[^\n]*,"hash":"([0-9a-f]{64})"\}\n')
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -62,6 +65,18 @@ class HashChain:
         return b'%b%b%b"}\n' % (content, _HASH, self.last.encode())
 
 
+def last_mark(content: bytes) -> Mark:
+    """Return the last record in a part of a file that ends a write."""
+    end = len(content)
+    while end:
+        start = content.rfind(b"\n", 0, end - 1) + 1
+        match = _SEALED_LINE.fullmatch(content, start, end)
+        if match is not None:
+            return Mark(int(match[1]), match[2].decode())
+        end = start
+    return NOTHING
+
+
 def _is_sealed(line: bytes, record: dict[str, Any]) -> bool:
     seal = record.get("hash")
     return isinstance(seal, str) and line[-_SEAL_SIZE:] == b'%b%b"}\n' % (_HASH, seal.encode())
@@ -75,20 +90,25 @@ class RunReport:
         records: Number of checked lines.
         faults: "FILE:LINE: PROBLEM", the first hundred.
         remarks: Facts that are no faults by themselves.
+        last: The number of the last record that ends a write; 0 without one.
     """
 
     records: int = 0
+    last: int = 0
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
-def verify_run(files: Iterable[tuple[str, Iterable[bytes]]]) -> RunReport:
+def verify_run(
+    files: Iterable[tuple[str, Iterable[bytes]]], head: AuditHead | None = None
+) -> RunReport:
     """Check the files of one run of a worker.
 
     Args:
         files: Names and lines, with line ends, in the order in which they were written.
+        head: How far the run was, as its worker has told the control plane.
     """
-    check = RunCheck()
+    check = RunCheck(head)
     for name, lines in files:
         check.add_file(name, lines)
     return check.finish()
@@ -97,11 +117,16 @@ def verify_run(files: Iterable[tuple[str, Iterable[bytes]]]) -> RunReport:
 class RunCheck:
     """Checks the files of one run, one after the other.
 
+    Args:
+        head: How far the run was, as its worker has told the control plane.
+
     Attributes:
         report: What was found so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, head: AuditHead | None = None) -> None:
+        told = (head.written, head.shipped) if head is not None else ()
+        self._told = {mark.seq: mark.hash for mark in told if mark.seq}
         self.report = RunReport()
         self._chain: HashChain | None = None
         self._file = ""
@@ -152,11 +177,17 @@ class RunCheck:
                 else f"The record has number {seq}, after number {chain.seq}."
             )
         chain.seq = seq
+        if self._told.get(seq, record.get("hash")) != record.get("hash"):
+            self._add_fault(
+                "This is not the record that the worker has told the control plane: the run was "
+                "rewritten."
+            )
         self._closed = record.get("event") == "closed"
         if not self._unsealed:
             self._first_unsealed = self._line
         if _is_sealed(line, record):
             self._check_seal(chain, line[:-_SEAL_SIZE], record)
+            self.report.last = max(self.report.last, seq)
         else:
             self._unsealed += line
 

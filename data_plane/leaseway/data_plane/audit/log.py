@@ -26,6 +26,7 @@ import msgspec
 from leaseway.data_plane.audit.backlog import Backlog
 from leaseway.data_plane.audit.chain import HashChain, file_name
 from leaseway.data_plane.audit.segments import Position
+from leaseway.wire.audit_heads import Mark
 from leaseway.wire.bounds import MIB
 from leaseway.wire.signals import Signal
 
@@ -116,6 +117,16 @@ class AuditLog:
         """The end of what is written."""
         return Position(self._number, self._size)
 
+    @property
+    def mark(self) -> Mark:
+        """The last record that is written."""
+        return Mark(self._chain.seq, self._chain.last)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the record that closes this run is written."""
+        return self._closed
+
     def path_of(self, number: int) -> Path:
         """Return the path of one of the run's files."""
         return self._folder / file_name(self.worker["worker"], self.worker["run"], number)
@@ -137,6 +148,8 @@ class AuditLog:
                 )
             self.lost += len(bodies)
             return
+        if self._closed:
+            raise AuditUnavailable("The worker has ended, and records no more calls.")
         self._buffer += bodies
         if not self._flush():
             del self._buffer[-len(bodies) :]
@@ -144,6 +157,8 @@ class AuditLog:
 
     def add(self, body: bytes) -> None:
         """Write a record, a JSON object on one line, within a moment."""
+        if self._closed:
+            return
         is_full = self._backlog is not None and self._backlog.is_full
         if is_full or self._buffered_bytes + len(body) > _MAX_BUFFERED:
             self.lost += 1

@@ -8,6 +8,7 @@ Files that the sink has acknowledged as a whole are deleted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.audit.backlog import Backlog, Policy
+from leaseway.data_plane.audit.chain import last_mark
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
 from leaseway.data_plane.audit.segments import Position, object_name, runs_of, sealed_part
 from leaseway.data_plane.audit.sinks.port import ObjectExists, Sink, SinkError
+from leaseway.wire.audit_heads import NOTHING, Mark
 from leaseway.wire.bounds import MIB
 from leaseway.wire.signals import Signal
 from leaseway.wire.timing.backoff import RECONNECT
@@ -51,6 +54,9 @@ class Shipper:
     Attributes:
         problem: Announces a sentence when the sink fails, and "" when it works again.
         shipped: Bytes that the sink has acknowledged.
+        shipped_mark: The last record of the run that the sink has acknowledged.
+        recovered: Announces the run of a killed worker that was shipped to its end, and its last
+            record.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class Shipper:
     ) -> None:
         self.problem: Signal[str] = Signal()
         self.shipped = 0
+        self.shipped_mark = NOTHING
+        self.recovered: Signal[str, Mark] = Signal()
         self._log = log
         self._sink = sink
         self._backlog = backlog
@@ -72,6 +80,7 @@ class Shipper:
         self._at = Position(1, 0)
         self._grown = asyncio.Event()
         self._grown.set()
+        self._hurried = asyncio.Event()
         self._moved = asyncio.Condition()
         self._losses = 0
         self._problem = ""
@@ -105,11 +114,22 @@ class Shipper:
         if losses != self._losses:
             raise AuditUnavailable("An audit file was deleted before it was shipped.")
 
+    async def finish(self) -> None:
+        """Wait until `run` has shipped all that is written, without a delay, after the last record.
+
+        Raises:
+            AuditUnavailable: The sink has not acknowledged it; the next worker ships the rest.
+        """
+        self._hurried.set()
+        await self.acknowledged()
+
     async def run(self) -> None:
         """Ship this run, as it grows."""
         while True:
             await self._grown.wait()
-            await asyncio.sleep(self._delay)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._delay):
+                    await self._hurried.wait()
             self._grown.clear()
             await self.ship_all()
 
@@ -175,9 +195,11 @@ class Shipper:
         try:
             if (await asyncio.to_thread(runs_in, self._log.folder)).get(run) != paths:
                 return
+            last = await asyncio.to_thread(_last_mark, paths)
             for path in paths:
                 await self._recover_file(run, path)
                 await asyncio.to_thread(path.unlink, missing_ok=True)
+            self.recovered.emit(run, last)
         finally:
             os.close(lock)
 
@@ -237,6 +259,8 @@ class Shipper:
                 attempt += 1
         self._report("")
         self.shipped += length
+        if not run:
+            self.shipped_mark = max(self.shipped_mark, last_mark(content[:length]))
         return start.offset + length
 
     async def _put(self, name: str, content: bytes) -> int:
@@ -273,6 +297,15 @@ def _read(path: Path, offset: int, size: int | None) -> bytes:
         if len(content) == PART_SIZE < limit and sealed_part(content, PART_SIZE) is content:
             content += file.read(limit - PART_SIZE)
         return content
+
+
+def _last_mark(paths: list[Path]) -> Mark:
+    """Return the last record of a run that ends a write."""
+    for path in reversed(paths):
+        mark = last_mark(path.read_bytes())
+        if mark.seq:
+            return mark
+    return NOTHING
 
 
 def _lock(path: Path) -> int | None:

@@ -9,6 +9,7 @@ See design.md#sync.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +17,13 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.data_plane.audit.planes import AuditMessage
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
+from leaseway.data_plane.sync.audit import AuditSync
 from leaseway.data_plane.sync.budgets import Permits
 from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
@@ -49,6 +50,7 @@ _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
 _REDIRECT_DELAY: Final = Backoff(0.3, 0.3)
 _REPORT_INTERVAL: Final = 0.1
+_LEAVE_TIMEOUT: Final = 5.0
 _COMPILE_SLICE: Final = 0.005
 """Seconds that compiling schemas may hold up calls at a time."""
 _COMPILED_INLINE: Final = 4 * bounds.KIB
@@ -80,7 +82,7 @@ class SyncClient:
         permits: Handles the answers to its requests for permits of limits.
         on_drain: Called with a reason when the control plane asks the worker to shut down.
         inspect: Answers operators' inspections.
-        on_record: Called with decisions about calls and actions of operators, for the audit.
+        audit: Exchanges what concerns the audit.
         logins: Takes the steps of logins at the console.
 
     Attributes:
@@ -97,7 +99,7 @@ class SyncClient:
         permits: Permits,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected],
-        on_record: Callable[[AuditMessage], None],
+        audit: AuditSync,
         logins: LoginSteps,
     ) -> None:
         self._status = status
@@ -109,12 +111,15 @@ class SyncClient:
         self._leases = status.leases
         self._on_drain = on_drain
         self._inspect = inspect
-        self._on_record = on_record
+        self._audit = audit
         self._logins = logins
         self._subjects = SubjectLists(status.pool, outgoing)
         self._reports = status.pool.context.reports
         self._prober = Prober(status.pool, self._send_probe_result, self._subjects)
         self.server_folders: tuple[str, ...] = ()
+        self._stream: Stream | None = None
+        self._leaves = False
+        self._left = asyncio.Event()
         self._highest_epoch = 0
         self._applied_delta = False  # on the current stream
         self._last_refusal: str | None = None
@@ -137,6 +142,9 @@ class SyncClient:
                 self._redirected = False
                 self._outgoing.switch_to(channel.address)
                 welcomed = await self._run_stream(stub, first_failure=failures == 0)
+                if self._leaves:
+                    self._left.set()
+                    return
                 failures = 1 if welcomed else failures + 1
                 # With standbys the next one is tried soon: one of them is about to lead.
                 await asyncio.sleep(
@@ -160,9 +168,25 @@ class SyncClient:
             self._outgoing.send(sync_pb2.SyncRequest(report=self._status.report()))
             await self._outgoing.flush()
 
+    async def leave(self) -> None:
+        """Tell the last record of the audit, and end the stream when all is read, within 5 s.
+
+        A stream that is cancelled instead loses what the control plane has not read yet.
+        """
+        self._audit.tell()
+        await self.flush()
+        self._leaves = True
+        self._outgoing.close()
+        if self._stream is not None:
+            with contextlib.suppress(TimeoutError, grpc.aio.BaseError, asyncio.InvalidStateError):
+                async with asyncio.timeout(_LEAVE_TIMEOUT):
+                    await self._stream.done_writing()
+                    await self._left.wait()
+
     async def _run_stream(self, stub: Any, first_failure: bool) -> bool:
         """Serve one stream until it ends; return whether the control plane welcomed the worker."""
         stream: Stream = stub.Sync(metadata=bearer_metadata(self._registration.key))
+        self._stream = stream
         welcomed = False
         try:
             hello = self._status.hello(self._highest_epoch)
@@ -170,7 +194,8 @@ class SyncClient:
             welcome = await self._receive_welcome(stream)
             welcomed = True
             await self._serve(stream, welcome)
-            _logger.info("The control plane ended the Sync stream; reconnecting.")
+            if not self._leaves:
+                _logger.info("The control plane ended the Sync stream; reconnecting.")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             if not self._switch_control_plane(error):
                 self._log_loss(error, welcomed or first_failure)
@@ -183,6 +208,7 @@ class SyncClient:
             self._outgoing.close()
             self._permits.handle_loss()
             self._prober.cancel_all()
+            self._stream = None
             stream.cancel()
         return welcomed
 
@@ -264,6 +290,7 @@ class SyncClient:
         self._permits.handle_welcome(welcome)
         self._subjects.handle_welcome(welcome)
         self._status.handle_welcome(welcome)
+        self._audit.handle_welcome(welcome)
         pulse_interval = welcome.pulse_interval.ToTimedelta().total_seconds()
         self._applied_delta = False
         self.joined.set()
@@ -275,6 +302,8 @@ class SyncClient:
             loop.create_task(self._permits.return_idle(), name="sync slots"),
             loop.create_task(_fail_when_overfull(self._outgoing.overfull), name="sync limit"),
         ]
+        if self._audit.tells_heads:
+            tasks.append(loop.create_task(self._audit.tell_heads(), name="sync audit"))
         if pulse_interval > 0:
             tasks.append(loop.create_task(self._pulse(pulse_interval), name="sync pulse"))
         try:
@@ -336,7 +365,7 @@ class SyncClient:
             case "subject_toolset":
                 self._subjects.handle_toolset(message.subject_toolset)
             case "approval_decision" | "operator_action" | "refused_rpc" as kind:
-                self._on_record(getattr(message, kind))
+                self._audit.handle_record(getattr(message, kind))
             case kind:
                 _logger.warning("The control plane sent %s, which this worker ignores.", kind)
 

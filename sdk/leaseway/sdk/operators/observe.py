@@ -11,10 +11,13 @@ from typing import Final, Protocol, TypeVar
 import grpc
 
 from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.operators.operations import list_pages
 from leaseway.sdk.operators.views import from_proto
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import admin_pb2
+from leaseway.wire.audit_heads import AuditAnchor
+from leaseway.wire.messages.audit_heads import anchor_from_proto
 from leaseway.wire.messages.enums import SELECTIONS
 from leaseway.wire.messages.states import CallSelection
 from leaseway.wire.timing.durations import seconds
@@ -225,6 +228,46 @@ async def fetch_traffic(client: OperatorClient) -> TrafficReport:
         ),
         tuple(answer.silent_workers),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorReport:
+    """How far the audits of workers are, as the control plane knows.
+
+    Attributes:
+        time: The time of the control plane's clock, in Unix seconds, before the first anchor was
+            read.
+        anchors: The anchors, ordered by run.
+        silent_workers: The ids of workers that have told nothing: without an audit, or older ones.
+        forgotten: How many anchors the control plane has forgotten, because there were too many.
+    """
+
+    time: float
+    anchors: tuple[AuditAnchor, ...]
+    silent_workers: tuple[str, ...]
+    forgotten: int
+
+
+async def fetch_audit_anchors(client: OperatorClient) -> AnchorReport:
+    """Return how far the audits of workers are.
+
+    Raises:
+        LeasewayError: The request failed.
+    """
+
+    async def operation(runtime: Runtime, deadline: float) -> AnchorReport:
+        request = admin_pb2.ListAuditAnchorsRequest()
+        rpc = runtime.control.admin.ListAuditAnchors
+        pages = [page async for page in list_pages(runtime, rpc, request, deadline)]
+        found = (anchor_from_proto(anchor) for page in pages for anchor in page.anchors)
+        return AnchorReport(
+            seconds(pages[0].time),
+            tuple(anchor for anchor in found if anchor is not None),
+            tuple(pages[0].silent_workers),
+            pages[0].forgotten,
+        )
+
+    return await client._ask(operation, None)
 
 
 async def _reach(runtime: Runtime, deadline: float) -> Runtime:

@@ -50,7 +50,7 @@ async def perform(
         raise error_from_fault(fault) from None
 
 
-def _pages(
+def list_pages(
     runtime: Runtime, rpc: Rpc[PageT], request: Any, deadline: float
 ) -> AsyncGenerator[PageT]:
     """Yield the pages of a list. The request's page token is set for each page."""
@@ -69,7 +69,7 @@ async def fetch_servers(
     """List the configured servers; `load` also asks the workers for their calls in flight."""
     request = catalog_pb2.ListServersRequest(tenant=runtime.identity.tenant, load=load)
     servers: dict[tuple[str, str], catalog_pb2.ServerStatus] = {}
-    async for page in _pages(runtime, runtime.control.catalog.ListServers, request, deadline):
+    async for page in list_pages(runtime, runtime.control.catalog.ListServers, request, deadline):
         for part in page.servers:
             server = servers.setdefault((part.server_id, part.tenant), part)
             if server is not part:  # its instances did not fit on the previous page
@@ -80,7 +80,7 @@ async def fetch_servers(
 async def fetch_problems(runtime: Runtime, deadline: float) -> list[views.ProblemInfo]:
     """List the open problems, the newest first."""
     request = admin_pb2.ListProblemsRequest()
-    pages = _pages(runtime, runtime.control.admin.ListProblems, request, deadline)
+    pages = list_pages(runtime, runtime.control.admin.ListProblems, request, deadline)
     problems = [problem async for page in pages for problem in page.problems]
     # Only the problems of one page are sorted. Those of the same time keep the order received.
     problems.sort(key=lambda problem: problem.last_seen.ToNanoseconds(), reverse=True)
@@ -92,14 +92,14 @@ async def fetch_workers(
 ) -> list[views.WorkerInfo]:
     """List the workers; `load` also asks them for their calls in flight."""
     request = admin_pb2.ListWorkersRequest(load=load)
-    pages = _pages(runtime, runtime.control.admin.ListWorkers, request, deadline)
+    pages = list_pages(runtime, runtime.control.admin.ListWorkers, request, deadline)
     return [views.worker_from_proto(worker) async for page in pages for worker in page.workers]
 
 
 async def fetch_limits(runtime: Runtime, deadline: float) -> list[views.LimitInfo]:
     """List what is left of the limits that hold over all workers."""
     request = admin_pb2.ListLimitsRequest(tenant=runtime.identity.tenant)
-    pages = _pages(runtime, runtime.control.admin.ListLimits, request, deadline)
+    pages = list_pages(runtime, runtime.control.admin.ListLimits, request, deadline)
     return [views.limit_from_proto(limit) async for page in pages for limit in page.limits]
 
 
@@ -108,14 +108,14 @@ async def fetch_leases(
 ) -> list[views.LeaseInfo]:
     """List the tenant's leases that workers have reported."""
     request = admin_pb2.ListHeldLeasesRequest(tenant=runtime.identity.tenant, idle=idle)
-    pages = _pages(runtime, runtime.control.admin.ListHeldLeases, request, deadline)
+    pages = list_pages(runtime, runtime.control.admin.ListHeldLeases, request, deadline)
     return [views.lease_from_proto(lease) async for page in pages for lease in page.leases]
 
 
 async def fetch_lease_ends(runtime: Runtime, deadline: float) -> dict[str, str]:
     """Return how the tenant's recent leases ended, by lease id."""
     request = admin_pb2.ListHeldLeasesRequest(tenant=runtime.identity.tenant)
-    pages = _pages(runtime, runtime.control.admin.ListHeldLeases, request, deadline)
+    pages = list_pages(runtime, runtime.control.admin.ListHeldLeases, request, deadline)
     ends: dict[str, str] = {}
     async with aclosing(pages):
         async for page in pages:
@@ -223,7 +223,7 @@ async def drain_worker(runtime: Runtime, deadline: float, *, worker_id: str) -> 
 async def fetch_approvals(runtime: Runtime, deadline: float) -> list[views.Approval]:
     """List the calls that need a person's approval, the newest first."""
     request = admin_pb2.ListApprovalsRequest(tenant=runtime.identity.tenant)
-    pages = _pages(runtime, runtime.control.admin.ListApprovals, request, deadline)
+    pages = list_pages(runtime, runtime.control.admin.ListApprovals, request, deadline)
     return [
         views.approval_from_proto(approval) async for page in pages for approval in page.approvals
     ]

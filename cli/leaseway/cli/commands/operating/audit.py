@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leaseway.cli.errors import FAILED, CliFailure
-from leaseway.cli.options.common import examples, json_option
+from leaseway.cli.options.common import (
+    ConnectionOptions,
+    client_options,
+    examples,
+    is_address_given,
+    json_option,
+)
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from leaseway.data_plane.audit.anchors import Anchors
     from leaseway.data_plane.audit.chain import RunReport
+    from leaseway.sdk import AsyncClient
+    from leaseway.sdk.operators.observe import AnchorReport
 
 AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
 _POLL: Final = 0.25
@@ -40,19 +50,34 @@ def audit() -> None:
 @audit.command(
     epilog=examples(
         "leaseway audit verify /var/log/leaseway/audit",
-        "leaseway audit verify s3://bucket/audit",
+        "leaseway audit verify s3://bucket/audit --address control-plane:7600",
     )
 )
 @click.argument("place", metavar="FOLDER|SINK", envvar=AUDIT_VARIABLE)
+@click.option(
+    "--anchors/--no-anchors",
+    default=None,
+    help="Whether to compare the ends of the runs with what the control plane knows of them; "
+    "by default if its address is given. Needs an operator's credential.",
+)
 @json_option
-def verify(place: str, as_json: bool) -> int:
+@client_options
+def verify(place: str, anchors: bool | None, as_json: bool, connection: ConnectionOptions) -> int:
     """Verify that no record was changed or removed.
 
     SINK is where workers ship the files to, such as s3://BUCKET/FOLDER; the credentials come from
     LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID and so on. The exit status is 1 if a record was changed or
-    removed.
+    removed. That the newest records of a run are missing, or a whole run, shows only in comparison
+    with the control plane.
     """
-    reports = _of_sink(place) if "://" in place else _of_folder(Path(place))
+    if anchors is None:
+        anchors = is_address_given()
+    # The anchors first: what they name was in the sink before.
+    told = with_client(connection, _fetch_anchors) if anchors else None
+    known = _known(told)
+    is_sink = "://" in place
+    reports = _of_sink(place, known) if is_sink else _of_folder(Path(place), known)
+    _note_missing_anchors(told)
     if as_json:
         print_json(
             [
@@ -76,21 +101,61 @@ def verify(place: str, as_json: bool) -> int:
     return FAILED if any(report.faults for report in reports.values()) else 0
 
 
-def _of_folder(folder: Path) -> dict[str, RunReport]:
+async def _fetch_anchors(client: AsyncClient) -> AnchorReport:
+    from leaseway.sdk.operators.observe import fetch_audit_anchors
+
+    return await fetch_audit_anchors(client)
+
+
+def _known(report: AnchorReport | None) -> Anchors | None:
+    from leaseway.data_plane.audit.anchors import Anchors
+
+    return Anchors.of(report.anchors, report.time) if report is not None else None
+
+
+def _note(text: str) -> None:
+    say(f"note: {one_line(text)}", err=True)
+
+
+def _note_missing_anchors(report: AnchorReport | None) -> None:
+    """Say what the comparison with the control plane does not cover."""
+    if report is None:
+        _note(
+            "The ends of the runs are not compared with the control plane: records that were cut "
+            "off there do not show. Give its address: --address HOST:PORT."
+        )
+        return
+    if report.silent_workers:
+        _note(
+            f"These workers tell the control plane nothing of their audit: "
+            f"{', '.join(report.silent_workers)}. They record none, or are older."
+        )
+    if report.forgotten:
+        _note(f"The control plane had too many runs, and has forgotten {report.forgotten}.")
+
+
+def _of_folder(folder: Path, anchors: Anchors | None) -> dict[str, RunReport]:
     from leaseway.data_plane.audit.chain import verify_run
 
     if not folder.is_dir():
         raise click.UsageError(f"'{folder}' is no folder, and no sink such as s3://BUCKET/FOLDER.")
-    return {run: verify_run(_opened(files)) for run, files in _runs(folder).items()}
+    reports = {}
+    for run, files in _runs(folder).items():
+        report = verify_run(_opened(files), anchors.head_of(run) if anchors is not None else None)
+        if anchors is not None:
+            anchors.compare(run, report)
+        reports[run] = report
+    return reports
 
 
-def _of_sink(address: str) -> dict[str, RunReport]:
-    from leaseway.data_plane.audit.sinks.addresses import open_sink
+def _of_sink(address: str, anchors: Anchors | None) -> dict[str, RunReport]:
+    from leaseway.data_plane.audit.sinks.addresses import check_address, open_sink
     from leaseway.data_plane.audit.sinks.port import SinkError
     from leaseway.data_plane.audit.verifying import verify_sink
 
     try:
-        reports = asyncio.run(verify_sink(open_sink(address)))
+        address = check_address(address)
+        reports = asyncio.run(verify_sink(open_sink(address), address, anchors))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except SinkError as error:

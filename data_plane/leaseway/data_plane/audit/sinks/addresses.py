@@ -11,7 +11,7 @@ SCHEMES: Final = ("s3",)
 
 
 def check_address(address: str) -> str:
-    """Return an address of a sink.
+    """Return an address of a sink, without a slash at its end.
 
     Raises:
         ValueError: It names no sink, or contains a credential; the text says what to write.
@@ -24,7 +24,7 @@ def check_address(address: str) -> str:
             "A sink's address has no user, port or parameters. Credentials and endpoint come from "
             "the environment: LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID, LEASEWAY_AUDIT_AWS_ENDPOINT_URL …"
         )
-    return address
+    return address.rstrip("/")
 
 
 def open_sink(address: str) -> Sink:

@@ -1,0 +1,97 @@
+"""Anchors of the audit: how far each run of a worker was when its worker last said so. Pure.
+
+An anchor only moves forward: a worker that was taken over can add records, but not make the control
+plane forget those that it has told (design.md#anchors-of-the-audit). They die with the control
+plane; workers tell theirs again to the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leaseway.wire.audit_heads import AuditAnchor, AuditHead
+from leaseway.wire.bounds import MAX_AUDIT_ANCHORS
+
+
+class AuditAnchors:
+    """The anchors of all runs.
+
+    Args:
+        limit: How many are kept; beyond that the oldest of runs without a worker are forgotten,
+            and counted.
+
+    Attributes:
+        forgotten: How many were.
+    """
+
+    def __init__(self, limit: int = MAX_AUDIT_ANCHORS) -> None:
+        self.forgotten = 0
+        self._limit = limit
+        self._anchors: dict[str, AuditAnchor] = {}  # in the order in which they were told
+        self._current: dict[str, str] = {}
+
+    def record(self, worker_id: str, head: AuditHead, now: float) -> None:
+        """Anchor a head.
+
+        Args:
+            worker_id: The worker that tells it. A head that has ended may be of an earlier run,
+                whose files this worker has found.
+            head: The head.
+            now: Unix time in seconds.
+        """
+        if head.has_ended:
+            if self._current.get(worker_id) == head.run:
+                del self._current[worker_id]
+        elif self._current.get(worker_id) != head.run:
+            self.handle_left(worker_id, now)  # this worker has started anew
+            self._current[worker_id] = head.run
+        known = self._anchors.pop(head.run, None)
+        anchor = AuditAnchor(head, worker_id, now)
+        self._anchors[head.run] = anchor if known is None else _joined(known, anchor)
+        self._forget()
+
+    def handle_left(self, worker_id: str, now: float) -> None:
+        """Note that a worker has no stream any more."""
+        run = self._current.pop(worker_id, None)
+        anchor = self._anchors.get(run or "")
+        if run is not None and anchor is not None and not anchor.head.has_ended:
+            self._anchors[run] = replace(anchor, lost_at=now)
+
+    def anchors_now(self, worker_id: str) -> bool:
+        """Return whether a worker has told a head on its present stream."""
+        return worker_id in self._current
+
+    def listed(self) -> list[AuditAnchor]:
+        """Return the anchors, ordered by run."""
+        return [self._anchors[run] for run in sorted(self._anchors)]
+
+    def _forget(self) -> None:
+        if len(self._anchors) <= self._limit:
+            return
+        current = set(self._current.values())
+        oldest = next((run for run in self._anchors if run not in current), None)
+        del self._anchors[next(iter(self._anchors)) if oldest is None else oldest]
+        self.forgotten += 1
+
+
+def _joined(known: AuditAnchor, told: AuditAnchor) -> AuditAnchor:
+    """Return an anchor that has moved forward, and remembers whether two heads contradict."""
+    old, new = known.head, told.head
+    written, shipped = max(old.written, new.written), max(old.shipped, new.shipped)
+    contradicts = any(
+        one.seq == other.seq and one.hash != other.hash
+        for one, other in ((old.written, new.written), (old.shipped, new.shipped))
+    )
+    # The last record of an ended run is known: a later head that goes beyond it is another chain.
+    contradicts = contradicts or (old.has_ended and new.written.seq > old.written.seq)
+    return replace(
+        told,
+        head=replace(
+            new,
+            sink=new.sink or old.sink,
+            written=written if not contradicts else old.written,
+            shipped=shipped if not contradicts else old.shipped,
+            has_ended=old.has_ended or new.has_ended,
+        ),
+        is_contradicted=known.is_contradicted or contradicts,
+    )
