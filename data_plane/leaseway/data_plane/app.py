@@ -134,6 +134,9 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 if worker is not None:
                     await worker.sync.leave()
                 background.cancel_all()
+                if shipper is not None:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(shipper.aclose(), _SHIPPING_GRACE)
                 if exported is not None:
                     await asyncio.to_thread(exported.close)
     return 0

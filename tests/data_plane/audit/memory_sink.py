@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError, StoredObject
+from leaseway.wire.bounds import MIB
 
 
 class MemorySink:
@@ -16,6 +17,8 @@ class MemorySink:
         loses_replies: How many puts are stored and then fail.
         refused: How many requests have failed.
     """
+
+    part_size = 4 * MIB
 
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
@@ -41,6 +44,9 @@ class MemorySink:
         for name, content in list(self.stored.items()):
             if name.startswith(below):
                 yield StoredObject(name, len(content))
+
+    async def aclose(self) -> None:
+        """Do nothing."""
 
     def _check(self) -> None:
         if self.is_down:

@@ -37,11 +37,12 @@ class Shipped:
 
     def numbers(self) -> list[int]:
         """Return the numbers of the records in the sink, in order of the objects' names."""
-        return numbers(self.sink)
+        return numbers_in(self.sink.stored)
 
 
-def numbers(sink: MemorySink) -> list[int]:
-    lines = b"".join(content for _, content in sorted(sink.stored.items())).splitlines()
+def numbers_in(stored: dict[str, bytes]) -> list[int]:
+    """Return the numbers of the records in objects, in order of their names."""
+    lines = b"".join(content for _, content in sorted(stored.items())).splitlines()
     records = [json.loads(line) for line in lines]
     return [each["n"] for each in records if "n" in each]
 

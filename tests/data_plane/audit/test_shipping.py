@@ -255,7 +255,17 @@ def test_a_part_ends_with_a_whole_write() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["s3://", "http://bucket/x", "s3://key:secret@bucket/x", "s3://bucket?secret=x", "bucket"],
+    [
+        "s3://",
+        "http://bucket/x",
+        "s3://key:secret@bucket/x",
+        "s3://bucket?secret=x",
+        "bucket",
+        "nats://user:secret@host/A/b",
+        "nats://host:4222",
+        "nats://host/STREAM",
+        "nats://host/STREAM/a.>",
+    ],
 )
 def test_an_address_with_a_credential_or_without_a_bucket_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="sink"):

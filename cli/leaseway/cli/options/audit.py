@@ -73,7 +73,8 @@ _OPTIONS: Final = {
         type=_SinkType(),
         envvar="LEASEWAY_AUDIT_SINK",
         show_envvar=True,
-        help="Ship the files to s3://BUCKET/FOLDER; credentials as LEASEWAY_AUDIT_AWS_… say.",
+        help="Ship the files to s3://BUCKET/FOLDER or nats://HOST:PORT/STREAM/SUBJECT; credentials "
+        "are in LEASEWAY_AUDIT_AWS_… and LEASEWAY_AUDIT_NATS_….",
     ),
     "audit_policy": click.option(
         "--audit-policy",

@@ -15,7 +15,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from leaseway.data_plane.audit.backlog import Backlog
 from leaseway.data_plane.audit.chain import HashChain, file_name
 from leaseway.data_plane.audit.segments import Position
 from leaseway.wire.audit_heads import Mark
-from leaseway.wire.bounds import MIB
+from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.signals import Signal
 
 _logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ FILE_SIZE: Final = 64 * MIB
 _FLUSH_DELAY: Final = 0.05
 _FLUSH_SIZE: Final = 64 * 1024
 _MAX_BUFFERED: Final = 4 * MIB
+_SEALED_SIZE: Final = 256 * KIB
+"""Bytes of records after which a write gets one more hash."""
 _RETRY: Final = 1.0
 _CHECK_INTERVAL: Final = 1.0
 
@@ -198,7 +200,7 @@ class AuditLog:
         before = chain.seq, chain.last
         if self.lost:
             bodies = [self._marker("lost", records=self.lost), *bodies]
-        content = chain.seal(bodies)
+        content = b"".join(chain.seal(group) for group in _groups(bodies))
         try:
             self._append(content)
         except OSError as error:
@@ -309,6 +311,21 @@ class AuditLog:
             self._problem = sentence
             _logger.error("%s", sentence)
             self.problem.emit(sentence)
+
+
+def _groups(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yield the records of one write in groups that share a hash.
+
+    A sink stores whole groups, and the messages of some have a limit.
+    """
+    start = size = 0
+    for place, body in enumerate(bodies):
+        size += len(body)
+        if size >= _SEALED_SIZE:
+            yield bodies[start : place + 1]
+            start, size = place + 1, 0
+    if start < len(bodies):
+        yield bodies[start:]
 
 
 def _lock(descriptor: int) -> None:

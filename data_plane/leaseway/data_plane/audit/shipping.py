@@ -27,8 +27,6 @@ from leaseway.wire.timing.backoff import RECONNECT
 
 _logger = logging.getLogger(__name__)
 
-PART_SIZE: Final = 4 * MIB
-"""Bytes of an object; one write of a worker is never cut."""
 _MAX_WRITE: Final = 64 * MIB
 _DELAY: Final = 1.0
 """Seconds for which records are collected, unless calls wait for them."""
@@ -113,6 +111,10 @@ class Shipper:
             ) from None
         if losses != self._losses:
             raise AuditUnavailable("An audit file was deleted before it was shipped.")
+
+    async def aclose(self) -> None:
+        """Close the connections to the sink, after `finish`."""
+        await self._sink.aclose()
 
     async def finish(self) -> None:
         """Wait until `run` has shipped all that is written, without a delay, after the last record.
@@ -241,10 +243,10 @@ class Shipper:
             FileNotFoundError: Somebody deleted the file.
             _OtherContent: The sink has something else of another run.
         """
-        content = await asyncio.to_thread(_read, path, start.offset, size)
+        content = await asyncio.to_thread(_read, path, start.offset, size, self._sink.part_size)
         if not content:
             return None
-        content = sealed_part(content, PART_SIZE)
+        content = sealed_part(content, self._sink.part_size)
         name = object_name(run or self._log.run, start)
         attempt = 0
         while True:
@@ -288,14 +290,14 @@ class Shipper:
         self.problem.emit(sentence)
 
 
-def _read(path: Path, offset: int, size: int | None) -> bytes:
+def _read(path: Path, offset: int, size: int | None, part: int) -> bytes:
     """Return a part of a file that contains a whole write."""
     with path.open("rb") as file:
         file.seek(offset)
         limit = _MAX_WRITE if size is None else min(_MAX_WRITE, size - offset)
-        content = file.read(min(limit, PART_SIZE))
-        if len(content) == PART_SIZE < limit and sealed_part(content, PART_SIZE) is content:
-            content += file.read(limit - PART_SIZE)
+        content = file.read(min(limit, part))
+        if len(content) == part < limit and sealed_part(content, part) is content:
+            content += file.read(limit - part)
         return content
 
 

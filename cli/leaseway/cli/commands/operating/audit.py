@@ -66,9 +66,9 @@ def verify(place: str, anchors: bool | None, as_json: bool, connection: Connecti
     """Verify that no record was changed or removed.
 
     SINK is where workers ship the files to, such as s3://BUCKET/FOLDER; the credentials come from
-    LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID and so on. The exit status is 1 if a record was changed or
-    removed. That the newest records of a run are missing, or a whole run, shows only in comparison
-    with the control plane.
+    LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID, LEASEWAY_AUDIT_NATS_PASSWORD_FILE and so on. The exit status
+    is 1 if a record was changed or removed. That the newest records of a run are missing, or a
+    whole run, shows only in comparison with the control plane.
     """
     if anchors is None:
         anchors = is_address_given()
@@ -148,14 +148,24 @@ def _of_folder(folder: Path, anchors: Anchors | None) -> dict[str, RunReport]:
     return reports
 
 
-def _of_sink(address: str, anchors: Anchors | None) -> dict[str, RunReport]:
-    from leaseway.data_plane.audit.sinks.addresses import check_address, open_sink
-    from leaseway.data_plane.audit.sinks.port import SinkError
+async def _verify(address: str, anchors: Anchors | None) -> dict[str, RunReport]:
+    from leaseway.data_plane.audit.sinks.addresses import open_sink
     from leaseway.data_plane.audit.verifying import verify_sink
+
+    sink = open_sink(address)
+    try:
+        return await verify_sink(sink, address, anchors)
+    finally:
+        await sink.aclose()
+
+
+def _of_sink(address: str, anchors: Anchors | None) -> dict[str, RunReport]:
+    from leaseway.data_plane.audit.sinks.addresses import check_address
+    from leaseway.data_plane.audit.sinks.port import SinkError
 
     try:
         address = check_address(address)
-        reports = asyncio.run(verify_sink(open_sink(address), address, anchors))
+        reports = asyncio.run(_verify(address, anchors))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except SinkError as error:

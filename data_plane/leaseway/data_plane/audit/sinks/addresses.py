@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
 from leaseway.data_plane.audit.sinks.port import Sink
 
-SCHEMES: Final = ("s3",)
+SCHEMES: Final = ("s3", "nats", "tls")
+_NATS: Final = ("nats", "tls")
+_FORMS: Final = (
+    "A sink is s3://BUCKET/FOLDER, or nats://HOST:PORT/STREAM/SUBJECT (tls:// with TLS)."
+)
+_STREAM: Final = re.compile(
+    r"/(?P<stream>[A-Za-z0-9_-]+)/(?P<subject>[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)"
+)
 
 
 def check_address(address: str) -> str:
     """Return an address of a sink, without a slash at its end.
 
     Raises:
-        ValueError: It names no sink, or contains a credential; the text says what to write.
+        ValueError: It names no sink, or contains a credential; the text says what to write, and
+            does not repeat the address.
     """
+    address = address.rstrip("/")
     parts = urlsplit(address)
+    is_nats = parts.scheme in _NATS
     if parts.scheme not in SCHEMES or not parts.hostname:
-        raise ValueError("A sink is s3://BUCKET or s3://BUCKET/FOLDER.")
-    if "@" in parts.netloc or ":" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(_FORMS)
+    has_port = ":" in parts.netloc and not is_nats
+    if "@" in parts.netloc or has_port or parts.query or parts.fragment:
         raise ValueError(
-            "A sink's address has no user, port or parameters. Credentials and endpoint come from "
-            "the environment: LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID, LEASEWAY_AUDIT_AWS_ENDPOINT_URL …"
+            "A sink's address has no user or parameters, and one of s3:// no port. Credentials and "
+            "endpoint come from the environment: LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID, "
+            "LEASEWAY_AUDIT_AWS_ENDPOINT_URL, LEASEWAY_AUDIT_NATS_PASSWORD_FILE …"
         )
-    return address.rstrip("/")
+    if is_nats and not _STREAM.fullmatch(parts.path):
+        raise ValueError(_FORMS)
+    _ = parts.port  # raises ValueError if it is none
+    return address
 
 
 def open_sink(address: str) -> Sink:
@@ -35,6 +51,12 @@ def open_sink(address: str) -> Sink:
         ValueError: The address names no sink.
     """
     parts = urlsplit(check_address(address))
+    if parts.scheme in _NATS:
+        from leaseway.data_plane.audit.sinks.nats import NatsSink
+
+        found = _STREAM.fullmatch(parts.path)
+        assert found is not None
+        return NatsSink(f"{parts.scheme}://{parts.netloc}", found["stream"], found["subject"])
     from leaseway.data_plane.audit.sinks.s3 import S3Sink
 
     return S3Sink(parts.netloc, parts.path.strip("/"))

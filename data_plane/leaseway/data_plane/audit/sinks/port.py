@@ -31,6 +31,10 @@ class StoredObject:
 class Sink(Protocol):
     """Stores objects, and never changes or deletes one."""
 
+    @property
+    def part_size(self) -> int:
+        """Bytes that an object has at most, unless one write of a worker is longer."""
+
     async def put(self, name: str, content: bytes) -> None:
         """Store an object durably; when this returns, the sink has acknowledged it.
 
@@ -52,3 +56,6 @@ class Sink(Protocol):
         Raises:
             SinkError: The sink failed.
         """
+
+    async def aclose(self) -> None:
+        """Close its connections; the next request opens one again."""

@@ -1,7 +1,7 @@
 """Objects in an S3-compatible store, by `obstore` (extra `audit-s3`).
 
 Credentials and the endpoint come from variables of the process (`LEASEWAY_AUDIT_AWS_REGION` and so
-on, which no MCP server inherits, or else `AWS_REGION`), a web identity, or the machine's role.
+on, see `settings`, or else `AWS_REGION`), a web identity, or the machine's role.
 Objects are created only if their name is free, and with a checksum, which buckets with object lock
 require.
 """
@@ -14,15 +14,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError, StoredObject
+from leaseway.data_plane.audit.sinks.settings import own_settings
+from leaseway.wire.bounds import MIB
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _TIMEOUT: Final = timedelta(seconds=20)
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
-
-
-_OWN_PREFIX: Final = "LEASEWAY_AUDIT_"
 
 
 class S3Sink:
@@ -35,6 +34,8 @@ class S3Sink:
     Raises:
         SinkError: The library is not installed, or the settings are not valid.
     """
+
+    part_size: Final = 4 * MIB
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._address = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -49,7 +50,7 @@ class S3Sink:
         try:
             self._store: S3Store = S3Store(
                 bucket,
-                config=_own_settings(os.environ),  # type: ignore[arg-type]  # obstore checks the names
+                config=_aws_settings(os.environ),  # type: ignore[arg-type]  # obstore checks the names
                 prefix=prefix or None,
                 checksum_algorithm="SHA256",
                 client_options={
@@ -91,16 +92,15 @@ class S3Sink:
         except (BaseError, OSError) as error:
             raise self._failed("be listed", error) from None
 
+    async def aclose(self) -> None:
+        """Do nothing: the store has no connection that must be closed."""
+
     def _failed(self, what: str, error: Exception) -> SinkError:
         """Return an error with the kind of failure; what the server sent is not repeated."""
         kind = type(error).__name__.removesuffix("Error")
         return SinkError(f"The audit's sink {self._address} cannot {what} ({kind}).")
 
 
-def _own_settings(environment: Mapping[str, str]) -> dict[str, str]:
+def _aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that are for the sink alone, as the library names them."""
-    return {
-        name.removeprefix(_OWN_PREFIX).lower(): value
-        for name, value in environment.items()
-        if name.startswith(f"{_OWN_PREFIX}AWS_")
-    }
+    return {f"aws_{name}": text for name, text in own_settings(environment, "AWS_").items()}

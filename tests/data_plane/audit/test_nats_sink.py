@@ -1,0 +1,116 @@
+"""The sink in a stream of NATS JetStream, a foreign process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.data_plane.audit.shipped import RUN, Shipped, eventually, numbers_in
+from tests.nats_server import PASSWORD, NatsServer, nats_server
+
+from leaseway.data_plane.audit.sinks.addresses import open_sink
+from leaseway.data_plane.audit.sinks.port import ObjectExists, Sink, SinkError
+from leaseway.data_plane.audit.verifying import verify_sink
+
+
+def opened(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Sink:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return open_sink(server.sink)
+
+
+async def test_an_object_is_stored_once_and_listed_with_its_size_below_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path) as server:
+        sink = opened(server, monkeypatch)
+        assert [each async for each in sink.objects()] == []
+        await sink.put("w.1.abc/000001.000000000000", b"one\n")
+        with pytest.raises(ObjectExists):  # by its id, within the stream's window
+            await sink.put("w.1.abc/000001.000000000000", b"one\n")
+        await sink.put("w.1.abc/000001.000000000004", b"x" * sink.part_size)
+        await sink.put("w2.def/000001.000000000000", b"other\n")
+        assert await sink.get("w.1.abc/000001.000000000000") == b"one\n"
+        assert await sink.get("w.1.abc/000001.000000000004") == b"x" * sink.part_size
+        assert [(each.name, each.size) async for each in sink.objects("w.1.abc/")] == [
+            ("w.1.abc/000001.000000000000", 4),
+            ("w.1.abc/000001.000000000004", sink.part_size),
+        ]
+        assert len([each async for each in sink.objects()]) == 3
+        with pytest.raises(SinkError, match="cannot be read"):
+            await sink.get("w3.ghi/000001.000000000000")
+        with pytest.raises(SinkError, match="raise the server's max_payload"):
+            await sink.put("w4.jkl/000001.000000000000", b"x" * 2_000_000)
+        await sink.aclose()
+
+
+async def test_an_object_whose_id_the_stream_has_forgotten_is_not_stored_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path, duplicate_window=0.1) as server:
+        sink = opened(server, monkeypatch)
+        await sink.put("w1.abc/000001.000000000000", b"one\n")
+        await asyncio.sleep(0.3)  # longer than the window, in which the id alone decides
+        with pytest.raises(ObjectExists):
+            await sink.put("w1.abc/000001.000000000000", b"two\n")
+        assert await sink.get("w1.abc/000001.000000000000") == b"one\n"
+        await sink.aclose()
+
+
+async def test_what_the_server_lost_sight_of_is_shipped_in_order_and_once_after_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "nats"
+    store.mkdir()
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(nats_server(store))
+        sink = opened(server, monkeypatch)
+        shipped, problems = Shipped(tmp_path / "audit", sink=sink, file_size=700), list[str]()
+        shipped.shipper.problem.connect(problems.append)
+        task = asyncio.create_task(shipped.shipper.run())
+        shipped.write(0)
+        await eventually(lambda: shipped.backlog.size == 0)
+        await server.kill()
+        for number in range(1, 20):
+            shipped.write(number)
+        await eventually(lambda: problems)
+        await stack.enter_async_context(nats_server(store, int(server.url.rpartition(":")[2])))
+        await eventually(lambda: shipped.backlog.size == 0)
+        shipped.log.close()
+        await shipped.shipper.finish()
+        task.cancel()
+        report = (await verify_sink(sink))[RUN]
+        assert (report.faults, report.remarks) == ([], [])
+        stored = {each.name: await sink.get(each.name) async for each in sink.objects()}
+        assert numbers_in(stored) == list(range(20))
+        assert PASSWORD not in "".join(problems)
+        await sink.aclose()
+
+
+@pytest.mark.parametrize("settings", [{"retention": "workqueue"}, {"storage": "memory"}])
+async def test_a_stream_that_does_not_keep_what_it_acknowledges_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    async with nats_server(tmp_path, **settings) as server:
+        sink = opened(server, monkeypatch)
+        with pytest.raises(SinkError, match="does not keep what it acknowledges"):
+            await sink.put("w1.abc/000001.000000000000", b"one\n")
+
+
+async def test_a_wrong_password_and_an_unknown_setting_are_errors_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path) as server:
+        opened(server, monkeypatch)
+        monkeypatch.delenv("LEASEWAY_AUDIT_NATS_PASSWORD_FILE")
+        monkeypatch.setenv("LEASEWAY_AUDIT_NATS_PASSWORD", "wrong-and-secret")
+        with pytest.raises(SinkError) as caught:
+            await open_sink(server.sink).put("w1.abc/000001.000000000000", b"one\n")
+        assert "cannot be reached" in str(caught.value)
+        assert "wrong-and-secret" not in str(caught.value)
+        monkeypatch.setenv("LEASEWAY_AUDIT_NATS_PASWORD", "wrong-and-secret")
+        with pytest.raises(SinkError, match="Unknown settings: LEASEWAY_AUDIT_NATS_PASWORD"):
+            open_sink(server.sink)
