@@ -84,6 +84,14 @@ async def test_each_call_that_was_answered_is_in_the_sink_once_after_sigkill_and
     records = [json.loads(line) for content in contents for line in content.splitlines()]
     begun = [each["arguments"]["number"] for each in records if each["event"] == "begin"]
     assert answered <= set(begun)
+    number_of = {
+        (each["run"], each["call"]): each["arguments"]["number"]
+        for each in records
+        if each["event"] == "begin"
+    }
+    ends = [(each["run"], each["call"]) for each in records if each["event"] == "call"]
+    assert len(ends) == len(set(ends))
+    assert answered <= {number_of[end] for end in ends}
     calls_of = [(each["run"], each["call"]) for each in records if each["event"] == "begin"]
     assert len(calls_of) == len(set(calls_of))
     assert len(answered) >= CALLS // 2

@@ -21,6 +21,7 @@ from leaseway.data_plane.audit.sinks.addresses import check_address
 from leaseway.data_plane.audit.verifying import verify_sink
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_status
 
 READS = ServerPolicy(risks=(("*", "read_only"),))
 
@@ -227,6 +228,49 @@ async def test_under_block_a_call_is_refused_if_the_sink_stays_silent(tmp_path: 
         fault = await bench.caller().refused("time")
         assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
         assert not any(instance.calls for instance in bench.servers.opened)
+    shipped.log.close()
+
+
+async def test_under_block_a_reply_waits_until_the_sink_has_the_end_of_its_call(
+    tmp_path: Path,
+) -> None:
+    shipped = Shipped(tmp_path, Policy.BLOCK)
+    async with worker_bench(audit=shipped.log, shipper=shipped.shipper) as bench:
+        await bench.hold("time", policy=READS)
+        caller = bench.caller()
+        call_ids = [await caller.begin("time") for _ in range(5)]
+        calls = await bench.wait_for_calls(5)
+        shipped.sink.is_down = True
+        for call in calls:
+            call.answer(b"{}")
+        await eventually(lambda: shipped.sink.refused > 1)
+        assert bench.worker.executor.in_flight == 5
+        assert not any(caller.results[call_id].done() for call_id in call_ids)
+        before = len(shipped.sink.stored)
+        shipped.sink.is_down = False
+        for call_id in call_ids:
+            await caller.result(call_id)
+        assert len(shipped.sink.stored) == before + 1
+        lines = b"".join(shipped.sink.stored.values()).splitlines()
+        outcomes = [json.loads(line).get("outcome") for line in lines]
+        assert outcomes.count("ok") == 5
+        assert bench.worker.executor.in_flight == 0
+    shipped.log.close()
+
+
+async def test_under_block_a_result_is_withheld_if_the_sink_stays_silent(tmp_path: Path) -> None:
+    shipped = Shipped(tmp_path, Policy.BLOCK, hold_timeout=0.1)
+    async with worker_bench(audit=shipped.log, shipper=shipped.shipper) as bench:
+        await bench.hold("time")
+        caller = bench.caller()
+        call_id = await caller.begin("time")
+        [call] = await bench.wait_for_calls()
+        shipped.sink.is_down = True
+        call.answer(b"{}")
+        fault = fault_from_status((await caller.result(call_id)).status)
+        assert fault is not None
+        assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
+        assert "its result is withheld" in fault.message
     shipped.log.close()
 
 

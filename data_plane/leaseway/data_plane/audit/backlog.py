@@ -9,7 +9,7 @@ class Policy(Enum):
     """What a worker does when the sink has not acknowledged its records."""
 
     BLOCK = "block"
-    """Calls wait until the sink has acknowledged that they begin."""
+    """Calls wait until the sink has acknowledged that they begin, and replies that they ended."""
     SPILL = "spill"
     """Calls go on. If the files reach their limit, those that change something are refused."""
     DROP = "drop"

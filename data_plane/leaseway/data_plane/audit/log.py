@@ -173,6 +173,17 @@ class AuditLog:
             delay = _RETRY if self._problem else _FLUSH_DELAY
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
+    def flush(self) -> None:
+        """Write now what was added.
+
+        Raises:
+            AuditUnavailable: It cannot be written, or some of it was dropped.
+        """
+        if self.lost:
+            raise AuditUnavailable("Records of the audit are lost: its files have no space.")
+        if not self._flush():
+            raise AuditUnavailable(self._problem)
+
     def close(self) -> None:
         """Write buffered records and the record that closes this run."""
         if self._closed:

@@ -49,6 +49,7 @@ class AuditEntry:
     Attributes:
         credential: The credential of the caller.
         written: Whether its `begin` record is written.
+        holds_reply: Whether its reply waits until the sink has the record of its end.
         plan: The tool, once it is found.
         risk: The risk of the tool; empty until it is found.
         writes_first: Whether the call must be recorded before it runs.
@@ -60,6 +61,7 @@ class AuditEntry:
 
     credential: str
     written: bool = False
+    holds_reply: bool = False
     plan: Plan | None = None
     risk: str = ""
     writes_first: bool = False
@@ -127,6 +129,17 @@ class Recorder:
             await self._shipper.acknowledged()
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
+
+    def flush(self) -> None:
+        """Write the records of ended calls now.
+
+        Raises:
+            Fault: OVERLOADED: they cannot be written, or some were lost.
+        """
+        try:
+            self._log.flush()
+        except AuditUnavailable as error:
+            raise Fault(Reason.OVERLOADED, str(error)) from None
 
     def end(
         self,

@@ -260,6 +260,11 @@ class CallOwner(Protocol):
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         """Store the media of a result and then `finish` the call; None if it has no media."""
 
+    def hold_reply(
+        self, deliver: Callable[[], object], withhold: Callable[[Fault], object]
+    ) -> None:
+        """Deliver the reply of an ended call when the audit's sink has the record of its end."""
+
     def on_call_ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         """Called when a call has ended, before its sink is called."""
 
@@ -376,7 +381,7 @@ class ActiveCall:
                     self.finish(outcome.payload, outcome.is_error)
                 return
             self._end(None, outcome.is_error)
-            self.sink.finish(self, outcome.payload, outcome.is_error)
+            self._reply(outcome.payload, outcome.is_error)
 
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with a result whose media were stored, or remain in it."""
@@ -385,12 +390,25 @@ class ActiveCall:
             self.fail(too_large(self.call.server_id, len(payload)))
         elif not self.has_ended:
             self._end(None, is_error)
-            self.sink.finish(self, payload, is_error)
+            self._reply(payload, is_error)
 
     def fail(self, fault: Fault) -> None:
         if not self.has_ended:
             self._end(fault, False)
-            self.sink.fail(self, fault)
+            if self.audit is not None and self.audit.holds_reply:
+                fail = partial(self.sink.fail, self)
+                self._owner.hold_reply(partial(fail, fault), fail)
+            else:
+                self.sink.fail(self, fault)
+
+    def _reply(self, payload: bytes, is_error: bool) -> None:
+        """Send the result to the caller, when the audit allows it."""
+        if self.audit is None or not self.audit.holds_reply:
+            self.sink.finish(self, payload, is_error)
+            return
+        self._owner.hold_reply(
+            partial(self.sink.finish, self, payload, is_error), partial(self.sink.fail, self)
+        )
 
     def expire(self) -> None:
         """Cancel the request and end the call because its deadline has passed."""

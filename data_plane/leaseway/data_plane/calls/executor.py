@@ -27,6 +27,7 @@ from leaseway.data_plane.calls.admission import (
 )
 from leaseway.data_plane.calls.call import ActiveCall, CallSink
 from leaseway.data_plane.calls.confirmation import Confirmation
+from leaseway.data_plane.calls.held_replies import HeldReplies
 from leaseway.data_plane.calls.load import CallLoad, call_loads
 from leaseway.data_plane.calls.recent import RecentCalls, call_outcome
 from leaseway.data_plane.calls.stages.approval import ApprovalStage
@@ -117,6 +118,9 @@ class Executor:
         self._lines = self._all_lines(confirmation)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._held: HeldReplies | None = None
+        if recorder is not None and recorder.holds_calls:
+            self._held = HeldReplies(recorder, self._background, self._idle.set)
         self._traced = tracing_active()  # decided at start-up, like the exporters
         self._active: dict[int, ActiveCall] = {}
         self._last_number = 0
@@ -149,7 +153,8 @@ class Executor:
 
     @property
     def in_flight(self) -> int:
-        return len(self._active)
+        """How many calls have no reply yet."""
+        return len(self._active) + (len(self._held) if self._held is not None else 0)
 
     @property
     def waiting(self) -> int:
@@ -320,6 +325,12 @@ class Executor:
 
     def _expire(self, number: int) -> None:
         self._active[number].expire()
+
+    def hold_reply(
+        self, deliver: Callable[[], object], withhold: Callable[[Fault], object]
+    ) -> None:
+        assert self._held is not None
+        self._held.hold(deliver, withhold)
 
     def on_call_ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         del self._active[active.number]

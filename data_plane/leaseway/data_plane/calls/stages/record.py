@@ -73,4 +73,6 @@ class RecordStage:
                     active.fail_with(error)
             return
         for active in waiting:
+            if active.audit is not None:
+                active.audit.holds_reply = True  # from now on the sink has answered it once
             active.resume()
