@@ -28,6 +28,8 @@ _EVERYTHING = (
     "--set=workers.pods.images=true",
     "--set=workers.big.servers={render,batch-*}",
     '--set-json=workers.big.secretFiles=["token"]',
+    "--set=workers.big.audit.sink=nats://nats.audit:4222/AUDIT/leaseway",
+    "--set=workers.big.audit.credentials=audit",
     "--set=controlPlane.config.system=version: 1\nservers: {}",
     '--set-json=controlPlane.config.tenants={"acme":"version: 1\\nservers: {}\\n"}',
     '--set-json=networkPolicy.clients.namespaceSelector={"matchLabels":{"team":"a"}}',
@@ -85,6 +87,7 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
         ("workerDefaults.terminationGracePeriodSeconds=10", "minimum: got 10, want 40"),
         ("workers.gpu.capacitty=3", "additional properties 'capacitty' not allowed"),
         ("tls.certManager.enabled=true", "the issuer that signs the certificate"),
+        ("workers.big.audit.sink=nats://user:secret@nats/A/b", "/audit/sink"),
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
     ],
 )
@@ -251,3 +254,27 @@ def test_an_existing_secret_replaces_the_certificate(helm: str) -> None:
     for pod, _ in containers(objects):
         volumes = {each["name"]: each for each in pod["volumes"]}
         assert volumes["tls"]["secret"]["secretName"] == "mine"
+
+
+def test_the_audit_of_a_pool_goes_to_its_sink_with_the_credentials_of_a_secret(helm: str) -> None:
+    sink = "nats://nats.audit:4222/AUDIT/leaseway"
+    objects = render(
+        helm,
+        f"--set=workers.big.audit.sink={sink}",
+        "--set=workers.big.audit.policy=block",
+        "--set=workers.big.audit.credentials=audit-sink",
+    )
+    pools = {
+        pod["containers"][0]["args"][8]: pod
+        for pod, one in containers(objects)
+        if one["name"] == "worker"
+    }
+    pod = pools["--label=pool=big"]
+    container = pod["containers"][0]
+    assert f"--audit-sink={sink}" in container["args"]
+    assert "--audit-policy=block" in container["args"]
+    assert container["envFrom"] == [{"secretRef": {"name": "audit-sink"}}]
+    assert {"name": "audit", "emptyDir": {}} in pod["volumes"]
+    assert not any(
+        "--audit" in each for each in pools["--label=pool=default"]["containers"][0]["args"]
+    )
