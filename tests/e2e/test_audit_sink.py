@@ -19,7 +19,7 @@ from leaseway.data_plane.audit.verifying import verify_sink
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.operators.observe import fetch_audit_anchors
 
-CALLS = 200
+CALLS = 80
 
 
 async def verify_by_command(system: System, sink: str, environment: dict[str, str]) -> int:

@@ -265,7 +265,7 @@ def test_the_audit_of_a_pool_goes_to_its_sink_with_the_credentials_of_a_secret(h
         "--set=workers.big.audit.credentials=audit-sink",
     )
     pools = {
-        pod["containers"][0]["args"][8]: pod
+        next(each for each in one["args"] if each.startswith("--label=pool=")): pod
         for pod, one in containers(objects)
         if one["name"] == "worker"
     }
