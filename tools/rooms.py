@@ -24,6 +24,7 @@ REASONS = {
     "leaseway.front": "one part for each duty between the transports and the calls",
     "leaseway.data_plane.kinds": "a folder for each kind, with the tables over them",
     "leaseway.data_plane.kinds.process": "what a process is held by, beside the three of each kind",
+    "leaseway.control_plane": "the folders of a control plane, with the store beside its core",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway.wire.messages": "a module for each subject of messages, on its own",
     "leaseway.wire": "what every other part shares, each of its modules on its own",

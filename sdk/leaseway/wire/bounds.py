@@ -61,6 +61,8 @@ MAX_VALUES: Final = 100_000
 """Values and keys of JSON that is parsed in one step, which blocks everything else."""
 MAX_APPROVAL: Final = 64 * KIB
 """A call that needs approval, as a person sees it; a longer one is refused."""
+MAX_STORED: Final = 1 * MIB
+"""A record in the control plane's store."""
 MAX_RESULT: Final = 16 * MIB
 MAX_LINE: Final = 32 * MIB
 """One line of a stdio server."""
