@@ -187,6 +187,21 @@ def test_version_prints_both_versions(run: Run, client: MemoryClient) -> None:
     assert facts["protocol_version"] == 1
 
 
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("", "9.9 (protocol 1)\n"),
+        ("memory", ", approvals are kept in memory, and end with it (--data keeps them)\n"),
+        ("sqlite", ", approvals are kept in a file\n"),
+    ],
+)
+def test_version_says_where_approvals_are_kept(
+    run: Run, client: MemoryClient, store: str, said: str
+) -> None:
+    client.statuses = [status_with(store=store)]
+    assert run("version").stdout.endswith(said)
+
+
 def test_version_needs_no_control_plane(run: Run, client: MemoryClient) -> None:
     client.error = ControlPlaneUnavailable("Nobody.")
     done = run("version")

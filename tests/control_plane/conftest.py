@@ -28,6 +28,7 @@ from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
 from leaseway.control_plane.services.requests import time_left
+from leaseway.control_plane.store.port import Store
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.spec.model import ServerSpec
@@ -88,10 +89,12 @@ async def running() -> AsyncIterator[Running]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    *interceptors: grpc.aio.ServerInterceptor, meter: Meter | None = None
+    *interceptors: grpc.aio.ServerInterceptor,
+    meter: Meter | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[Running]:
     """Serve a plane that expects one worker, behind some interceptors."""
-    plane = Plane(epoch=7, expected_workers=1, meter=meter)
+    plane = Plane(epoch=7, expected_workers=1, meter=meter, store=store)
     server = make_server(interceptors=interceptors)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)

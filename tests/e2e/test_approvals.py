@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.forking import Completed, run_leaseway
-from tests.e2e.system import System, eventually, python_server
+from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import runs_in
@@ -34,6 +35,44 @@ BANK = python_server(
 async def leaseway(*words: str, key: str = "") -> Completed:
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LEASEWAY_KEY": key}
     return await run_leaseway(*words, environment=environment)
+
+
+async def test_what_was_approved_runs_once_after_the_control_plane_was_killed(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    environment = {"LEASEWAY_DATA": str(data)}
+    async with running(tmp_path, {"bank": BANK}, environment=environment) as (system, client):
+        approval = await refused(client, 5)
+        await client.approve(approval.confirmation_id)
+        undecided = await refused(client, 6)
+        await kill_control_plane(system)
+        await system.start_control_plane()
+        await system.ready()
+        assert (await client.status()).store == "sqlite"
+        both = await asyncio.gather(
+            *(client.call_tool("add", {"by": 5}, timeout=60) for _ in range(2)),
+            return_exceptions=True,
+        )
+        assert sorted(type(each).__name__ for each in both) == [
+            "ConfirmationRequired", "ToolResult",
+        ]  # fmt: skip
+        states = {one.id: one.state for one in await client.approvals()}
+        assert states[approval.confirmation_id] == "used"
+        assert states[undecided.confirmation_id] == "waiting"
+
+        # A file that is damaged stops the control plane, not the calls that need no approval.
+        assert (await client.call_tool("next")).text == "6"
+        await kill_control_plane(system)
+        (data / "leaseway.db").write_bytes(b"no database, but long enough for one" * 1_000)
+        with pytest.raises(RuntimeError, match=r"is damaged\. Restore the folder from a backup"):
+            await system.start_control_plane()
+        assert (await client.call_tool("next")).text == "7"
+
+
+async def kill_control_plane(system: System) -> None:
+    assert system.control_plane is not None
+    await system.control_plane.end(signal.SIGKILL)
 
 
 ROLES = {

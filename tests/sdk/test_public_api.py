@@ -23,9 +23,9 @@ LeasewayError LimitInfo LogMessage LoginRequired Media ModelContent NotApplied N
 Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument PromptList
 PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate ResourceTemplateList
 ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo ServerLost ServerNotReady
-ServerState Session SessionRequired Status StreamOptions Syncing Tool ToolDiffers ToolError ToolList
-ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated UserRequired Violation WorkerInfo
-WorkerLost project_tools
+ServerState Session SessionRequired Status StoreUnavailable StreamOptions Syncing Tool ToolDiffers
+ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated UserRequired
+Violation WorkerInfo WorkerLost project_tools
 """
 
 

@@ -21,6 +21,8 @@ from leaseway.control_plane.resource_status import ResourceStatus
 from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
+from leaseway.control_plane.store.memory import MemoryStore
+from leaseway.control_plane.store.port import Room, Store, StoreError, StoreRefused
 from leaseway.control_plane.sync.login_steps import LoginSteps
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
@@ -80,6 +82,7 @@ class ControlPlaneOptions:
         console: Listener for the console, or None.
         seal: Signs the variants that workers are sent; by default with a key of this process.
         lease: Elects the leader, or None for a single control plane.
+        data: The folder of what outlives the process, or None to keep it in memory.
     """
 
     config: Path | tuple[Source, ...]
@@ -91,6 +94,7 @@ class ControlPlaneOptions:
     console: ConsoleListener | None = None
     seal: Seal = field(default_factory=Seal.generate, compare=False)
     lease: LeaderLease | None = None
+    data: Path | None = None
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
@@ -102,7 +106,8 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
 
     Raises:
         ValueError: The address requires a key.
-        OSError: The address cannot be bound, or no Kubernetes API is available for the Lease.
+        OSError: The address cannot be bound, no Kubernetes API is available for the Lease, or the
+            store cannot be used as it is.
     """
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
@@ -110,11 +115,13 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     with diagnostics_on_signal() as facts:  # first: an unhandled SIGUSR1 would end the process
         try:
             stopping = _stop_on_signals()
-            async with run_meter(options.metrics, _NAME) as meter:
+            async with run_meter(options.metrics, _NAME) as meter, _open_store(options) as store:
                 plane = Plane(
                     epoch=int(time.time() * 1e6),
                     expected_workers=options.expect_workers,
                     meter=meter,
+                    store=store,
+                    follows=options.lease is not None,
                 )
                 facts.append(plane.counts)
                 authenticator.refusals.refused.connect(OperatorCommands(plane).record_refusals)
@@ -229,9 +236,46 @@ class _Process:
 
 
 async def _lead(plane: Plane, elector: Elector) -> None:
-    """Wait for the lead, and return when it is lost."""
+    """Wait for the lead; return when it is lost, or a newer leader has claimed the store."""
     plane.lead(await elector.lead())
-    await elector.renew_until_lost()
+    async with asyncio.TaskGroup() as tasks:
+        ends = [
+            tasks.create_task(elector.renew_until_lost()),
+            tasks.create_task(plane.deposed.wait()),
+        ]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in ends:
+            task.cancel()
+    if plane.deposed.is_set():
+        elector.step_down("A newer leader has claimed the store.")
+
+
+@asynccontextmanager
+async def _open_store(options: ControlPlaneOptions) -> AsyncIterator[Store]:
+    """Open the store. One that fails now may work later; one that is refused may not be used.
+
+    Raises:
+        OSError: It is refused.
+    """
+    store: Store = MemoryStore()
+    if options.data is not None:
+        from leaseway.control_plane.store.sqlite import SqliteStore
+
+        store = SqliteStore(options.data, exclusive=options.lease is None)
+    try:
+        await store.read(Room.APPROVALS, limit=1)
+    except StoreRefused as error:
+        raise OSError(str(error)) from None
+    except StoreError as error:
+        _logger.warning("The store cannot be used yet: %s", error)
+    if store.place:
+        _logger.info("Approvals are kept in %s.", store.place)
+    else:
+        _logger.info("Approvals are kept in memory, and end with this process; --data keeps them.")
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 @asynccontextmanager

@@ -202,6 +202,10 @@ class Elector:
                     " take it."
                 )
 
+    def step_down(self, reason: str) -> None:
+        """Stop leading, for a reason in a sentence."""
+        self._lose_lead(reason)
+
     async def release(self) -> None:
         """Release the Lease if this candidate holds it, so that another can lead at once."""
         held, self.leading = self._observed, False

@@ -7,13 +7,14 @@ has one writer. Its actions are queued on the workers' streams, which never bloc
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
-from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
+from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.audit_anchors import AuditAnchors
 from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -27,17 +28,22 @@ from leaseway.control_plane.core.placement.lease_ends import (
 )
 from leaseway.control_plane.core.placement.session_states import SessionStates
 from leaseway.control_plane.core.placement.wait_queue import PlacementOutcome, Waiter
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.queries.place import serve_queue
 from leaseway.control_plane.core.workers.actions import WorkerAction
 from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
+from leaseway.control_plane.store.memory import MemoryStore
+from leaseway.control_plane.store.port import Store, StoreError, StoreFenced
+from leaseway.control_plane.stored_approvals import StoredApprovals, Term
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import sync_pb2
-from leaseway.wire.errors import Fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventRecord
 
+_logger = logging.getLogger(__name__)
 _MAX_FOLDERS: Final = 10_000
 
 
@@ -74,6 +80,8 @@ class Plane:
         budgets: What workers have of the limits that hold over the fleet.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
+        store: Keeps what outlives this process.
+        deposed: Set when a newer leader has claimed the store in this one's term.
         transitions: Number of transitions of the coordinator.
 
     Args:
@@ -81,6 +89,8 @@ class Plane:
         expected_workers: Number of workers that will join; 0 means unknown.
         clock: Returns the current time.
         meter: Registers the metrics, or None if they are off.
+        store: Keeps what outlives this process; by default its memory.
+        follows: Whether it begins as a follower, which uses no store.
     """
 
     def __init__(
@@ -90,8 +100,12 @@ class Plane:
         expected_workers: int = 0,
         clock: Callable[[], Moment] = now,
         meter: Meter | None = None,
+        store: Store | None = None,
+        follows: bool = False,
     ) -> None:
         self.clock = clock
+        self.store = store or MemoryStore()
+        self.deposed = asyncio.Event()
         self._expected_workers = expected_workers
         self._configuration: list[ConfigEvent] = []
         self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
@@ -104,7 +118,9 @@ class Plane:
         self.ended_sessions = EndedSessions()
         self.session_states = SessionStates()
         self.events = EventRecorder(int(clock().unix * 1e6))
-        self.approvals = self._new_approvals()
+        self.approvals = self._new_approvals(None if follows else Term(epoch))
+        self._maintenance: asyncio.Task[None] | None = None
+        self._decisions: set[asyncio.Task[ApprovalRecord]] = set()
         self.audit_anchors = AuditAnchors()
         self.transitions = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
@@ -182,7 +198,7 @@ class Plane:
 
         Workers report everything else when they join, as after a start.
         """
-        self._restart(epoch, elected=True)
+        self._restart(epoch, Term(epoch, elected=True))
         for event in self._configuration:
             self._configure(event)
         self._notify()
@@ -193,14 +209,18 @@ class Plane:
 
     def follow(self) -> None:
         """Become a follower after losing the lead: restart the coordinator without any state."""
-        self._restart(int(self.clock().unix * 1e6), elected=False)
+        self._restart(int(self.clock().unix * 1e6), None)
         self._configuration = []
 
-    def _restart(self, epoch: int, *, elected: bool) -> None:
+    def _restart(self, epoch: int, term: Term | None) -> None:
         self.state = Coordinator(
-            self.clock(), epoch=epoch, expected_workers=self._expected_workers, elected=elected
+            self.clock(),
+            epoch=epoch,
+            expected_workers=self._expected_workers,
+            elected=term is not None,
         )
-        self.approvals = self._new_approvals()
+        self.deposed.clear()
+        self.approvals = self._new_approvals(term)
         self.budgets = Budgets(self.clock().mono)
         self.audit_anchors = AuditAnchors()
         if self.meters is not None:
@@ -244,31 +264,58 @@ class Plane:
 
     async def run(self) -> None:
         """Call `tick` at each deadline, until cancelled."""
-        while True:
-            moment = self.clock()
-            deadlines = (self.state.next_deadline(moment), self.approvals.next_deadline())
-            due = min((time for time in deadlines if time is not None), default=None)
-            self._woken.clear()
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - moment.mono)):
-                    await self._woken.wait()
-            except TimeoutError:
-                self.approvals.expire(self.clock())
-                with self.transition() as (state, now):
-                    state.tick(now)
+        try:
+            while True:
+                moment = self.clock()
+                deadlines = (self.state.next_deadline(moment), self.approvals.next_deadline())
+                due = min((time for time in deadlines if time is not None), default=None)
+                self._woken.clear()
+                wait = None if due is None else max(0.0, due - moment.mono)
+                try:
+                    async with asyncio.timeout(wait):
+                        await self._woken.wait()
+                except TimeoutError:
+                    self._maintain_approvals()
+                    with self.transition() as (state, now):
+                        state.tick(now)
+        finally:
+            if self._maintenance is not None:
+                self._maintenance.cancel()
 
-    def decide_approval(
+    def _maintain_approvals(self) -> None:
+        approvals = self.approvals
+        approvals.expire()
+        is_busy = self._maintenance is not None and not self._maintenance.done()
+        if not is_busy and approvals.needs_maintenance():
+            self._maintenance = asyncio.create_task(self._maintain(approvals))
+
+    async def _maintain(self, approvals: StoredApprovals) -> None:
+        await approvals.maintain()
+        self._woken.set()
+
+    async def decide_approval(
         self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str = ""
     ) -> ApprovalRecord:
         """Approve or deny a call, see `Approvals.decide`; record the decision.
 
+        Who stops waiting cancels nothing: the decision is kept and recorded all the same.
+
         Raises:
-            Fault: INVALID_REQUEST; the attempt is recorded, too.
+            Fault: INVALID_REQUEST, STORE_UNAVAILABLE or NOT_LEADER; the attempt is recorded, too.
         """
-        now = self.clock()
+        decision = asyncio.create_task(
+            self._decide(approval_id, tenant, by, approve=approve, note=note)
+        )
+        self._decisions.add(decision)
+        decision.add_done_callback(self._decisions.discard)
+        return await asyncio.shield(decision)
+
+    async def _decide(
+        self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str
+    ) -> ApprovalRecord:
         try:
-            decided = self.approvals.decide(
-                approval_id, tenant, by, now, approve=approve, note=note
+            decided = await self.approvals.decide(
+                approval_id, tenant, by, approve=approve, note=note
             )
         except Fault as fault:
             known = self.approvals.get(approval_id, tenant)
@@ -280,7 +327,7 @@ class Plane:
                     kind="approval",
                     action="refused",
                     message=message,
-                    at=now.unix,
+                    at=self.clock().unix,
                     severity="warning",
                 )
             )
@@ -305,10 +352,29 @@ class Plane:
         if stream is not None:
             stream.send(sync_pb2.SyncResponse(approval_decision=decision))
 
-    def _new_approvals(self) -> Approvals:
-        approvals = Approvals()
+    def _new_approvals(self, term: Term | None) -> StoredApprovals:
+        """Return the approvals of a term; without one those of a follower, in memory."""
+        store = self.store if term is not None else MemoryStore()
+        approvals = StoredApprovals(store, self.clock, term or Term(0))
         approvals.changed.connect(self._record_approval)
+        approvals.troubled.connect(partial(self._report_store, approvals))
         return approvals
+
+    def _report_store(self, approvals: StoredApprovals, failure: StoreError | None) -> None:
+        """Report that the store fails, or works again (None)."""
+        if approvals is not self.approvals:
+            return  # an operation of an earlier term
+        with self.transition() as (state, now):
+            if failure is None:
+                _logger.info("The store can be used again.")
+                state.problems.clear(reason=Reason.STORE_UNAVAILABLE.value)
+                return
+            _logger.warning("The store cannot be used: %s", failure)
+            message = f"{failure} Until then no call is approved, or runs with an approval."
+            reason = Reason.STORE_UNAVAILABLE.value
+            state.problems.report(Problem("workspace", reason, message), now.unix)
+        if isinstance(failure, StoreFenced) and approvals.term.elected:
+            self.deposed.set()
 
     def _record_approval(self, approval: ApprovalRecord, action: str) -> None:
         self.events.record_approval(approval, action, self.clock())

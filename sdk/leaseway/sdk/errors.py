@@ -18,6 +18,7 @@ Each class stands for one reason
       ├ Syncing                   the control plane still collects the leases of workers
       ├ NotLeader                 another control plane is the leader
       ├ ControlPlaneUnavailable   needed (first list, placement) and unreachable
+      ├ StoreUnavailable          the control plane cannot use its store
       ├ DeadlineExceeded          the timeout passed; also a TimeoutError
       ├ Cancelled                 the call was cancelled
       ├ LeaseError                .lease_id: the lease has ended
@@ -229,6 +230,10 @@ class NotLeader(LeasewayError, reason=Reason.NOT_LEADER):
 
 class ControlPlaneUnavailable(LeasewayError, reason=Reason.CONTROL_PLANE_UNAVAILABLE):
     """The control plane is needed (first list, placement of a lease) and unreachable."""
+
+
+class StoreUnavailable(LeasewayError, reason=Reason.STORE_UNAVAILABLE):
+    """The control plane cannot use its store, in which approvals are kept."""
 
 
 class DeadlineExceeded(LeasewayError, TimeoutError, reason=Reason.DEADLINE_EXCEEDED):

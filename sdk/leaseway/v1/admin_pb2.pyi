@@ -162,6 +162,7 @@ class GetStatusResponse(_message.Message):
     SETTLING_FIELD_NUMBER: _builtins.int
     SERVERS_UP_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether every server has a first probe result and a worker is connected."""
     registry_version: _builtins.int
@@ -182,6 +183,10 @@ class GetStatusResponse(_message.Message):
     """How many configured servers are up on at least one worker."""
     servers: _builtins.int
     """How many servers are configured. Older control planes do not set this and `servers_up`."""
+    store: _builtins.str
+    """Where approvals are kept: `memory` (they end with the control plane), `sqlite` or `postgresql`.
+    Empty from an older control plane.
+    """
     @_builtins.property
     def config_loaded_at(self) -> _timestamp_pb2.Timestamp:
         """When the current configuration was loaded. Unset means that no valid configuration has been
@@ -206,10 +211,11 @@ class GetStatusResponse(_message.Message):
         settling: _builtins.bool = ...,
         servers_up: _builtins.int = ...,
         servers: _builtins.int = ...,
+        store: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at", "epoch", b"epoch", "package_version", b"package_version", "pending", b"pending", "protocol_version", b"protocol_version", "ready", b"ready", "registry_version", b"registry_version", "servers", b"servers", "servers_up", b"servers_up", "settling", b"settling", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at", "epoch", b"epoch", "package_version", b"package_version", "pending", b"pending", "protocol_version", b"protocol_version", "ready", b"ready", "registry_version", b"registry_version", "servers", b"servers", "servers_up", b"servers_up", "settling", b"settling", "store", b"store", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1870,6 +1870,7 @@ class ApprovalQuestion(_message.Message):
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     ASKED_BY_FIELD_NUMBER: _builtins.int
     EXTRA_FIELD_NUMBER: _builtins.int
+    USE_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Identifies the request on its stream."""
     use: _builtins.bool
@@ -1898,6 +1899,11 @@ class ApprovalQuestion(_message.Message):
     """What else of the caller's reaches the server, in the same form: a JSON object with `_meta`,
     `inputResponses` and `requestState`. Empty means nothing.
     """
+    use_id: _builtins.str
+    """Identifies the call, at random, in at most 64 characters. A question that is asked again because
+    its answer was lost gets the same answer: the approval is used up for this call and no other.
+    Empty from an older worker, which is never answered `unavailable`.
+    """
     def __init__(
         self,
         *,
@@ -1913,10 +1919,11 @@ class ApprovalQuestion(_message.Message):
         arguments: _builtins.str = ...,
         asked_by: _builtins.str = ...,
         extra: _builtins.str = ...,
+        use_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_by", b"asked_by", "digest", b"digest", "extra", b"extra", "id", b"id", "of_session", b"of_session", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "use", b"use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_by", b"asked_by", "digest", b"digest", "extra", b"extra", "id", b"id", "of_session", b"of_session", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "use", b"use", "use_id", b"use_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1936,7 +1943,9 @@ class ApprovalAnswer(_message.Message):
     id: _builtins.int
     """The request's id."""
     state: _builtins.str
-    """`approved`, `waiting`, `denied`, or `full` (too many approvals are waiting)."""
+    """`approved`, `waiting`, `denied`, `full` (too many approvals are waiting), or `unavailable` (the
+    control plane cannot use its store).
+    """
     approval_id: _builtins.str
     """The approval's id. Empty if there is none."""
     decided_by: _builtins.str

@@ -156,19 +156,19 @@ def test_a_public_address_requires_a_key() -> None:
         ConsoleListener(Endpoint("0.0.0.0", 0), None)
 
 
-def waiting(plane: Plane) -> str:
+async def waiting(plane: Plane) -> str:
     """Request an approval; return its id."""
     question = ApprovalRequest(
         "acme", "billing", "d1", False, "bank", "pay", "digest", '{"amount":5}', "key 1"
     )
-    _, approval = plane.approvals.ask(question, plane.clock(), use=False)
-    assert approval is not None
-    return approval.id
+    asked = await plane.approvals.ask(question, use=False)
+    assert asked.record is not None
+    return asked.record.id
 
 
 async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console: Open) -> None:
     plane, asker = await console(None)
-    approval = waiting(plane)
+    approval = await waiting(plane)
     _, shown = await asker.get("api/approvals")
     assert shown["approver"] is True
     assert [(one["id"], one["state"]) for one in shown["items"]] == [(approval, "waiting")]
@@ -178,7 +178,7 @@ async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console:
     assert (await asker.post("api/decide", body))[0] == 200
     status, answer = await asker.post("api/decide", {**body, "approve": False})
     assert (status, "already approved" in answer["error"]) == (409, True)
-    assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["approved"]
+    assert [one.state for one in plane.approvals.listed("")] == ["approved"]
 
 
 async def test_deciding_an_approval_requires_the_role_approver() -> None:
@@ -191,13 +191,13 @@ async def test_deciding_an_approval_requires_the_role_approver() -> None:
     with closing(listener):
         async with serve_console(listener, plane), aiohttp.ClientSession() as session:
             asker = Asker(listener.url, session)
-            approval = waiting(plane)
+            approval = await waiting(plane)
             bearer = {"Authorization": "Bearer x"}
             _, shown = await asker.get("api/approvals", headers=bearer)
             assert (len(shown["items"]), shown["approver"]) == (1, False)
             body = {"approval": approval, "approve": True}
             assert (await asker.post("api/decide", body, **bearer))[0] == 403
-    assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
+    assert [one.state for one in plane.approvals.listed("")] == ["waiting"]
 
 
 class Routed(ConsoleListener):
@@ -275,7 +275,7 @@ async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> N
     plane = Plane(epoch=1)
     with plane.transition() as (state, now):
         state.handle_worker_joined(hello("w1"), now)
-    approval = waiting(plane)
+    approval = await waiting(plane)
     admit = authenticator_for(None, keys=path).for_role(*SEES_ALL)
     listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
     jar = aiohttp.CookieJar(unsafe=True)
@@ -299,7 +299,7 @@ async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> N
             }.items():
                 assert (await asker.post(f"api/{page}", body))[0] == 403
     assert not plane.state.workers["w1"].draining
-    assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
+    assert [one.state for one in plane.approvals.listed("")] == ["waiting"]
 
 
 async def test_a_drain_is_executed_and_recorded(console: Open) -> None:

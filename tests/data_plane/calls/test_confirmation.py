@@ -144,6 +144,29 @@ async def test_a_full_list_of_approvals_is_no_fault_that_callers_wait_out(bench:
     assert decide(fault, FailedTry(tries=1, remaining=60.0)) is None
 
 
+async def test_a_question_without_an_answer_is_asked_again_when_the_worker_has_rejoined(
+    bench: Bench,
+) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    called = asyncio.create_task(bench.caller().call("bank"))
+    first = await answer(bench, "approved")
+    lost = await bench.plane.expect("approval_question")
+    bench.plane.end_stream()
+    again = await answer(bench, "approved")
+    assert (again.use, again.use_id, again.digest) == (True, lost.use_id, lost.digest)
+    assert first.use_id != lost.use_id
+    assert (await called).payload
+
+
+async def test_a_store_that_fails_refuses_the_call_by_a_reason_of_its_own(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    refused = asyncio.create_task(bench.caller().refused("bank"))
+    await answer(bench, "unavailable", approval_id="")
+    fault = await refused
+    assert (fault.reason, fault.started) == (Reason.STORE_UNAVAILABLE, "no")
+    assert fault.retry_delay
+
+
 async def test_invalid_arguments_request_no_approval(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
     fault = await bench.caller().refused("bank", arguments=b'{"text": 7}')

@@ -88,14 +88,16 @@ class Actions:
             raise ActionRefused(fault.message) from None
         return {"message": "The worker rejects new work and exits."}
 
-    def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
+    async def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
         """Approve or deny a waiting call.
 
         Raises:
-            ActionRefused: The approval is unknown or no longer waiting.
+            ActionRefused: The approval is unknown or no longer waiting, or the store fails.
         """
         try:
-            self._plane.decide_approval(approval_id, who.tenant or "", who.name, approve=approve)
+            await self._plane.decide_approval(
+                approval_id, who.tenant or "", who.name, approve=approve
+            )
         except Fault as fault:
             raise ActionRefused(fault.message) from None
         return {"message": "The call may run once." if approve else "The call is denied."}

@@ -23,6 +23,7 @@ from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.rows import Json, row
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.stored_approvals import StoredApprovals
 from leaseway.control_plane.sync.login_steps import LoginFailed, LoginSteps
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
@@ -59,6 +60,7 @@ _MAX_ROWS: Final = 500
 _MAX_EVENTS: Final = 1_000
 _MAX_CALLS: Final = 200
 _MAX_TEXT: Final = 256
+_GONE: Final = "It does not exist any more."
 _HEARTBEAT: Final = 10.0
 _IDLE_TIMEOUT: Final = 60.0
 _MAX_BODY: Final = MIB
@@ -168,8 +170,8 @@ class _ConsoleSite:
         router.add_get("/api/leases", self._leases)
         router.add_get("/api/workers", self._read(partial(records.workers, self._plane)))
         router.add_get("/api/problems", self._read(partial(records.problems, self._plane)))
-        router.add_get("/api/approvals", self._read(self._approvals))
-        router.add_get("/api/approval", self._read(self._approval))
+        router.add_get("/api/approvals", self._approvals)
+        router.add_get("/api/approval", self._approval)
         router.add_post("/api/decide", self._decide)
         router.add_get("/api/events", self._read(self._events))
         router.add_get("/api/runbook", self._read(_runbook))
@@ -247,7 +249,7 @@ class _ConsoleSite:
         async def handler(request: web.Request) -> web.Response:
             found = answer(_query(request))
             if found is None:
-                raise web.HTTPNotFound(text="It does not exist any more.")
+                raise web.HTTPNotFound(text=_GONE)
             return _json(found)
 
         return handler
@@ -272,15 +274,26 @@ class _ConsoleSite:
         )
         return {"items": [records.event(entry) for entry in reversed(found)]}
 
-    def _approvals(self, _query: Json) -> Json:
+    async def _approvals(self, _request: web.Request) -> web.Response:
         who = _principal.get()
-        found = self._plane.approvals.listed(who.tenant or "", self._plane.clock())
+        found = (await self._known_approvals()).listed(who.tenant or "")
         items = [records.approval(approval, whole=False) for approval in found[:_MAX_ROWS]]
-        return {"items": items, "approver": who.has({Role.APPROVER})}
+        return _json({"items": items, "approver": who.has({Role.APPROVER})})
 
-    def _approval(self, query: Json) -> Json | None:
-        found = self._plane.approvals.get(query.get("id", ""), _principal.get().tenant or "")
-        return records.approval(found, whole=True) if found is not None else None
+    async def _approval(self, request: web.Request) -> web.Response:
+        approvals = await self._known_approvals()
+        found = approvals.get(_query(request).get("id", ""), _principal.get().tenant or "")
+        if found is None:
+            raise web.HTTPNotFound(text=_GONE)
+        return _json(records.approval(found, whole=True))
+
+    async def _known_approvals(self) -> StoredApprovals:
+        approvals = self._plane.approvals
+        try:
+            await approvals.refresh()
+        except Fault as fault:
+            raise web.HTTPServiceUnavailable(text=fault.message) from None
+        return approvals
 
     async def _decide(self, request: web.Request) -> web.Response:
         who = _principal.get()
@@ -290,7 +303,7 @@ class _ConsoleSite:
         if not isinstance(body.get("approve"), bool):
             raise web.HTTPBadRequest(text="`approve` is true or false.")
         approval = _text(body, "approval")
-        return _json(self._actions.decide(approval, who, approve=body["approve"]))
+        return _json(await self._actions.decide(approval, who, approve=body["approve"]))
 
     async def _leases(self, request: web.Request) -> web.Response:
         query = _query(request)

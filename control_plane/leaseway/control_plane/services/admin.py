@@ -73,6 +73,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             settling=not state.settled,
             servers_up=up,
             servers=servers,
+            store=self._plane.store.kind,
         )
 
     async def ListWorkers(  # noqa: N802
@@ -257,9 +258,14 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """List one page of calls that need an approval, newest first."""
         await check_client(request.client, context, request.tenant)
         start = await page_of("ListApprovals", request, context)
-        found = self._plane.approvals.listed(request.tenant, self._plane.clock())
-        approvals, token = pages.approvals(found, start)
-        return admin_pb2.ListApprovalsResponse(approvals=approvals, next_page_token=token)
+        approvals = self._plane.approvals
+        try:
+            await approvals.refresh()
+        except Fault as fault:
+            await abort(context, fault)
+        found = approvals.listed(request.tenant)
+        page, token = pages.approvals(found, start)
+        return admin_pb2.ListApprovalsResponse(approvals=page, next_page_token=token)
 
     async def DecideApproval(  # noqa: N802
         self, request: admin_pb2.DecideApprovalRequest, context: _Context
@@ -267,7 +273,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Approve or deny a waiting call."""
         await check_client(request.client, context, request.tenant)
         try:
-            approval = self._plane.decide_approval(
+            approval = await self._plane.decide_approval(
                 request.id,
                 request.tenant,
                 caller().name,

@@ -11,8 +11,8 @@ from leaseway.control_plane.store.port import (
     Put,
     Room,
     StoredRecord,
-    StoreFenced,
     check_changes,
+    check_epoch,
     check_version,
     claimed_epoch,
 )
@@ -44,8 +44,7 @@ class MemoryStore:
 
     async def write(self, epoch: int, changes: Sequence[Change]) -> None:
         check_changes(changes)
-        if epoch != self._epoch:
-            raise StoreFenced(epoch, self._epoch)
+        check_epoch(epoch, self._epoch)
         records = dict(self._records)
         for change in changes:
             place = (change.room, change.key)

@@ -152,7 +152,7 @@ class Store(Protocol):
         """Do all changes or none, in order; when this returns they outlive a crash.
 
         Raises:
-            StoreFenced: The epoch is not the newest.
+            StoreFenced: A newer epoch has claimed the store.
             StoreConflict: A record does not have the expected version.
             ValueError: A change exceeds a bound.
         """
@@ -199,6 +199,19 @@ def check_version(change: Change, found: int) -> None:
     """
     if change.expected is not None and change.expected != found:
         raise StoreConflict(change, found)
+
+
+def check_epoch(epoch: int, newest: int) -> None:
+    """Refuse a write of any other epoch than the one that has claimed the store.
+
+    Raises:
+        StoreFenced: A newer one has.
+        StoreUnavailable: None has: the store was replaced, and must be claimed again.
+    """
+    if epoch < newest:
+        raise StoreFenced(epoch, newest)
+    if epoch > newest:
+        raise StoreUnavailable("The store was replaced by an older or an empty one.")
 
 
 def claimed_epoch(epoch: int, newest: int, *, elected: bool) -> int:

@@ -27,10 +27,10 @@ from leaseway.control_plane.store.port import (
     Room,
     StoredRecord,
     StoreError,
-    StoreFenced,
     StoreRefused,
     StoreUnavailable,
     check_changes,
+    check_epoch,
     check_version,
     claimed_epoch,
 )
@@ -273,9 +273,7 @@ def _read(
 
 def _write(connection: sqlite3.Connection, epoch: int, changes: Sequence[Change]) -> None:
     with _transaction(connection):
-        newest = _newest(connection)
-        if epoch != newest:
-            raise StoreFenced(epoch, newest)
+        check_epoch(epoch, _newest(connection))
         for change in changes:
             _apply(connection, change)
 

@@ -15,6 +15,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import PushDelta, WorkerAction
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.sync.approvals import ApprovalAnswers
 from leaseway.control_plane.sync.budgets import BudgetAnswers
 from leaseway.control_plane.sync.convert import (
     HeldHashes,
@@ -22,7 +23,6 @@ from leaseway.control_plane.sync.convert import (
     hello_from_proto,
     lease_ends_from_proto,
     problem_from_proto,
-    question_from_proto,
     refusal_from_proto,
     report_from_proto,
 )
@@ -41,7 +41,6 @@ from leaseway.wire.bounds import AUDIT_ANCHOR_INTERVAL, MAX_MESSAGE
 from leaseway.wire.messages.audit_heads import head_from_proto
 from leaseway.wire.messages.events import event_from_proto
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
-from leaseway.wire.timing.durations import duration
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _logger = logging.getLogger(__name__)
@@ -133,6 +132,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         self._held = HeldHashes()
         self._budgets = BudgetAnswers(plane)
         self._subjects = SubjectAnswers(plane)
+        self._questions = ApprovalAnswers(plane)
 
     async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
         self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
@@ -288,7 +288,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             case "audit_head":
                 self._anchor(worker_id, message.audit_head)
             case "approval_question":
-                self._answer_question(worker_id, message.approval_question)
+                self._questions.handle(worker_id, message.approval_question)
             case "report":
                 mono = self._plane.clock().mono
                 self._record_events(worker_id, message.report)
@@ -306,18 +306,6 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if head is None:
             raise MalformedMessage("A worker sent the head of an audit that names no record.")
         self._plane.audit_anchors.record(worker_id, head, self._plane.clock().unix)
-
-    def _answer_question(self, worker_id: str, asked: sync_pb2.ApprovalQuestion) -> None:
-        now = self._plane.clock()
-        question = question_from_proto(asked, worker_id)
-        verdict, approval = self._plane.approvals.ask(question, now, use=asked.use)
-        answer = sync_pb2.ApprovalAnswer(id=asked.id, state=verdict)
-        if approval is not None:
-            answer.approval_id, answer.decided_by = approval.id, approval.decided_by
-            answer.expires_in.CopyFrom(duration(max(0.0, approval.ends - now.mono)))
-        stream = self._plane.streams.get(worker_id)
-        if stream is not None:
-            stream.send(sync_pb2.SyncResponse(approval_answer=answer))
 
     def _record_events(self, worker_id: str, report: sync_pb2.Report) -> None:
         record = self._plane.state.workers.get(worker_id)

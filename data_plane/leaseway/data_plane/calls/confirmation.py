@@ -8,6 +8,7 @@ bound to the user, or to the caller's token, if the server acts for whoever call
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ class Confirmation:
 
         Raises:
             Fault: CONFIRMATION_REQUIRED, PERMISSION_DENIED, RATE_LIMITED,
-                CONTROL_PLANE_UNAVAILABLE.
+                CONTROL_PLANE_UNAVAILABLE, STORE_UNAVAILABLE.
         """
         view = self._view(active, plan)
         active.arguments = view.arguments
@@ -68,6 +69,7 @@ class Confirmation:
             arguments=view.shown_arguments,
             extra=view.shown_extra,
             asked_by=_asked_by(active),
+            use_id=secrets.token_hex(16),
         )
         answer = await self._ask(question)
         if active.audit is not None:
@@ -142,6 +144,13 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
             Reason.RATE_LIMITED,  # without a delay, so that the caller learns it at once
             f"Too many calls of this tenant wait for an approval, so none was requested for "
             f"{tool}. Approve or deny the waiting calls: leaseway approvals.",
+        )
+    if answer.state == "unavailable":
+        return Fault(
+            Reason.STORE_UNAVAILABLE,
+            f"This call of {tool} needs a person's approval, and the control plane cannot use the"
+            " store that keeps approvals. Try again later; `leaseway problems` says why.",
+            retry_delay=2.0,
         )
     approval = answer.approval_id
     if answer.state == "denied":

@@ -207,6 +207,7 @@ class SyncClient:
         finally:
             self._outgoing.close()
             self._permits.handle_loss()
+            self._approvals.handle_loss()
             self._prober.cancel_all()
             self._stream = None
             stream.cancel()
@@ -291,6 +292,7 @@ class SyncClient:
         self._subjects.handle_welcome(welcome)
         self._status.handle_welcome(welcome)
         self._audit.handle_welcome(welcome)
+        self._approvals.handle_stream()
         pulse_interval = welcome.pulse_interval.ToTimedelta().total_seconds()
         self._applied_delta = False
         self.joined.set()

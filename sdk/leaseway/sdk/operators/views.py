@@ -268,6 +268,8 @@ class Status:
             their leases.
         servers_up: The number of servers that run on at least one worker.
         servers: The number of configured servers.
+        store: Where approvals are kept: `memory` (they end with the control plane), `sqlite` or
+            `postgresql`; empty from an older control plane.
     """
 
     ready: bool
@@ -281,6 +283,7 @@ class Status:
     settling: bool
     servers_up: int = 0
     servers: int = 0
+    store: str = ""
 
 
 @dataclass(frozen=True)

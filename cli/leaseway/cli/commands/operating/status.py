@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Status
 
 _POLL: Final = 0.1
+_STORES: Final = {
+    "memory": "memory, and end with it (--data keeps them)",
+    "sqlite": "a file",
+    "postgresql": "PostgreSQL",
+}
 _VERSION_TIMEOUT: Final = 2.0  # seconds that `version` waits for the control plane
 
 
@@ -156,9 +161,11 @@ def version(as_json: bool, connection: ConnectionOptions) -> None:
     elif "error" in remote:
         say(f"control plane at {remote['address']}: {remote['error']}")
     else:
+        kept = remote["store"]  # unknown of an older one
         say(
             f"control plane at {remote['address']}: {remote['package_version']} "
             f"(protocol {remote['protocol_version']})"
+            + (f", approvals are kept in {_STORES.get(kept, kept)}" if kept else "")
         )
 
 
@@ -180,4 +187,5 @@ def _control_plane(connection: ConnectionOptions) -> dict[str, Any] | None:
         "address": str(connection.address),
         "package_version": status.package_version,
         "protocol_version": status.protocol_version,
+        "store": status.store,
     }

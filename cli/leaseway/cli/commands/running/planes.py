@@ -41,6 +41,7 @@ from leaseway.cli.options.config import (
 )
 from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
+from leaseway.cli.options.store import StoreOptions, store_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.cli.output.tables import say
 from leaseway.vault.key import VaultPlace
@@ -108,6 +109,7 @@ exit_with_stdin_option = click.option(
     default=0,
     help="Number of workers to wait for before it is ready.",
 )
+@store_options
 @identity_options
 @click.option(
     "--leader-lease",
@@ -137,6 +139,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     prefix: str,
     listen: Endpoint,
     expect_workers: int,
+    store: StoreOptions,
     credentials: Credentials,
     leader_lease: tuple[str, str] | None,
     leader_lease_duration: int,
@@ -178,6 +181,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
             lease=None
             if leader_lease is None
             else LeaderLease(*leader_lease, leader_lease_duration, advertise),
+            data=store.data,
         )
         return run_process(
             "control-plane",

@@ -47,6 +47,7 @@ from leaseway.cli.options.config import (
 from leaseway.cli.options.connection import connect
 from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
+from leaseway.cli.options.store import StoreOptions, store_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.cli.output.tables import say
 from leaseway.wire import bounds
@@ -80,6 +81,7 @@ class _Options:
     artifacts: ArtifactOptions
     mcp: Endpoint | None
     reach: FrontReach
+    store: StoreOptions
     credentials: Credentials
     audit: AuditOptions
     log: LogOptions
@@ -133,6 +135,7 @@ class _Options:
 @console_url_option
 @vault_arguments_option
 @artifact_options
+@store_options
 @identity_options
 @audit_options
 @log_options
@@ -302,6 +305,7 @@ class _Up:
                 "--console", self._options.console, 0, self._control_plane.pages.get("console", "")
             ),
             *(("--console-url", self._options.console_url) if self._options.console_url else ()),
+            *self._options.store.as_arguments(),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
@@ -328,6 +332,7 @@ class _Up:
             *self._options.vault,
             *self._options.audit.as_arguments(),
             *(("--own-path", str(self._options.trace_file)) if self._options.trace_file else ()),
+            *self._options.store.own_paths,
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),

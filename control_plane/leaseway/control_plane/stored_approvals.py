@@ -1,0 +1,300 @@
+"""Approvals whose every change is in the store before it holds (design.md#what-lasts).
+
+Operations run one after another: the core says what is to change, the store keeps it, then the core
+applies it. A write whose outcome is unknown is settled before anything else: its record is read
+again. So a control plane never believes what its store, and its successor, do not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from leaseway.control_plane.approval_records import MalformedRecord, decode, encode
+from leaseway.control_plane.core.approvals import (
+    Answer,
+    ApprovalRecord,
+    ApprovalRequest,
+    Approvals,
+)
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.store.port import (
+    MAX_CHANGES,
+    TIMEOUT,
+    Change,
+    Delete,
+    Put,
+    Room,
+    Store,
+    StoreConflict,
+    StoredRecord,
+    StoreError,
+    StoreFenced,
+    StoreRefused,
+    StoreUnavailable,
+    read_all,
+)
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.signals import Signal
+
+RETRY: Final = 2.0
+"""Seconds after a failure of the store in which nothing asks it again."""
+_PATIENCE: Final = TIMEOUT - 0.5
+"""Seconds that an operation waits for those before it; a worker waits 5 s for its answer."""
+_TRIES: Final = 3
+"""Tries of a change. A second one follows a write that was thought lost and happened after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """For how long these approvals count: as long as no newer epoch has claimed the store.
+
+    Attributes:
+        epoch: The epoch of the control plane.
+        elected: Whether it comes from an election of leaders.
+    """
+
+    epoch: int
+    elected: bool = False
+
+
+class StoredApprovals:
+    """The approvals of one term of a control plane.
+
+    Methods raise a Fault with STORE_UNAVAILABLE while the store fails, or with NOT_LEADER after an
+    election that this control plane has lost.
+
+    Args:
+        store: Keeps the records.
+        clock: Returns the current time.
+        term: The epoch to claim the store with; the first operation does.
+
+    Attributes:
+        term: The term.
+        changed: One was `asked`, `approved`, `denied`, `used` or `expired`.
+        troubled: The store fails with this error, with each failure, or works again (None).
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], Moment], term: Term) -> None:
+        self._store = store
+        self._clock = clock
+        self.term = term
+        self._state = Approvals()
+        self.changed = self._state.changed
+        self.troubled = Signal[StoreError | None]()
+        self._lock = asyncio.Lock()
+        self._epoch: int | None = None  # as claimed
+        self._versions: dict[str, int] = {}
+        self._unsettled: set[str] = set()
+        self._failure: StoreError | None = None
+        self._retry_at = -inf
+
+    async def ask(self, question: ApprovalRequest, *, use: bool, use_id: str = "") -> Answer:
+        """Return whether a call may run, see `Approvals.ask`."""
+        async with self._turn():
+            for _ in range(_TRIES):
+                await self._settle()
+                answer = self._state.ask(question, self._clock(), use=use, use_id=use_id)
+                if answer.record is None or not answer.changes or await self._keep(answer.record):
+                    return answer
+            raise _restless()
+
+    async def decide(
+        self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str = ""
+    ) -> ApprovalRecord:
+        """Approve or deny a call, see `Approvals.decide`.
+
+        Raises:
+            Fault: INVALID_REQUEST: it is unknown or no longer waiting.
+        """
+        async with self._turn():
+            for _ in range(_TRIES):
+                await self._settle()
+                now = self._clock()
+                decided = self._state.decide(
+                    approval_id, tenant, by, now, approve=approve, note=note
+                )
+                if await self._keep(decided):
+                    return decided
+            raise _restless()
+
+    async def refresh(self) -> None:
+        """Read what is not known yet. Without the store, what was read before still counts."""
+        if self._epoch is not None and not self._unsettled:
+            return
+        try:
+            async with self._turn():
+                await self._settle()
+        except Fault:
+            if self._epoch is None:
+                raise
+
+    def get(self, approval_id: str, tenant: str) -> ApprovalRecord | None:
+        """Return an approval of a tenant, or of any tenant (empty), if it is known."""
+        return self._state.get(approval_id, tenant)
+
+    def listed(self, tenant: str) -> list[ApprovalRecord]:
+        """Return the known approvals of a tenant, or of all tenants (empty), newest first."""
+        return self._state.listed(tenant, self._clock())
+
+    def expire(self) -> None:
+        """Expire approvals, and remove old ones."""
+        self._state.expire(self._clock())
+
+    def next_deadline(self) -> float | None:
+        """Return when `expire` and `maintain` are due on the monotonic clock, or None."""
+        times = [self._state.next_deadline(), self._maintenance_at()]
+        return min((time for time in times if time is not None), default=None)
+
+    def needs_maintenance(self) -> bool:
+        """Whether `maintain` is due."""
+        due = self._maintenance_at()
+        return due is not None and due <= self._clock().mono
+
+    async def maintain(self) -> None:
+        """Claim the store, delete removed records, and try a store that has failed again."""
+        try:
+            async with self._turn():
+                if self._failure is not None and self._epoch is not None:
+                    # Claiming shows whether writes succeed again. Who has claimed it is newer.
+                    await self._store.claim(self._epoch, elected=True)
+                    self._note(None)
+                await self._settle()
+                await self._delete_removed()
+        except Fault:
+            return  # it has been reported
+
+    def _maintenance_at(self) -> float | None:
+        if self._lock.locked():
+            return None  # whoever holds it may do it
+        if self._failure is not None:
+            return self._retry_at if self._retry_at < inf else None
+        if self._epoch is None or self._unsettled or self._state.removed():
+            return self._clock().mono
+        return None
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for the operations before this one; convert errors of the store to faults."""
+        try:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self._lock.acquire()
+            except TimeoutError:
+                raise StoreUnavailable("Other operations on the store take long.") from None
+            try:
+                if self._failure is not None and self._clock().mono < self._retry_at:
+                    raise self._failure.with_traceback(None)
+                if self._epoch is None:
+                    await self._claim()
+                yield
+            except StoreError as error:
+                self._note(error)
+                raise
+            finally:
+                self._lock.release()
+        except StoreFenced as error:
+            if self.term.elected:
+                message = "This control plane is no longer the leader; try again."
+                raise Fault(Reason.NOT_LEADER, message) from error
+            raise _unavailable() from error
+        except StoreError as error:
+            raise _unavailable() from error
+
+    async def _claim(self) -> None:
+        """Claim the store for the term, and read its records."""
+        claimed = await self._store.claim(self.term.epoch, elected=self.term.elected)
+        records = await read_all(self._store, Room.APPROVALS)
+        now = self._clock()
+        self._state.restore((_decoded(record, now) for record in records), now)
+        self._versions = {record.key: record.version for record in records}
+        self._epoch = claimed
+        self._note(None)
+
+    async def _settle(self) -> None:
+        """Read the records whose last write had an unknown outcome."""
+        for key in sorted(self._unsettled):
+            found = await self._store.read(Room.APPROVALS, prefix=key, limit=1)
+            for record in found:
+                self._versions[key] = record.version
+                self._state.apply(_decoded(record, self._clock()))
+            if not found:
+                self._versions.pop(key, None)
+            self._unsettled.discard(key)
+
+    async def _keep(self, record: ApprovalRecord) -> bool:
+        """Write and apply a record; return False if the store has another version of it."""
+        version = self._versions.get(record.id, 0)
+        removed = self._removed()
+        put = Put(Room.APPROVALS, record.id, encode(record), expected=version)
+        self._unsettled.add(record.id)  # until the outcome is known, also if this is cancelled
+        try:
+            await self._write([put, *map(_deletion, removed)])
+        except StoreConflict:
+            return False
+        self._unsettled.discard(record.id)
+        self._versions[record.id] = version + 1
+        self._state.confirm_removed(removed)
+        self._state.apply(record)
+        return True
+
+    async def _delete_removed(self) -> None:
+        while removed := self._removed():
+            await self._write([*map(_deletion, removed)])
+            self._state.confirm_removed(removed)
+
+    def _removed(self) -> list[str]:
+        removed = sorted(self._state.removed())[: MAX_CHANGES - 1]
+        for approval_id in removed:
+            self._versions.pop(approval_id, None)
+        return removed
+
+    async def _write(self, changes: Iterable[Change]) -> None:
+        assert self._epoch is not None
+        await self._store.write(self._epoch, [*changes])
+        self._note(None)
+
+    def _note(self, failure: StoreError | None) -> None:
+        had, self._failure = self._failure, failure
+        if failure is None:
+            self._retry_at = -inf
+            if had is None:
+                return
+        elif failure is had:
+            return
+        else:
+            fenced = isinstance(failure, StoreFenced)
+            self._retry_at = inf if fenced else self._clock().mono + RETRY
+        self.troubled.emit(failure)
+
+
+def _decoded(record: StoredRecord, now: Moment) -> ApprovalRecord:
+    try:
+        return decode(record.value, now)
+    except MalformedRecord as error:
+        raise StoreRefused(
+            f"The store has an approval that this release does not understand ({error}). Run the"
+            " newer release that wrote it, or delete the record."
+        ) from None
+
+
+def _deletion(approval_id: str) -> Change:
+    return Delete(Room.APPROVALS, approval_id)
+
+
+def _restless() -> StoreError:
+    return StoreUnavailable("Something else keeps changing records of the store.")
+
+
+def _unavailable() -> Fault:
+    return Fault(
+        Reason.STORE_UNAVAILABLE,
+        "The control plane cannot use its store, which keeps approvals: no call is approved, or"
+        " runs with an approval, until it can. Try again later; `leaseway problems` says why. A"
+        " decision may have been kept: look at `leaseway approvals` before you repeat it.",
+        retry_delay=RETRY,
+    )
