@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 from tests.conftest import BOUND
+from tests.control_plane.postgres_server import PostgresServer, postgres_server
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import Problem
@@ -59,6 +60,13 @@ class Running:
         async with asyncio.timeout(BOUND):
             while not condition(self.plane.state):
                 await self.plane.wait_for_change(1)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Run a PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture

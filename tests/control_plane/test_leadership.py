@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import BOUND
 
+from leaseway.control_plane.app import lead_until_lost
+from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.leadership import (
     Elector,
     LeaseConflict,
@@ -19,6 +22,9 @@ from leaseway.control_plane.leadership import (
     decide,
     epoch_of,
 )
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.store.memory import MemoryStore
+from leaseway.wire.errors import Fault
 
 _A, _B = "10.0.0.1:7600_a", "10.0.0.2:7600_b"
 
@@ -181,3 +187,25 @@ async def test_a_candidate_that_takes_its_own_lease_again_gets_a_later_epoch(
     before = await Elector(lease, _A, 2).lead()
 
     assert await Elector(lease, _A, 2).lead() > before
+
+
+async def test_a_leader_whose_store_a_newer_one_has_claimed_steps_down(
+    lease: LeaseInMemory,
+) -> None:
+    store = MemoryStore()
+    stale, newer = (Plane(epoch=1, store=store, follows=True) for _ in range(2))
+    elector = Elector(lease, _A, 60)
+    leading = asyncio.create_task(lead_until_lost(stale, elector))
+    async with asyncio.timeout(BOUND):
+        while not stale.approvals.term.elected:
+            await asyncio.sleep(0)
+        await stale.approvals.refresh()
+        assert lease.record is not None
+        newer.lead(epoch_of(lease.record) + 1)
+        await newer.approvals.refresh()
+        pay = ApprovalRequest("acme", "", "", False, "bank", "pay", "1", "{}", "key 1")
+        with pytest.raises(Fault, match="no longer the leader"):
+            await stale.approvals.ask(pay, use=False)
+        await leading
+    assert not elector.leading
+    assert (await newer.approvals.ask(pay, use=False)).verdict == "waiting"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from leaseway.control_plane.core.approvals import LIFETIME, ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.store.memory import MemoryStore
-from leaseway.control_plane.store.port import Change, Put, Room, StoreUnavailable
+from leaseway.control_plane.store.port import Change, Put, Room, Store, StoreUnavailable
+from leaseway.control_plane.store.postgresql import PostgresStore
 from leaseway.control_plane.store.sqlite import SqliteStore
 from leaseway.control_plane.stored_approvals import RETRY
 from leaseway.wire.errors import Fault, Reason
@@ -75,8 +77,19 @@ def problems(plane: Plane) -> list[str]:
     return [entry.problem.reason for entry in plane.state.problems.open()]
 
 
-async def test_an_approval_holds_exactly_once_under_the_next_leader(tmp_path: Path) -> None:
-    old, new = (SqliteStore(tmp_path, exclusive=False) for _ in range(2))
+@pytest.fixture(params=["sqlite", "postgresql"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    """Open one and the same store, as each of several control planes does."""
+    if request.param == "sqlite":
+        return partial(SqliteStore, tmp_path, exclusive=False)
+    server = request.getfixturevalue("postgres")
+    return partial(PostgresStore, partial(server.dsn, server.database()))
+
+
+async def test_an_approval_holds_exactly_once_under_the_next_leader(
+    open_store: Callable[[], Store],
+) -> None:
+    old, new = open_store(), open_store()
     first = Plane(epoch=1, store=old, follows=True)
     first.lead(10)
     approval_id = await approved(first)

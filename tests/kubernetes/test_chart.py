@@ -31,6 +31,7 @@ _EVERYTHING = (
     "--set=workers.big.audit.sink=nats://nats.audit:4222/AUDIT/leaseway",
     "--set=workers.big.audit.credentials=audit",
     "--set=controlPlane.config.system=version: 1\nservers: {}",
+    "--set=controlPlane.store.existingSecret=dsn",
     '--set-json=controlPlane.config.tenants={"acme":"version: 1\\nservers: {}\\n"}',
     '--set-json=networkPolicy.clients.namespaceSelector={"matchLabels":{"team":"a"}}',
 )
@@ -89,6 +90,7 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
         ("tls.certManager.enabled=true", "the issuer that signs the certificate"),
         ("workers.big.audit.sink=nats://user:secret@nats/A/b", "/audit/sink"),
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
+        ("controlPlane.store.volume.enabled=true", "is for one replica"),
     ],
 )
 def test_an_invalid_value_is_rejected_by_its_name(helm: str, option: str, message: str) -> None:
@@ -101,6 +103,24 @@ def test_an_invalid_value_is_rejected_by_its_name(helm: str, option: str, messag
 
     assert outcome.returncode != 0
     assert message in outcome.stderr
+
+
+def test_approvals_are_kept_on_a_volume_or_in_a_database(helm: str) -> None:
+    volume = ("--set=controlPlane.store.volume.enabled=true", "--set=controlPlane.replicas=1")
+    kept = render(helm, *volume)
+    [pod] = [pod for pod, container in containers(kept) if container["name"] == "control-plane"]
+    assert "--data=/var/lib/leaseway/store" in pod["containers"][0]["args"]
+    [claim] = of_kind(kept, "PersistentVolumeClaim")
+    kubernetes_validate.validate(claim, "1.34", strict=True)
+    named = {each["name"]: each for each in pod["volumes"]}
+    assert named["data"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    own = render(helm, *volume, "--set=controlPlane.store.volume.existingClaim=mine")
+    assert not of_kind(own, "PersistentVolumeClaim")
+
+    shared = render(helm, "--set=controlPlane.store.existingSecret=dsn")
+    [pod] = [pod for pod, container in containers(shared) if container["name"] == "control-plane"]
+    assert "--store=file:/run/secrets/leaseway-store/dsn" in pod["containers"][0]["args"]
+    assert {"name": "store", "secret": {"secretName": "dsn", "defaultMode": 288}} in pod["volumes"]
 
 
 def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str) -> None:

@@ -23,6 +23,7 @@ from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
 from leaseway.control_plane.store.memory import MemoryStore
 from leaseway.control_plane.store.port import Room, Store, StoreError, StoreRefused
+from leaseway.control_plane.store.references import DsnReference
 from leaseway.control_plane.sync.login_steps import LoginSteps
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
@@ -82,7 +83,9 @@ class ControlPlaneOptions:
         console: Listener for the console, or None.
         seal: Signs the variants that workers are sent; by default with a key of this process.
         lease: Elects the leader, or None for a single control plane.
-        data: The folder of what outlives the process, or None to keep it in memory.
+        data: The folder of what outlives the process, or None.
+        store: Where the connection string of its PostgreSQL database is, or None. With neither it
+            is in memory.
     """
 
     config: Path | tuple[Source, ...]
@@ -95,6 +98,7 @@ class ControlPlaneOptions:
     seal: Seal = field(default_factory=Seal.generate, compare=False)
     lease: LeaderLease | None = None
     data: Path | None = None
+    store: DsnReference | None = None
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
@@ -229,13 +233,13 @@ class _Process:
                 running.append(tasks.create_task(status.run(namespace)))
             ends: list[asyncio.Task[Any]] = [tasks.create_task(stopping.wait())]
             if elector is not None:
-                ends.append(tasks.create_task(_lead(plane, elector)))
+                ends.append(tasks.create_task(lead_until_lost(plane, elector)))
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in (*running, *ends):
                 task.cancel()
 
 
-async def _lead(plane: Plane, elector: Elector) -> None:
+async def lead_until_lost(plane: Plane, elector: Elector) -> None:
     """Wait for the lead; return when it is lost, or a newer leader has claimed the store."""
     plane.lead(await elector.lead())
     async with asyncio.TaskGroup() as tasks:
@@ -250,6 +254,22 @@ async def _lead(plane: Plane, elector: Elector) -> None:
         elector.step_down("A newer leader has claimed the store.")
 
 
+def _store(options: ControlPlaneOptions) -> Store:
+    if options.store is not None:
+        try:
+            from leaseway.control_plane.store.postgresql import PostgresStore
+        except ImportError:
+            raise OSError(
+                "A store in PostgreSQL needs its client: pip install 'leaseway[postgresql]'."
+            ) from None
+        return PostgresStore(options.store.read)
+    if options.data is not None:
+        from leaseway.control_plane.store.sqlite import SqliteStore
+
+        return SqliteStore(options.data, exclusive=options.lease is None)
+    return MemoryStore()
+
+
 @asynccontextmanager
 async def _open_store(options: ControlPlaneOptions) -> AsyncIterator[Store]:
     """Open the store. One that fails now may work later; one that is refused may not be used.
@@ -257,11 +277,7 @@ async def _open_store(options: ControlPlaneOptions) -> AsyncIterator[Store]:
     Raises:
         OSError: It is refused.
     """
-    store: Store = MemoryStore()
-    if options.data is not None:
-        from leaseway.control_plane.store.sqlite import SqliteStore
-
-        store = SqliteStore(options.data, exclusive=options.lease is None)
+    store = _store(options)
     try:
         await store.read(Room.APPROVALS, limit=1)
     except StoreRefused as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,20 +24,24 @@ from leaseway.control_plane.store.port import (
     StoreFenced,
     read_all,
 )
+from leaseway.control_plane.store.postgresql import PostgresStore
 from leaseway.control_plane.store.sqlite import SqliteStore
 from leaseway.wire.bounds import MAX_STORED
 
 ROOM = Room.APPROVALS
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened: Store
     match request.param:
         case "memory":
             opened = MemoryStore()
-        case _:
+        case "sqlite":
             opened = SqliteStore(tmp_path, exclusive=False)
+        case _:
+            server = request.getfixturevalue("postgres")
+            opened = PostgresStore(partial(server.dsn, server.database()))
     yield opened
     await opened.close()
 

@@ -1,35 +1,67 @@
-"""`--data`: where a control plane keeps what outlives it."""
+"""`--data` and `--store`: where a control plane keeps what outlives it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from leaseway.cli.options.common import grouped_options
 
+if TYPE_CHECKING:
+    from leaseway.control_plane.store.references import DsnReference
+
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """Where a control plane keeps approvals.
+    """Where a control plane keeps approvals; with neither, in its memory.
 
     Attributes:
-        data: The folder of the file, or None for the process's memory.
+        data: The folder of a file, or None.
+        dsn: Where the connection string of a PostgreSQL database is, or None.
     """
 
     data: Path | None
+    dsn: DsnReference | None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and self.dsn is not None:
+            raise click.UsageError("--data and --store exclude each other: choose one store.")
 
     def as_arguments(self) -> list[str]:
         """Return the options for a child process."""
-        return ["--data", os.fspath(self.data)] if self.data is not None else []
+        data = ["--data", os.fspath(self.data)] if self.data is not None else []
+        return [*data, *(["--store", str(self.dsn)] if self.dsn is not None else [])]
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables that only the control plane may get."""
+        is_variable = self.dsn is not None and self.dsn.kind == "env"
+        return frozenset({self.dsn.name} if self.dsn is not None and is_variable else ())
 
     @property
     def own_paths(self) -> list[str]:
         """Options for workers: what no sandboxed server may see."""
-        return ["--own-path", os.fspath(self.data)] if self.data is not None else []
+        secret = self.dsn.name if self.dsn is not None and self.dsn.kind == "file" else None
+        paths = [os.fspath(path) for path in (self.data, secret) if path is not None]
+        return [word for path in paths for word in ("--own-path", path)]
+
+
+class _ReferenceType(click.ParamType["DsnReference"]):
+    name = "REFERENCE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> DsnReference:
+        from leaseway.control_plane.store.references import parse_reference
+
+        try:
+            return parse_reference(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 _OPTIONS: Final = {
@@ -39,6 +71,14 @@ _OPTIONS: Final = {
         envvar="LEASEWAY_DATA",
         show_envvar=True,
         help="Keep approvals in a file in this folder, so that they outlive the control plane.",
+    ),
+    "dsn": click.option(
+        "--store",
+        "dsn",
+        type=_ReferenceType(),
+        envvar="LEASEWAY_STORE",
+        show_envvar=True,
+        help="Keep approvals in PostgreSQL: env:NAME or file:PATH of the connection string.",
     ),
 }
 

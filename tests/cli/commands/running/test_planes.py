@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from leaseway.cli.options.store import StoreOptions
 from leaseway.control_plane import app as control_plane_app
+from leaseway.control_plane.store.references import DsnReference
 from leaseway.data_plane import app as worker_app
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.worker import WorkerOptions
@@ -54,6 +56,51 @@ def test_a_control_plane_gets_its_options_and_prints_its_address(run: Run, plane
     assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
     assert plane.options == control_plane_app.ControlPlaneOptions(
         config=Path("x.yaml"), listen=Endpoint("127.0.0.1", 0), key=None, expect_workers=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "data", "store"),
+    [
+        (["--data", "/var/lib/leaseway"], Path("/var/lib/leaseway"), None),
+        (["--store", "env:DSN"], None, DsnReference("env", "DSN")),
+        (["--store", "file:/run/dsn"], None, DsnReference("file", "/run/dsn")),
+    ],
+)
+def test_a_control_plane_gets_its_store(
+    run: Run, plane: _Plane, words: list[str], data: Path | None, store: DsnReference | None
+) -> None:
+    assert run("control-plane", "--config", "x.yaml", *words).exit_code == 0
+    assert (plane.options.data, plane.options.store) == (data, store)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--data", "x", "--store", "env:DSN"], "exclude each other"),
+        (["--store", "postgresql://user:hunter22@host/x"], "can be read by others"),
+        (["--store", "env:"], "can be read by others"),
+    ],
+)
+def test_a_store_that_is_not_named_well_is_a_usage_error(
+    run: Run, plane: _Plane, words: list[str], why: str
+) -> None:
+    done = run("control-plane", "--config", "x.yaml", *words)
+    assert done.exit_code == 2
+    assert why in " ".join(done.stderr.split())
+    assert "hunter22" not in done.stderr
+
+
+def test_the_children_of_up_get_only_their_part_of_the_store() -> None:
+    variable = StoreOptions(None, DsnReference("env", "DSN"))
+    assert variable.as_arguments() == ["--store", "env:DSN"]
+    assert (variable.variables, variable.own_paths) == (frozenset({"DSN"}), [])
+    file = StoreOptions(None, DsnReference("file", "/run/dsn"))
+    assert (file.variables, file.own_paths) == (frozenset[str](), ["--own-path", "/run/dsn"])
+    folder = StoreOptions(Path("/data"), None)
+    assert (folder.as_arguments(), folder.own_paths) == (
+        ["--data", "/data"],
+        ["--own-path", "/data"],
     )
 
 

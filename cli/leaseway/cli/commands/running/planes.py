@@ -182,6 +182,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
             if leader_lease is None
             else LeaderLease(*leader_lease, leader_lease_duration, advertise),
             data=store.data,
+            store=store.dsn,
         )
         return run_process(
             "control-plane",

@@ -200,6 +200,7 @@ class _Up:
         own = _own_token(options)
         self._environment = ancestors.extended(os.environ, own)
         self._starts: Counter[str] = Counter()
+        of_control_plane = CONTROL_PLANE_ONLY | options.store.variables
         self._control_plane = Child(
             "control plane",
             self._control_plane_arguments,
@@ -211,7 +212,7 @@ class _Up:
                 f"worker worker-{number}",
                 partial(self._worker_arguments, number),
                 self._environment,
-                withheld=CONTROL_PLANE_ONLY,
+                withheld=of_control_plane,
             )
             for number in range(1, options.workers + 1)
         ]
@@ -223,7 +224,7 @@ class _Up:
                     "front",
                     self._front_arguments,
                     self._environment,
-                    withheld=CONTROL_PLANE_ONLY | WORKER_ONLY | {WORKER_KEY_VARIABLE},
+                    withheld=of_control_plane | WORKER_ONLY | {WORKER_KEY_VARIABLE},
                 )
             ]
             if self._has_front

@@ -1,0 +1,319 @@
+"""A store in a PostgreSQL database, for several control planes.
+
+Writers take turns at the row with the epoch, so that a write and the claim of a newer leader never
+cross. The server ends a transaction that a stopped control plane has left open: it would keep its
+successor out. To a host that is not this machine the connection is encrypted and the server's
+certificate is checked, unless the connection string says otherwise (`sslmode`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import conninfo, errors
+
+from leaseway.control_plane.store.port import (
+    MAX_PAGE,
+    TIMEOUT,
+    Change,
+    Put,
+    Room,
+    StoredRecord,
+    StoreRefused,
+    StoreUnavailable,
+    check_changes,
+    check_epoch,
+    check_version,
+    claimed_epoch,
+)
+from leaseway.wire.secrets.redaction import Hidden, hide
+
+_CONNECT_TIMEOUT: Final = 3
+"""Seconds for a connection, so that there is time left for what it is opened for."""
+_SETTINGS: Final = {
+    "application_name": "leaseway-control-plane",
+    "connect_timeout": str(_CONNECT_TIMEOUT),
+    "client_encoding": "UTF8",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "tcp_user_timeout": "10000",
+    "target_session_attrs": "read-write",  # of several hosts the one that is no standby
+}
+"""What a connection string need not say; what it says counts."""
+_SESSION: Final = (
+    f"SET lock_timeout = '{int(TIMEOUT)}s'",
+    f"SET statement_timeout = '{int(TIMEOUT)}s'",
+    "SET idle_in_transaction_session_timeout = '5s'",
+    "SET search_path = pg_catalog",
+    # A commit that is answered is on a disk, also if the server's default is another one.
+    """SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') = 'off'""",
+)
+_LOCAL: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
+_MIGRATION: Final = 0x4C535759
+"""Key of the lock under which one process at a time migrates."""
+
+SCHEMA: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """CREATE TABLE leaseway.meta (one int PRIMARY KEY CHECK (one = 1), version int NOT NULL,
+        epoch bigint NOT NULL)""",
+        "INSERT INTO leaseway.meta VALUES (1, 0, 0)",
+        """CREATE TABLE leaseway.records (room text COLLATE "C", key text COLLATE "C",
+        version bigint NOT NULL, value bytea NOT NULL, PRIMARY KEY (room, key))""",
+    ),
+)
+"""The steps from each version of the schema to the next; a step that was released never changes."""
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+_Result = TypeVar("_Result")
+
+
+class PostgresStore:
+    """Keeps records in the schema `leaseway` of a database.
+
+    Args:
+        read_dsn: Returns the connection string, with its password; called for each connection.
+        schema: The steps of the schema.
+        timeout: Seconds that one operation may take.
+    """
+
+    kind = "postgresql"
+
+    def __init__(
+        self,
+        read_dsn: Callable[[], str],
+        *,
+        schema: tuple[tuple[str, ...], ...] = SCHEMA,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._timeout = timeout
+        self._read_dsn = read_dsn
+        self._schema = schema
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._hidden: Hidden | None = None
+        self.place = "a PostgreSQL database"
+
+    async def claim(self, epoch: int, *, elected: bool) -> int:
+        async with self._turn:
+            await self._disconnect()  # a newer release may have changed the schema since
+            return await self._operate(partial(_claim, epoch=epoch, elected=elected))
+
+    async def read(
+        self, room: Room, *, prefix: str = "", after: str = "", limit: int = MAX_PAGE
+    ) -> list[StoredRecord]:
+        limit = min(limit, MAX_PAGE)
+        async with self._turn:
+            return await self._operate(
+                partial(_read, room=room, prefix=prefix, after=after, limit=limit)
+            )
+
+    async def write(self, epoch: int, changes: Sequence[Change]) -> None:
+        check_changes(changes)
+        async with self._turn:
+            await self._operate(partial(_write, epoch=epoch, changes=changes))
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._disconnect()
+
+    async def _operate(self, operation: Callable[[Connection], Awaitable[_Result]]) -> _Result:
+        """Do an operation, or give it up: its connection is cut, and the next one connects anew."""
+        work = asyncio.create_task(self._do(operation))
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.shield(work)
+        except TimeoutError:
+            self._abandon(work)
+            raise StoreUnavailable(
+                f"The store {self.place} did not answer within {self._timeout:g} s."
+            ) from None
+        except asyncio.CancelledError:
+            self._abandon(work)
+            raise
+
+    async def _do(self, operation: Callable[[Connection], Awaitable[_Result]]) -> _Result:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._connected()
+            async with self._connection.transaction():
+                return await operation(self._connection)
+        except psycopg.Error as error:
+            await self._disconnect()
+            raise StoreUnavailable(f"The store {self.place} failed: {_sentence(error)}") from None
+
+    def _abandon(self, work: asyncio.Task[Any]) -> None:
+        """Let an operation end without being waited for.
+
+        Cancelling it would ask the server to cancel it, and wait for a server that does not answer.
+        """
+        connection, self._connection = self._connection, None
+        if connection is None:  # it is still connecting
+            work.cancel()
+        elif not connection.closed:
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as cut:
+                cut.shutdown(socket.SHUT_RDWR)
+        self._abandoned.add(work)
+        work.add_done_callback(self._forget)
+
+    def _forget(self, work: asyncio.Task[Any]) -> None:
+        self._abandoned.discard(work)
+        if not work.cancelled():
+            work.exception()  # it has been reported as a timeout
+
+    async def _connected(self) -> Connection:
+        settings = self._settings()
+        self.place = _place(settings)
+        connection = await psycopg.AsyncConnection.connect(
+            **settings, autocommit=True, prepare_threshold=None
+        )
+        try:
+            for statement in _SESSION:
+                await connection.execute(statement)
+            await self._migrate(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def _settings(self) -> dict[str, Any]:
+        try:
+            dsn = self._read_dsn()
+            given = conninfo.conninfo_to_dict(dsn)
+        except psycopg.Error:  # its message repeats parts of the string
+            raise StoreRefused(
+                "The connection string of the store cannot be read. Write"
+                " postgresql://USER:PASSWORD@HOST/DATABASE."
+            ) from None
+        password = str(given.get("password") or "")
+        self._hidden = hide([dsn, password])
+        settings: dict[str, Any] = {**_SETTINGS, **given}
+        hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
+        if not all(host in _LOCAL or host.startswith(("/", "@")) for host in hosts):
+            settings.setdefault("sslmode", "verify-full")
+            if settings["sslmode"].startswith("verify"):
+                settings.setdefault("sslrootcert", "system")
+        return settings
+
+    async def _migrate(self, connection: Connection) -> None:
+        """Check the database, and bring its schema to this release's version."""
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION,))
+            version = await _version(connection)
+            if version > len(self._schema):
+                raise StoreRefused(
+                    f"The store {self.place} has the schema {version} of a newer release; this one"
+                    f" knows up to {len(self._schema)}. Run the newer release, or use another"
+                    " database."
+                )
+            if version == len(self._schema):
+                return
+            (encoding,) = await _row(connection, "SHOW server_encoding")
+            if encoding != "UTF8":
+                raise StoreRefused(
+                    f"The store {self.place} has the encoding {encoding}. Use a database with UTF8."
+                )
+            await connection.execute("CREATE SCHEMA IF NOT EXISTS leaseway")
+            for step in self._schema[version:]:
+                for statement in step:
+                    await connection.execute(statement)
+            await connection.execute("UPDATE leaseway.meta SET version = %s", (len(self._schema),))
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                await connection.close()
+
+
+def _place(settings: Mapping[str, Any]) -> str:
+    host = settings.get("host") or settings.get("hostaddr") or "this machine"
+    port = f":{settings['port']}" if settings.get("port") else ""
+    return f"PostgreSQL at {host}{port}, database {settings.get('dbname') or 'of the user'}"
+
+
+def _sentence(error: psycopg.Error) -> str:
+    """Return the first line of an error; the others quote statements, with their values."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    if isinstance(error, errors.InsufficientPrivilege):
+        text += " (the role needs a schema leaseway of its own, or CREATE on the database)"
+    return text.rstrip(".") + "."
+
+
+async def _row(connection: Connection, query: str, values: Sequence[object] = ()) -> Any:
+    cursor = await connection.execute(query, values)
+    return await cursor.fetchone()
+
+
+async def _version(connection: Connection) -> int:
+    (exists,) = await _row(connection, "SELECT to_regclass('leaseway.meta') IS NOT NULL")
+    if not exists:
+        return 0
+    (version,) = await _row(connection, "SELECT version FROM leaseway.meta")
+    return int(version)
+
+
+async def _newest(connection: Connection) -> int:
+    """Return the newest epoch; until the transaction ends, nothing else writes."""
+    (epoch,) = await _row(connection, "SELECT epoch FROM leaseway.meta FOR UPDATE")
+    return int(epoch)
+
+
+async def _claim(connection: Connection, epoch: int, *, elected: bool) -> int:
+    claimed = claimed_epoch(epoch, await _newest(connection), elected=elected)
+    await connection.execute("UPDATE leaseway.meta SET epoch = %s", (claimed,))
+    return claimed
+
+
+async def _read(
+    connection: Connection, room: Room, prefix: str, after: str, limit: int
+) -> list[StoredRecord]:
+    cursor = await connection.execute(
+        "SELECT key, value, version FROM leaseway.records"
+        " WHERE room = %s AND key > %s AND starts_with(key, %s) ORDER BY key LIMIT %s",
+        (str(room), after, prefix, limit),
+    )
+    return [StoredRecord(key, value, version) async for key, value, version in cursor]
+
+
+async def _write(connection: Connection, epoch: int, changes: Sequence[Change]) -> None:
+    """Do all changes in few round trips: what each one finds is worked out here."""
+    check_epoch(epoch, await _newest(connection))
+    places = sorted({(str(change.room), change.key) for change in changes})
+    cursor = await connection.execute(
+        "SELECT room, key, version FROM leaseway.records"
+        " JOIN unnest(%s::text[], %s::text[]) AS wanted (room, key) USING (room, key)",
+        ([room for room, _ in places], [key for _, key in places]),
+    )
+    versions = {(room, key): version async for room, key, version in cursor}
+    values: dict[tuple[str, str], bytes | None] = {}
+    for change in changes:
+        place = (str(change.room), change.key)
+        version = versions.get(place, 0)
+        check_version(change, version)
+        put = change if isinstance(change, Put) else None
+        versions[place] = version + 1 if put is not None else 0
+        values[place] = put.value if put is not None else None
+    puts = [
+        (*place, versions[place], value) for place, value in values.items() if value is not None
+    ]
+    deleted = [place for place, value in values.items() if value is None]
+    async with connection.cursor() as writing:
+        await writing.executemany(
+            "INSERT INTO leaseway.records VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (room, key) DO UPDATE SET version = excluded.version,"
+            " value = excluded.value",
+            puts,
+        )
+        await writing.executemany(
+            "DELETE FROM leaseway.records WHERE room = %s AND key = %s", deleted
+        )

@@ -1,0 +1,107 @@
+"""A PostgreSQL server for tests, with a database for each of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from tests.conftest import BOUND, absent
+
+PASSWORD = "correct-horse-battery"
+_numbers = count(1)
+
+
+@dataclass
+class PostgresServer:
+    """A server for the user `leaseway` with a password.
+
+    Attributes:
+        folder: The folder of its socket.
+        programs: The folder of its programs.
+        process: Its main process.
+        port: Its port at 127.0.0.2, where it speaks no TLS.
+    """
+
+    folder: Path
+    programs: Path
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def dsn(self, database: str = "postgres", **settings: str) -> str:
+        """Return a connection string."""
+        given = {"host": str(self.folder), "port": str(self.port), "dbname": database}
+        given |= {"user": "leaseway", "password": PASSWORD, **settings}
+        return " ".join(f"{name}='{value}'" for name, value in given.items())
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to one of its processes."""
+        os.kill(pid, number)
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Run a statement; return what it prints."""
+        command = [str(self.programs / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", statement]
+        made = subprocess.run(
+            [*command, self.dsn(database)], check=True, capture_output=True, text=True
+        )
+        return made.stdout.strip()
+
+    def database(self, *options: str) -> str:
+        """Create a database; return its name."""
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        self.sql(f"CREATE DATABASE {name} {' '.join(options)}")
+        return name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a server as a user that is not root, which PostgreSQL refuses."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    postgres = shutil.which("postgres") or (str(found[-1]) if found else None)
+    if postgres is None:
+        absent("postgres", "no PostgreSQL server is installed (apt-get install postgresql)")
+    programs = Path(postgres or "").resolve().parent
+    # Its socket's path has at most 107 characters, and its user must reach it.
+    folder = Path(f"/tmp/leaseway-postgres-{os.getpid()}")
+    folder.mkdir(mode=0o700)
+    identity: dict[str, int] = {}
+    if os.getuid() == 0:
+        identity = {"user": 65534, "group": 65534}
+        os.chown(folder, 65534, 65534)
+    try:
+        (folder / "password").write_text(PASSWORD)
+        initdb = [programs / "initdb", "-D", folder / "data", "-U", "leaseway", "-E", "UTF8", "-N"]
+        initdb += ["--locale=C", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}"]
+        subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **identity)  # type: ignore[call-overload]
+        port = _free_port()
+        serve = [programs / "postgres", "-D", folder / "data", "-F", "-k", folder]
+        serve += ["-h", "127.0.0.2", "-p", str(port)]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(serve, stderr=log, cwd=folder, **identity)  # type: ignore[call-overload]
+        try:
+            server = PostgresServer(folder, programs, process, port)
+            until = time.monotonic() + 2 * BOUND
+            ready = [str(programs / "pg_isready"), "-q", "-h", str(folder), "-p", str(port)]
+            while subprocess.run(ready, check=False).returncode:
+                assert time.monotonic() < until, (folder / "log").read_text()
+                time.sleep(0.05)
+            yield server
+        finally:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(BOUND)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,110 @@
+"""The store in PostgreSQL: lost connections, servers that do not answer, and refusals."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+
+import pytest
+from tests.control_plane.postgres_server import PASSWORD, PostgresServer
+
+from leaseway.control_plane.store.port import (
+    Put,
+    Room,
+    StoredRecord,
+    StoreRefused,
+    StoreUnavailable,
+)
+from leaseway.control_plane.store.postgresql import SCHEMA, PostgresStore
+from leaseway.wire.secrets.redaction import redact
+
+ROOM = Room.APPROVALS
+
+
+async def test_after_a_lost_connection_the_next_operation_opens_another(
+    postgres: PostgresServer,
+) -> None:
+    store = PostgresStore(partial(postgres.dsn, postgres.database()))
+    epoch = await store.claim(1, elected=True)
+    postgres.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'leaseway-control-plane'"
+    )
+    with pytest.raises(StoreUnavailable, match=r"PostgreSQL at .* failed: "):
+        await store.write(epoch, [Put(ROOM, "a", b"1")])
+    await store.write(epoch, [Put(ROOM, "a", b"1", expected=0)])
+    await store.close()
+
+
+async def test_a_server_that_does_not_answer_is_given_up(postgres: PostgresServer) -> None:
+    store = PostgresStore(partial(postgres.dsn, postgres.database()), timeout=0.5)
+    await store.claim(1, elected=True)
+    backends = postgres.sql(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'leaseway-control-plane'"
+    )
+    for pid in backends.split():
+        postgres.signal(int(pid), signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.5 s"):
+            await store.write(1, [Put(ROOM, "a", b"1")])
+        # The next operation opens another connection, and does not wait for the first one.
+        await store.claim(2, elected=True)
+    finally:
+        for pid in backends.split():
+            postgres.signal(int(pid), signal.SIGCONT)
+    assert len(await store.read(ROOM)) <= 1  # it may have happened after all
+    await store.close()
+
+
+async def test_a_password_is_in_no_message(postgres: PostgresServer) -> None:
+    wrong = "wrong-" + PASSWORD
+    for dsn in (postgres.dsn(password=wrong), f"postgresql://u:{wrong}@[/x", wrong):
+        store = PostgresStore(lambda dsn=dsn: dsn)  # type: ignore[misc]
+        with pytest.raises((StoreRefused, StoreUnavailable)) as refused:
+            await store.claim(1, elected=True)
+        assert wrong not in f"{refused.value} {store.place}"
+    store = PostgresStore(partial(postgres.dsn, postgres.database()))
+    await store.claim(1, elected=True)
+    assert PASSWORD not in redact(f"the password {PASSWORD}")
+    await store.close()
+
+
+async def test_to_another_machine_the_connection_is_encrypted(postgres: PostgresServer) -> None:
+    remote = partial(postgres.dsn, postgres.database(), host="127.0.0.2")
+    with pytest.raises(StoreUnavailable, match="does not support SSL"):
+        await PostgresStore(remote).claim(1, elected=True)
+    store = PostgresStore(partial(remote, sslmode="disable"))
+    await store.claim(1, elected=True)
+    await store.close()
+
+
+async def test_an_old_schema_is_brought_up_to_date_and_a_newer_one_refused(
+    postgres: PostgresServer,
+) -> None:
+    dsn = partial(postgres.dsn, postgres.database())
+    before = PostgresStore(dsn)
+    epoch = await before.claim(1, elected=True)
+    await before.write(epoch, [Put(ROOM, "a", b"1")])
+    after = PostgresStore(dsn, schema=(*SCHEMA, ("CREATE TABLE leaseway.more (one int)",)))
+    assert await after.read(ROOM) == [StoredRecord("a", b"1", 1)]
+    with pytest.raises(StoreRefused, match="schema 2 of a newer release"):
+        await before.claim(epoch, elected=True)
+    for store in (before, after):
+        await store.close()
+
+
+async def test_a_step_of_the_schema_that_fails_changes_nothing(postgres: PostgresServer) -> None:
+    database = postgres.database()
+    steps = (*SCHEMA, ("CREATE TABLE leaseway.more (one int)", "DROP TABLE leaseway.no"))
+    broken = PostgresStore(partial(postgres.dsn, database), schema=steps)
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        await broken.claim(1, elected=True)
+    assert not postgres.sql("SELECT 1 FROM pg_namespace WHERE nspname = 'leaseway'", database)
+
+
+async def test_a_database_that_cannot_hold_all_keys_is_refused(postgres: PostgresServer) -> None:
+    database = postgres.database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    store = PostgresStore(partial(postgres.dsn, database))
+    with pytest.raises(StoreRefused, match="has the encoding LATIN1"):
+        await store.claim(1, elected=True)
+    await store.close()
