@@ -110,3 +110,17 @@ async def test_a_description_that_is_no_client_is_refused(bench: Bench) -> None:
     await bench.serve("db")
     fault = await bench.caller().refused("db", mcp_client=b"7")
     assert fault.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_server_that_needs_a_back_channel_keeps_the_era_of_the_clients_that_lease_it(
+    bench: Bench,
+) -> None:
+    bench.servers.speaks_both_eras = True
+    spec = await bench.hold("db", shared=False)
+    of_client = await called(bench, NEW, session="a")
+    of_nobody = await called(bench, None, session="b")
+    instances = bench.worker.pool.find(spec.key).instances
+    live = {each.instance: each for each in instances}
+    live[of_client].on_warning(of_client, "NO_BACK_CHANNEL", "set protocol: legacy.")
+    assert instances.is_outdated(live[of_nobody])
+    assert not instances.is_outdated(live[of_client])

@@ -91,7 +91,8 @@ class InstanceSet:
 
     def is_outdated(self, live: LiveInstance) -> bool:
         """Return whether the next instance will get other values or an older protocol."""
-        if self._downgraded and live.instance.protocol_version > _NEWEST_WITH_SERVER_REQUESTS:
+        version = live.instance.protocol_version
+        if self._is_downgraded(live.greeting) and version > _NEWEST_WITH_SERVER_REQUESTS:
             return True
         values = self.resolved_values
         return values is not None and values.differs(live.instance.resolved_values)
@@ -107,6 +108,10 @@ class InstanceSet:
         if self._downgraded:
             return _NEWEST_WITH_SERVER_REQUESTS
         return self.variant.toolset.protocol_version
+
+    def _is_downgraded(self, greeting: Greeting) -> bool:
+        """Return whether an instance uses an older protocol; one of an MCP client follows that."""
+        return self._downgraded and greeting.client is None
 
     def downgrade_protocol(self) -> bool:
         """Use the newest protocol with server requests for later instances, if possible.
@@ -132,11 +137,12 @@ class InstanceSet:
         greeting: Greeting = COMMON,
     ) -> LiveInstance:
         """Add a new instance, for a lease with its names or for none; `start` starts it."""
+        recorded = self.variant.toolset.protocol_version
         live = LiveInstance(
             self._context.open_instance,
             self.variant.spec,
             self._owner,
-            self.known_version,
+            _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded,
             self.resolved_values,
             self._context.meters,
             names,
