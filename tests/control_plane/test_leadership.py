@@ -128,14 +128,14 @@ async def test_the_first_candidate_leads_and_the_second_knows_where(lease: Lease
 
 async def test_one_of_two_concurrent_candidates_leads(lease: LeaseInMemory) -> None:
     both = [Elector(lease, me, 2) for me in (_A, _B)]
-    attempts = [asyncio.create_task(each.lead()) for each in both]
+    attempts = [asyncio.create_task(replica.lead()) for replica in both]
 
     done, pending = await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED, timeout=10)
 
     assert len(done) == 1
-    for each in pending:
-        each.cancel()
-    assert [each.leading for each in both].count(True) == 1
+    for task in pending:
+        task.cancel()
+    assert [replica.leading for replica in both].count(True) == 1
 
 
 async def test_a_leader_that_cannot_renew_gives_up_before_the_lease_expires(

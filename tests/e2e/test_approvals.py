@@ -54,10 +54,12 @@ async def test_what_was_approved_runs_once_after_the_control_plane_was_killed(
             *(client.call_tool("add", {"by": 5}, timeout=60) for _ in range(2)),
             return_exceptions=True,
         )
-        assert sorted(type(each).__name__ for each in both) == [
+        assert sorted(type(each_approval).__name__ for each_approval in both) == [
             "ConfirmationRequired", "ToolResult",
         ]  # fmt: skip
-        states = {one.id: one.state for one in await client.approvals()}
+        states = {
+            each_approval.id: each_approval.state for each_approval in await client.approvals()
+        }
         assert states[approval.confirmation_id] == "used"
         assert states[undecided.confirmation_id] == "waiting"
 
@@ -130,7 +132,9 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
         for name in ("acme", "ops"):
             with pytest.raises(PermissionDenied):
                 await clients[name].approve(first.confirmation_id)
-        assert [one.id for one in await clients["ops"].approvals()] == [first.confirmation_id]
+        assert [each_approval.id for each_approval in await clients["ops"].approvals()] == [
+            first.confirmation_id
+        ]
         assert not await clients["eve"].approvals()
         both = await asyncio.gather(
             *(
@@ -185,7 +189,10 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
             await clients["ann"].call_tool("add", {"by": 100}, on_approval=no)
         with pytest.raises(ConfirmationRequired):
             await clients["ann"].call_tool("add", {"by": 200}, on_approval=lambda _: None)
-        assert [json.loads(each.arguments) for each in requested] == [{"by": 2}, {"by": 100}]
+        assert [json.loads(each_approval.arguments) for each_approval in requested] == [
+            {"by": 2},
+            {"by": 100},
+        ]
         with pytest.raises(LeaseLost):
             await clients["ops"].revoke_lease("nothing")
         for client in clients.values():
@@ -193,7 +200,7 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
 
         listed = await leaseway("events", "--json", *at, key="the-planes-shared-key")
         events = [json.loads(line) for line in listed.stdout.splitlines()]
-    actions = [each["action"] for each in events if each["kind"] == "approval"]
+    actions = [event["action"] for event in events if event["kind"] == "approval"]
     assert actions.count("used") == 2
     assert actions.count("denied") == 1
     assert actions.count("refused") == 2  # by eve, and by the second of ann and bob
@@ -201,11 +208,15 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
     lines = [line for path in run for line in path.read_bytes().splitlines(True)]
     assert not verify_run([("audit", lines)]).faults
     records = [json.loads(line) for line in lines]
-    decisions = [(one["approval"], one["outcome"]) for one in records if one["event"] == "approval"]
+    decisions = [
+        (each_record["approval"], each_record["outcome"])
+        for each_record in records
+        if each_record["event"] == "approval"
+    ]
     assert decisions.count((first.confirmation_id, "approved")) == 1
     # By eve, whose tenant is another one, and by the second of ann and bob.
     assert decisions.count((first.confirmation_id, "INVALID_REQUEST")) == 2
-    [tried] = [one for one in records if one["event"] == "operator"]
+    [tried] = [each_record for each_record in records if each_record["event"] == "operator"]
     assert (tried["action"], tried["lease"], tried["outcome"]) == (
         "revoke", "nothing", "LEASE_LOST",
     )  # fmt: skip
@@ -217,9 +228,12 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
         if record["event"] in ("begin", "call"):
             calls.setdefault(record["call"], {}).update(record)
     adds = list(calls.values())
-    ran = [each["approval"] for each in adds if each["outcome"] == "ok"]
+    ran = [each_approval["approval"] for each_approval in adds if each_approval["outcome"] == "ok"]
     assert ran[0] == first.confirmation_id
-    outcomes = [(each["tenant"], each["arguments"]["by"], each["outcome"]) for each in adds]
+    outcomes = [
+        (each_approval["tenant"], each_approval["arguments"]["by"], each_approval["outcome"])
+        for each_approval in adds
+    ]
     assert outcomes.count(("acme", 5, "ok")) == 1
     assert outcomes.count(("acme", 5, "CONFIRMATION_REQUIRED")) == 2
     assert ("acme", 6, "CONFIRMATION_REQUIRED") in outcomes

@@ -80,18 +80,18 @@ async def test_each_call_that_was_answered_is_in_the_sink_once_after_sigkill_and
         later = Anchors.of(told.anchors, told.time + LOST_AFTER + 1)
         [fault] = (await verify_sink(sink, store.sink, later))[killed.head.run].faults
         assert "Worker worker-1 has vanished" in fault
-        contents = [await sink.get(each.name) async for each in sink.objects()]
+        contents = [await sink.get(stored.name) async for stored in sink.objects()]
     records = [json.loads(line) for content in contents for line in content.splitlines()]
-    begun = [each["arguments"]["number"] for each in records if each["event"] == "begin"]
+    begun = [record["arguments"]["number"] for record in records if record["event"] == "begin"]
     assert answered <= set(begun)
     number_of = {
-        (each["run"], each["call"]): each["arguments"]["number"]
-        for each in records
-        if each["event"] == "begin"
+        (record["run"], record["call"]): record["arguments"]["number"]
+        for record in records
+        if record["event"] == "begin"
     }
-    ends = [(each["run"], each["call"]) for each in records if each["event"] == "call"]
+    ends = [(record["run"], record["call"]) for record in records if record["event"] == "call"]
     assert len(ends) == len(set(ends))
     assert answered <= {number_of[end] for end in ends}
-    calls_of = [(each["run"], each["call"]) for each in records if each["event"] == "begin"]
+    calls_of = [(record["run"], record["call"]) for record in records if record["event"] == "begin"]
     assert len(calls_of) == len(set(calls_of))
     assert len(answered) >= CALLS // 2

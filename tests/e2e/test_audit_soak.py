@@ -57,11 +57,11 @@ async def records_of(sink: Sink) -> list[dict[str, Any]]:
 def check_answered(records: list[dict[str, Any]], answered: set[int]) -> None:
     """Check that each answered call is there once, with its outcome."""
     numbers = {
-        (each["run"], each["call"]): each["arguments"]["number"]
-        for each in records
-        if each["event"] == "begin"
+        (record["run"], record["call"]): record["arguments"]["number"]
+        for record in records
+        if record["event"] == "begin"
     }
-    ends = [(each["run"], each["call"]) for each in records if each["event"] == "call"]
+    ends = [(record["run"], record["call"]) for record in records if record["event"] == "call"]
     assert len(ends) == len(set(ends))
     assert answered <= {numbers[end] for end in ends}
 

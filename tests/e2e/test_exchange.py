@@ -65,7 +65,7 @@ def servers_of(issuer: Issuer) -> dict[str, dict[str, Any]]:
 
 
 async def is_listed(client: AsyncClient) -> bool:
-    return {"whoami", "leased_whoami"} <= {each.name for each in await client.list_tools()}
+    return {"whoami", "leased_whoami"} <= {tool.name for tool in await client.list_tools()}
 
 
 async def test_every_caller_acts_by_the_token_that_it_gives(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ async def test_every_caller_acts_by_the_token_that_it_gives(tmp_path: Path) -> N
                 "of-a-call": client.call_tool("whoami", subject_token="of-a-call", timeout=BOUND),
             }
             found = await asyncio.gather(*calls.values())
-            seen.update(zip(calls, (each.text for each in found), strict=True))
-        assert set(seen) == {(each, each) for each in (ALICE, BOB, "of-a-call")}
+            seen.update(zip(calls, (result.text for result in found), strict=True))
+        assert set(seen) == {(user, user) for user in (ALICE, BOB, "of-a-call")}
 
         assert (await alice.call_tool("leased_whoami", timeout=BOUND)).text == ALICE
         assert (await bob.call_tool("leased_whoami", timeout=BOUND)).text == BOB
@@ -321,7 +321,7 @@ async def test_no_output_shows_a_callers_token_or_what_it_became(tmp_path: Path)
                 assert "planted" not in f"{caught.value} {vars(caught.value)}"
             shown = {  # the tools' descriptions repeat the token of the listing, too
                 "lists": f"{await client.servers()} {await client.problems()}",
-                "tools": str([vars(each) for each in await client.list_tools()]),
+                "tools": str([vars(each_tool) for each_tool in await client.list_tools()]),
             }
             commands = ("events --json", "leases --json", "status", f"dump --output {archive}")
             where = {**os.environ, "LEASEWAY_ADDRESS": system.address}

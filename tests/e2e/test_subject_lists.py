@@ -122,7 +122,7 @@ async def test_two_users_list_and_call_their_own_tools_only(tmp_path: Path, shar
         await eventually(lambda: sees(client, "anna", "shared", "of_alice"))
         await eventually(lambda: sees(client, "bob", "shared", "of_bob"))
         tools = {user: await client.list_tools(user=user) for user in ("anna", "bob")}
-        said = {user: {each.description for each in found} for user, found in tools.items()}
+        said = {user: {tool.description for tool in found} for user, found in tools.items()}
         assert "As alice knows it." in said["anna"]
         assert "As bob knows it." in said["bob"]
 
@@ -145,7 +145,7 @@ async def test_two_users_list_and_call_their_own_tools_only(tmp_path: Path, shar
                     (f"office:of_{person}", {}),
                 )
             ]
-            found = [each.text for each in await asyncio.gather(*calls)]
+            found = [outcome.text for outcome in await asyncio.gather(*calls)]
             assert found == ["planted-token-of-alice"] * 3 + ["planted-token-of-bob"] * 3
         for name in ("office_of_alice", "office:of_alice"):
             with pytest.raises(ToolNotFound) as missing:
@@ -169,7 +169,7 @@ async def test_who_has_not_logged_in_sees_nothing_and_a_logout_takes_the_list_aw
             assert not await anext(watch)
             logins.add("bob", "bob")
             async with asyncio.timeout(BOUND):
-                assert {each.name for each in await anext(watch)} == {
+                assert {tool.name for tool in await anext(watch)} == {
                     "office_shared",
                     "office_of_bob",
                 }

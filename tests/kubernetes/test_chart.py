@@ -48,16 +48,16 @@ def render(helm: str, *options: str) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
     )
-    return [each for each in yaml.safe_load_all(made.stdout) if each]
+    return [manifest for manifest in yaml.safe_load_all(made.stdout) if manifest]
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [each for each in objects if each["kind"] == kind]
+    return [manifest for manifest in objects if manifest["kind"] == kind]
 
 
 def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for each in of_kind(objects, "Deployment"):
-        pod = each["spec"]["template"]["spec"]
+    for manifest in of_kind(objects, "Deployment"):
+        pod = manifest["spec"]["template"]["spec"]
         yield pod, pod["containers"][0]
 
 
@@ -69,10 +69,12 @@ def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
 def test_all_objects_of_the_chart_are_valid(helm: str, options: tuple[str, ...]) -> None:
     objects = render(helm, *options)
 
-    assert {"Deployment", "Service", "Role", "NetworkPolicy"} <= {one["kind"] for one in objects}
-    for each in objects:
-        if each["kind"] not in _OF_OTHERS:
-            kubernetes_validate.validate(each, "1.34", strict=True)
+    assert {"Deployment", "Service", "Role", "NetworkPolicy"} <= {
+        manifest["kind"] for manifest in objects
+    }
+    for manifest in objects:
+        if manifest["kind"] not in _OF_OTHERS:
+            kubernetes_validate.validate(manifest, "1.34", strict=True)
 
 
 def test_helm_lint_accepts_the_chart(helm: str) -> None:
@@ -112,7 +114,7 @@ def test_approvals_are_kept_on_a_volume_or_in_a_database(helm: str) -> None:
     assert "--data=/var/lib/leaseway/store" in pod["containers"][0]["args"]
     [claim] = of_kind(kept, "PersistentVolumeClaim")
     kubernetes_validate.validate(claim, "1.34", strict=True)
-    named = {each["name"]: each for each in pod["volumes"]}
+    named = {each_volume["name"]: each_volume for each_volume in pod["volumes"]}
     assert named["data"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     own = render(helm, *volume, "--set=controlPlane.store.volume.existingClaim=mine")
     assert not of_kind(own, "PersistentVolumeClaim")
@@ -150,7 +152,9 @@ def test_a_front_in_the_workers_has_their_service_their_time_and_no_deployment(h
     assert {"name": "mcp", "containerPort": 7680} in container["ports"]
     assert pod["terminationGracePeriodSeconds"] > 2 * SHUTDOWN_TIMEOUT + 10
     (service,) = [
-        each for each in of_kind(objects, "Service") if each["metadata"]["name"] == "leaseway-front"
+        manifest
+        for manifest in of_kind(objects, "Service")
+        if manifest["metadata"]["name"] == "leaseway-front"
     ]
     assert service["spec"]["selector"]["app.kubernetes.io/component"] == "worker"
     assert service["spec"]["ports"][0]["targetPort"] == "mcp"
@@ -165,16 +169,16 @@ def test_a_pool_inherits_missing_values_from_the_defaults(helm: str) -> None:
     )
 
     pools = {
-        each["metadata"]["labels"]["leaseway.dev/pool"]: each
-        for each in of_kind(objects, "Deployment")
-        if "leaseway.dev/pool" in each["metadata"]["labels"]
+        manifest["metadata"]["labels"]["leaseway.dev/pool"]: manifest
+        for manifest in of_kind(objects, "Deployment")
+        if "leaseway.dev/pool" in manifest["metadata"]["labels"]
     }
     assert set(pools) == {"default", "gpu"}
     spec = pools["gpu"]["spec"]
     assert spec["replicas"] == 4
     assert "--capacity=7" in spec["template"]["spec"]["containers"][0]["args"]
     args = spec["template"]["spec"]["containers"][0]["args"]
-    assert [each for each in args if each.startswith("--servers")] == [
+    assert [argument for argument in args if argument.startswith("--servers")] == [
         "--servers=render",
         "--servers=batch-*",
     ]
@@ -189,7 +193,9 @@ def test_a_config_map_is_mounted_as_a_folder_which_shows_changes(helm: str) -> N
         if container["name"] == "control-plane"
     )
 
-    mounts = {each["name"]: each for each in pod["containers"][0]["volumeMounts"]}
+    mounts = {
+        volume_mount["name"]: volume_mount for volume_mount in pod["containers"][0]["volumeMounts"]
+    }
     assert "subPath" not in mounts["config"]
     assert mounts["config"]["readOnly"] is True
 
@@ -197,7 +203,7 @@ def test_a_config_map_is_mounted_as_a_folder_which_shows_changes(helm: str) -> N
 def test_only_the_control_plane_may_use_the_api(helm: str) -> None:
     objects = render(helm)
 
-    assert [each["metadata"]["name"] for each in of_kind(objects, "ServiceAccount")] == [
+    assert [manifest["metadata"]["name"] for manifest in of_kind(objects, "ServiceAccount")] == [
         "leaseway-control-plane"
     ]
     for pod, container in containers(objects):
@@ -235,13 +241,13 @@ def test_only_workers_that_run_pods_have_rights(helm: str) -> None:
     assert len(of_kind(render(helm), "Role")) == 1
     objects = render(helm, "--set=workers.pods.images=true")
 
-    pods = {each["metadata"]["name"]: each for each in of_kind(objects, "Deployment")}
+    pods = {manifest["metadata"]["name"]: manifest for manifest in of_kind(objects, "Deployment")}
     plain = pods["leaseway-worker-default"]["spec"]["template"]["spec"]
     made = pods["leaseway-worker-pods"]["spec"]["template"]["spec"]
     assert plain["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in plain
     assert made["serviceAccountName"] == "leaseway-images"
-    names = {each["name"] for each in made["containers"][0]["env"]}
+    names = {variable["name"] for variable in made["containers"][0]["env"]}
     assert {"LEASEWAY_POD_NAME", "LEASEWAY_POD_UID", "LEASEWAY_POD_NAMESPACE"} <= names
 
 
@@ -253,16 +259,18 @@ def test_with_tls_all_processes_share_one_certificate_and_verify_its_name(helm: 
     assert {name, "leaseway-front.apps.svc"} <= set(certificate["spec"]["dnsNames"])
     secret = certificate["spec"]["secretName"]
     for pod, container in containers(objects):
-        environment = {each["name"]: each.get("value") for each in container["env"]}
+        environment = {
+            each_variable["name"]: each_variable.get("value") for each_variable in container["env"]
+        }
         assert environment["LEASEWAY_TLS_NAME"] == name
-        mounts = {each["name"]: each for each in container["volumeMounts"]}
+        mounts = {volume_mount["name"]: volume_mount for volume_mount in container["volumeMounts"]}
         assert "subPath" not in mounts["tls"], "only a folder follows a Secret that is renewed"
         for variable in ("CERT", "KEY", "CA"):
             assert environment[f"LEASEWAY_TLS_{variable}"].startswith(mounts["tls"]["mountPath"])
-        volumes = {each["name"]: each for each in pod["volumes"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
         assert volumes["tls"]["secret"]["secretName"] == secret
-        probes = [container[each] for each in container if each.endswith("Probe")]
-        assert not any("grpc" in each for each in probes), "the kubelet speaks no TLS there"
+        probes = [container[manifest] for manifest in container if manifest.endswith("Probe")]
+        assert not any("grpc" in probe for probe in probes), "the kubelet speaks no TLS there"
     (monitor,) = of_kind(objects, "ServiceMonitor")
     assert monitor["spec"]["endpoints"][0]["tlsConfig"]["serverName"] == name
 
@@ -272,7 +280,7 @@ def test_an_existing_secret_replaces_the_certificate(helm: str) -> None:
 
     assert of_kind(objects, "Certificate") == []
     for pod, _ in containers(objects):
-        volumes = {each["name"]: each for each in pod["volumes"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
         assert volumes["tls"]["secret"]["secretName"] == "mine"
 
 
@@ -285,9 +293,9 @@ def test_the_audit_of_a_pool_goes_to_its_sink_with_the_credentials_of_a_secret(h
         "--set=workers.big.audit.credentials=audit-sink",
     )
     pools = {
-        next(each for each in one["args"] if each.startswith("--label=pool=")): pod
-        for pod, one in containers(objects)
-        if one["name"] == "worker"
+        next(argument for argument in manifest["args"] if argument.startswith("--label=pool=")): pod
+        for pod, manifest in containers(objects)
+        if manifest["name"] == "worker"
     }
     pod = pools["--label=pool=big"]
     container = pod["containers"][0]
@@ -296,5 +304,5 @@ def test_the_audit_of_a_pool_goes_to_its_sink_with_the_credentials_of_a_secret(h
     assert container["envFrom"] == [{"secretRef": {"name": "audit-sink"}}]
     assert {"name": "audit", "emptyDir": {}} in pod["volumes"]
     assert not any(
-        "--audit" in each for each in pools["--label=pool=default"]["containers"][0]["args"]
+        "--audit" in argument for argument in pools["--label=pool=default"]["containers"][0]["args"]
     )

@@ -183,7 +183,9 @@ class FakeControlPlane(
         return pages[number]
 
     def _page(self, listed: list[Any], request: Any) -> tuple[list[Any], str]:
-        chosen = [one for one in listed if not request.servers or one.server_id in request.servers]
+        chosen = [
+            entry for entry in listed if not request.servers or entry.server_id in request.servers
+        ]
         start = int(request.page_token or 0)
         more = start + self.page_size < len(chosen)
         token = str(start + self.page_size) if more else ""

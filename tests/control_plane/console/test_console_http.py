@@ -171,14 +171,14 @@ async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console:
     approval = await waiting(plane)
     _, shown = await asker.get("api/approvals")
     assert shown["approver"] is True
-    assert [(one["id"], one["state"]) for one in shown["items"]] == [(approval, "waiting")]
+    assert [(item["id"], item["state"]) for item in shown["items"]] == [(approval, "waiting")]
     assert shown["items"][0]["arguments"] == '{"amount":5}'
     body = {"approval": approval, "approve": True}
     assert (await asker.post("api/decide", {"approval": approval, "approve": 1}))[0] == 400
     assert (await asker.post("api/decide", body))[0] == 200
     status, answer = await asker.post("api/decide", {**body, "approve": False})
     assert (status, "already approved" in answer["error"]) == (409, True)
-    assert [one.state for one in plane.approvals.listed("")] == ["approved"]
+    assert [each_approval.state for each_approval in plane.approvals.listed("")] == ["approved"]
 
 
 async def test_deciding_an_approval_requires_the_role_approver() -> None:
@@ -197,7 +197,7 @@ async def test_deciding_an_approval_requires_the_role_approver() -> None:
             assert (len(shown["items"]), shown["approver"]) == (1, False)
             body = {"approval": approval, "approve": True}
             assert (await asker.post("api/decide", body, **bearer))[0] == 403
-    assert [one.state for one in plane.approvals.listed("")] == ["waiting"]
+    assert [each_approval.state for each_approval in plane.approvals.listed("")] == ["waiting"]
 
 
 class Routed(ConsoleListener):
@@ -241,7 +241,7 @@ async def test_each_path_requires_a_credential(tmp_path: Path) -> None:
     with closing(listener):
         async with serve_console(listener, Plane(epoch=1)), aiohttp.ClientSession() as session:
             sign_in = ("POST", "/api/session")
-            asked = [each for each in Routed.routes if each[1].startswith("/api/")]
+            asked = [route for route in Routed.routes if route[1].startswith("/api/")]
             assert {("GET", "/api/calls"), ("POST", "/api/drain"), sign_in} <= set(asked)
             for name, credential in credentials.items():
                 sent = {"X-Leaseway-Console": "1"}
@@ -299,7 +299,7 @@ async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> N
             }.items():
                 assert (await asker.post(f"api/{page}", body))[0] == 403
     assert not plane.state.workers["w1"].draining
-    assert [one.state for one in plane.approvals.listed("")] == ["waiting"]
+    assert [each_approval.state for each_approval in plane.approvals.listed("")] == ["waiting"]
 
 
 async def test_a_drain_is_executed_and_recorded(console: Open) -> None:

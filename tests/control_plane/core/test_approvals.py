@@ -130,7 +130,7 @@ def test_another_tenants_approval_is_unknown() -> None:
         messages.append(refused.value.message.replace(approval_id, "ID"))
     assert messages[0] == messages[1]
     assert not approvals.listed("rival", at(1))
-    assert [one.id for one in approvals.listed("acme", at(1))] == [approval.id]
+    assert [each_approval.id for each_approval in approvals.listed("acme", at(1))] == [approval.id]
 
 
 def test_expired_approvals_are_neither_decided_nor_used() -> None:
@@ -142,7 +142,9 @@ def test_expired_approvals_are_neither_decided_nor_used() -> None:
     decide(approvals, again.id, "", "key ann", LIFETIME + 10, approve=True)
     assert approvals.next_deadline() == 2 * LIFETIME + 10
     assert ask(approvals, PAY, 2 * LIFETIME + 10, use=True)[0] == "waiting"
-    states = {one.id: one.state for one in approvals.listed("", at(2 * LIFETIME + 10))}
+    states = {
+        approval.id: approval.state for approval in approvals.listed("", at(2 * LIFETIME + 10))
+    }
     assert states[late.id] == states[again.id] == "expired"
 
 
@@ -191,13 +193,15 @@ def test_a_later_control_plane_goes_on_where_the_earlier_one_ended() -> None:
     later.changed.connect(lambda approval, action: told.append(action))
     refund, charge = replace(PAY, tool="refund"), replace(PAY, tool="charge")
     late, used, agreed = (waiting(earlier, question) for question in (PAY, refund, charge))
-    for one in (used, agreed):
-        decide(earlier, one.id, "", "ann", LIFETIME - 1, approve=True)
+    for each_approval in (used, agreed):
+        decide(earlier, each_approval.id, "", "ann", LIFETIME - 1, approve=True)
     ask(earlier, refund, LIFETIME - 1, use=True, use_id="call-1")
     kept = earlier.listed("", at(LIFETIME - 1))
     later.restore(kept, at(LIFETIME))
     assert not told
-    states = {one.id: one.state for one in later.listed("", at(LIFETIME))}
+    states = {
+        each_approval.id: each_approval.state for each_approval in later.listed("", at(LIFETIME))
+    }
     assert states == {late.id: "expired", used.id: "used", agreed.id: "approved"}
     assert ask(later, refund, LIFETIME, use=True, use_id="call-1")[0] == "approved"
     assert ask(later, charge, LIFETIME, use=True)[0] == "approved"
@@ -245,8 +249,8 @@ def test_each_approval_allows_one_call_at_most(steps: list[tuple[str, str, float
             verdict, _ = ask(approvals, question, now, use=step == "use")
             ran[digest] += step == "use" and verdict == "approved"
         else:
-            for one in approvals.listed("", at(now)):
-                if one.question == question and one.state == "waiting":
-                    decide(approvals, one.id, "", "ann", now, approve=step == "approve")
+            for approval in approvals.listed("", at(now)):
+                if approval.question == question and approval.state == "waiting":
+                    decide(approvals, approval.id, "", "ann", now, approve=step == "approve")
                     agreed[digest] += step == "approve"
-        assert all(ran[each] <= agreed[each] for each in ran)
+        assert all(ran[approval] <= agreed[approval] for approval in ran)

@@ -44,7 +44,7 @@ def numbers_in(stored: dict[str, bytes]) -> list[int]:
     """Return the numbers of the records in objects, in order of their names."""
     lines = b"".join(content for _, content in sorted(stored.items())).splitlines()
     records = [json.loads(line) for line in lines]
-    return [each["n"] for each in records if "n" in each]
+    return [record["n"] for record in records if "n" in record]
 
 
 async def eventually(condition: Any) -> None:

@@ -27,7 +27,7 @@ async def test_an_object_is_stored_once_and_listed_with_its_size_below_its_run(
 ) -> None:
     async with nats_server(tmp_path) as server:
         sink = opened(server, monkeypatch)
-        assert [each async for each in sink.objects()] == []
+        assert [stored async for stored in sink.objects()] == []
         await sink.put("w.1.abc/000001.000000000000", b"one\n")
         with pytest.raises(ObjectExists):  # by its id, within the stream's window
             await sink.put("w.1.abc/000001.000000000000", b"one\n")
@@ -35,11 +35,11 @@ async def test_an_object_is_stored_once_and_listed_with_its_size_below_its_run(
         await sink.put("w2.def/000001.000000000000", b"other\n")
         assert await sink.get("w.1.abc/000001.000000000000") == b"one\n"
         assert await sink.get("w.1.abc/000001.000000000004") == b"x" * sink.part_size
-        assert [(each.name, each.size) async for each in sink.objects("w.1.abc/")] == [
+        assert [(stored.name, stored.size) async for stored in sink.objects("w.1.abc/")] == [
             ("w.1.abc/000001.000000000000", 4),
             ("w.1.abc/000001.000000000004", sink.part_size),
         ]
-        assert len([each async for each in sink.objects()]) == 3
+        assert len([stored async for stored in sink.objects()]) == 3
         with pytest.raises(SinkError, match="cannot be read"):
             await sink.get("w3.ghi/000001.000000000000")
         with pytest.raises(SinkError, match="raise the server's max_payload"):
@@ -84,7 +84,7 @@ async def test_what_the_server_lost_sight_of_is_shipped_in_order_and_once_after_
         task.cancel()
         report = (await verify_sink(sink))[RUN]
         assert (report.faults, report.remarks) == ([], [])
-        stored = {each.name: await sink.get(each.name) async for each in sink.objects()}
+        stored = {stored.name: await sink.get(stored.name) async for stored in sink.objects()}
         assert numbers_in(stored) == list(range(20))
         assert PASSWORD not in "".join(problems)
         await sink.aclose()

@@ -132,7 +132,7 @@ async def test_under_drop_records_beyond_the_space_are_lost_and_counted(tmp_path
     shipped.write(100)
     await shipped.shipper.ship_all()
     lines = b"".join(content for _, content in sorted(shipped.sink.stored.items())).splitlines()
-    [lost] = [each for each in map(json.loads, lines) if each["event"] == "lost"]
+    [lost] = [line for line in map(json.loads, lines) if line["event"] == "lost"]
     assert lost["records"] == 100 - kept > 0
     assert not await damaged_at(shipped.sink)
 

@@ -47,7 +47,7 @@ async def test_nothing_reaches_the_server_before_approval(bench: Bench) -> None:
     assert (fault.reason, fault.started) == (Reason.CONFIRMATION_REQUIRED, "no")
     assert fault.metadata["confirmation_id"] == "a1"
     assert "leaseway approvals approve a1" in fault.message
-    assert not any(each.calls for each in bench.servers.opened)
+    assert not any(server.calls for server in bench.servers.opened)
 
 
 async def test_an_approved_call_runs_with_exactly_the_shown_arguments(bench: Bench) -> None:
@@ -69,7 +69,7 @@ async def test_an_approval_cannot_be_used_twice(bench: Bench) -> None:
     fault = await refused
     assert fault.reason is Reason.CONFIRMATION_REQUIRED
     assert fault.metadata["confirmation_id"] == "a2"
-    assert not any(each.calls for each in bench.servers.opened)
+    assert not any(server.calls for server in bench.servers.opened)
 
 
 async def test_an_approval_is_bound_to_meta_and_shows_it(bench: Bench) -> None:
@@ -182,7 +182,7 @@ async def test_no_call_that_needs_approval_runs_without_the_control_plane(bench:
     bench.servers.holds = True
     fault = await caller.refused("bank")
     assert fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE
-    assert not any(each.calls for each in bench.servers.opened)
+    assert not any(server.calls for server in bench.servers.opened)
 
 
 async def test_calls_whose_rules_are_checked_together_keep_their_callers(
@@ -197,7 +197,7 @@ async def test_calls_whose_rules_are_checked_together_keep_their_callers(
         context.run(_caller.set, principal)
         context.run(bench.worker.executor.start_call, call, b'{"text": "hi"}', MagicMock())
     asked = [await answer(bench, "denied", decided_by="key eve") for _ in range(2)]
-    assert {each.session: each.asked_by for each in asked} == {
+    assert {question.session: question.asked_by for question in asked} == {
         "key ann": "key ann",
         "key bob": "key bob",
     }

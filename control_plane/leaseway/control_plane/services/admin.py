@@ -145,7 +145,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         start = await page_of("ListLimits", request, context)
         plane, tenant = self._plane, request.tenant
         found = limits(plane.state, plane.budgets, plane.clock().mono)
-        listed, token = pages.limits((each for each in found if tenant in ("", each.tenant)), start)
+        listed, token = pages.limits(
+            (limit for limit in found if tenant in ("", limit.tenant)), start
+        )
         return admin_pb2.ListLimitsResponse(limits=listed, next_page_token=token)
 
     async def ListProblems(  # noqa: N802

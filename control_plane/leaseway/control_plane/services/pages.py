@@ -124,7 +124,7 @@ def limits(
     found: Iterable[LimitStatus], start: PageStart
 ) -> tuple[list[admin_pb2.LimitStatus], str]:
     """Return a page of limits in the given order, and the next page's token."""
-    return one_page(start, ((each.key, each) for each in found), messages.limit)
+    return one_page(start, ((limit.key, limit) for limit in found), messages.limit)
 
 
 def problems(found: Iterable[OpenProblem], start: PageStart) -> tuple[list[admin_pb2.Problem], str]:
@@ -134,7 +134,7 @@ def problems(found: Iterable[OpenProblem], start: PageStart) -> tuple[list[admin
     so that reading all pages misses none.
     """
     listed = list(found)
-    sources = sorted(((one.problem.key, place) for place, one in enumerate(listed)))
+    sources = sorted(((opened.problem.key, place) for place, opened in enumerate(listed)))
     places: list[int] = []
 
     def message(place: int) -> admin_pb2.Problem:
@@ -158,4 +158,4 @@ def anchors(
     found: Iterable[AuditAnchor], start: PageStart
 ) -> tuple[list[admin_pb2.AuditAnchor], str]:
     """Return a page of anchors of the audit, ordered by run, and the next page's token."""
-    return one_page(start, (((one.head.run,), one) for one in found), anchor_to_proto)
+    return one_page(start, (((anchor.head.run,), anchor) for anchor in found), anchor_to_proto)

@@ -22,7 +22,7 @@ async def verify_sink(
     Raises:
         SinkError: The sink failed.
     """
-    runs = runs_of([each async for each in sink.objects()])
+    runs = runs_of([stored async for stored in sink.objects()])
     reports = {
         run: await _verify_run(sink, segments, anchors.head_of(run) if anchors else None)
         for run, segments in runs.items()

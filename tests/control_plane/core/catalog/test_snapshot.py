@@ -39,11 +39,11 @@ def test_a_variant_loses_the_names_that_it_loses_among_all_that_its_tenant_sees(
         for key, (prefix, tools) in chosen.items()
     }
     built, _ = build_snapshot(1, works)
-    for key, one in works.items():
-        seen = {other.server_id: it for other, it in works.items() if not other.tenant}
-        seen |= {o.server_id: it for o, it in works.items() if o.tenant == key.tenant}
-        skipped = resolve_clashes({name: it.exposed for name, it in seen.items()}).skipped
-        assert built.served[key] == serve(one, skipped)
+    for key, each_work in works.items():
+        seen = {other.server_id: work for other, work in works.items() if not other.tenant}
+        seen |= {o.server_id: work for o, work in works.items() if o.tenant == key.tenant}
+        skipped = resolve_clashes({name: work.exposed for name, work in seen.items()}).skipped
+        assert built.served[key] == serve(each_work, skipped)
 
 
 def test_a_commit_does_not_resolve_all_names_again_for_each_tenant(

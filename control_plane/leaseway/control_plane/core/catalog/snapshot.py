@@ -179,7 +179,9 @@ class Snapshot:
         kind = scope.restricted_to(self._asked_labels)
         part = self._within.get(kind)
         if part is None:
-            served = {key: one for key, one in self.served.items() if kind.accepts(one.spec)}
+            served = {
+                key: variant for key, variant in self.served.items() if kind.accepts(variant.spec)
+            }
             part = self if len(served) == len(self.served) else Snapshot(self.version, served)
             self._within[kind] = part
         return part
@@ -331,7 +333,9 @@ class _Wanted:
 
 def compute_delta(snapshot: Snapshot, known: Mapping[VariantKey, Hashes]) -> Delta:
     """Return the delta for a worker that has `known`."""
-    upserts = (one for key, one in snapshot.served.items() if known.get(key) != one.hashes)
+    upserts = (
+        variant for key, variant in snapshot.served.items() if known.get(key) != variant.hashes
+    )
     return Delta(tuple(upserts), tuple(sorted(key for key in known if key not in snapshot.served)))
 
 
@@ -372,19 +376,21 @@ def resolve_clashes_among(
         ):
             continue
         names = {
-            server_id: [(name.original, name.name) for name in one.names(kind)]
-            for server_id, one in settled.items()
-            if one.names(kind)
+            server_id: [(name.original, name.name) for name in variant.names(kind)]
+            for server_id, variant in settled.items()
+            if variant.names(kind)
         }
         skipped = resolve_clashes(names, kind).skipped
-        for server_id, one in settled.items():
+        for server_id, variant in settled.items():
             own = tuple(
                 ExposedName(name.original, name.name, (server_id, name.original) in skipped)
-                for name in one.names(kind)
+                for name in variant.names(kind)
             )
-            if own != one.names(kind):
+            if own != variant.names(kind):
                 settled[server_id] = (
-                    replace(one, exposed=own) if kind is TOOLS else replace(one, prompts=own)
+                    replace(variant, exposed=own)
+                    if kind is TOOLS
+                    else replace(variant, prompts=own)
                 )
     return settled
 
