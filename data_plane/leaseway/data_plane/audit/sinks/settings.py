@@ -12,7 +12,7 @@ from leaseway.wire.secrets.redaction import hide
 
 _OWN_PREFIX: Final = "LEASEWAY_AUDIT_"
 _IN_FILE: Final = "_FILE"
-_PATHS: Final = frozenset({"AWS_WEB_IDENTITY_TOKEN_FILE"})
+_PATHS: Final = frozenset({"web_identity_token_file"})
 """Settings that are the path of a file themselves."""
 _MAX_FILE: Final = 64 * KIB
 _SECRET_WORDS: Final = ("secret", "password", "token")
@@ -34,7 +34,7 @@ def own_settings(environment: Mapping[str, str], family: str) -> dict[str, str]:
             continue
         name = variable.removeprefix(start)
         value = text
-        if name.endswith(_IN_FILE) and f"{family}{name}" not in _PATHS:
+        if name.endswith(_IN_FILE) and name.lower() not in _PATHS:
             name, value = name.removesuffix(_IN_FILE), _read(variable, Path(text))
         if any(word in name.lower() for word in _SECRET_WORDS):
             hide((value,), variable)
