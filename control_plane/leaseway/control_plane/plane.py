@@ -370,7 +370,9 @@ class Plane:
                 state.problems.clear(reason=Reason.STORE_UNAVAILABLE.value)
                 return
             _logger.warning("The store cannot be used: %s", failure)
-            message = f"{failure} Until then no call is approved, or runs with an approval."
+            message = (
+                f"{failure} Until it can be used, no call is approved or runs with an approval."
+            )
             reason = Reason.STORE_UNAVAILABLE.value
             state.problems.report(Problem("workspace", reason, message), now.unix)
         if isinstance(failure, StoreFenced) and approvals.term.elected:
