@@ -19,6 +19,7 @@ from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.spec.auth import Auth
+from leaseway.spec.references import Value
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.fetching import in_thread
 
@@ -167,6 +168,19 @@ async def test_metadata_of_something_else_are_refused(
     with pytest.raises(AuthorizationError, match=words):
         await obtained(guarded)
     assert not guarded.granted
+
+
+@pytest.mark.parametrize("first", ["http://127.0.0.1:1", "{base}/gone", "http://169.254.169.254"])
+async def test_the_next_authorization_server_is_used_if_the_first_cannot_be(
+    guarded: Guarded, first: str
+) -> None:
+    first = first.replace("{base}", guarded.base)
+    guarded.protected = {"authorization_servers": [first, guarded.base]}
+    assert (await obtained(guarded)).access_token in guarded.accepted
+    registered = Auth("client_credentials", values={"client_id": Value("literal", "me")})
+    with pytest.raises(AuthorizationError):  # the client's secret is for the first one only
+        await obtained(guarded, registered)
+    assert len(guarded.granted) == 1
 
 
 async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:

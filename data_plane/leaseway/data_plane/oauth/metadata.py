@@ -5,9 +5,9 @@ The order of the addresses, and how resources are compared, is the MCP package's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from leaseway.data_plane.oauth.challenges import Challenge
@@ -22,7 +22,10 @@ from leaseway.data_plane.oauth.web import (
     text_in,
     texts_in,
 )
-from leaseway.spec.auth import ALWAYS, NEVER, NO_RESOURCE, Auth
+from leaseway.spec.auth import ALWAYS, CLIENT_ID, NEVER, NO_RESOURCE, Auth
+
+_MAX_ISSUERS: Final = 3
+"""Authorization servers of one server that are tried."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
     )
     if not issuers and protected.get("authorization_servers") is not None:
         raise none_named
-    server = authorization_server(web, issuers[0] if issuers else "", url)
+    server = _first_server(web, _usable(issuers, auth), url)
     if not issuers and not server.issuer:  # it is none itself either
         raise none_named
     return Discovered(
@@ -96,6 +99,31 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
         texts_in(protected, "scopes_supported"),
         _proof_algorithm(auth, challenge, protected, server),
     )
+
+
+def _usable(issuers: Sequence[str], auth: Auth) -> Sequence[str]:
+    """Return the issuers that may be used, the preferred one first; an empty text for none named.
+
+    The client chooses among several (RFC 9728, section 2). A client that the operator has
+    registered is known to one of them: its secret is for the first.
+    """
+    return issuers[: 1 if CLIENT_ID in auth.values else _MAX_ISSUERS] or ("",)
+
+
+def _first_server(web: Web, issuers: Sequence[str], url: str) -> AuthorizationServer:
+    """Return the first authorization server whose metadata can be used.
+
+    Raises:
+        AuthorizationError: There is none; why the first one cannot be used.
+    """
+    failure: AuthorizationError | None = None
+    for issuer in issuers:
+        try:
+            return authorization_server(web, issuer, url)
+        except AuthorizationError as error:
+            failure = failure or error
+    assert failure is not None  # there is at least one
+    raise failure
 
 
 def _proof_algorithm(

@@ -42,9 +42,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("servers", nargs=-1)
+@click.option("--user", default="", help="The user who sees them; needs the role delegate.")
 @json_option
 @client_options
-def tools(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions) -> None:
+def tools(
+    servers: tuple[str, ...], user: str, as_json: bool, connection: ConnectionOptions
+) -> None:
     """List the tools of all servers, or of SERVERS."""
 
     async def request(client: AsyncClient) -> ToolList:
@@ -52,7 +55,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions
         await check_servers(client, servers, {t.server_id for t in found} | set(found.pending))
         return found
 
-    listed = with_client(connection, request)
+    listed = with_client(connection, request, user=user)
     if as_json:
         print_json([_tool(tool) for tool in listed])
     else:
