@@ -53,8 +53,9 @@ from leaseway.wire.status import abort
 _MAX_NAMES = 1_000
 _FIRST_ACK_TIMEOUT = 2.0
 """Seconds that callers wait for a connected worker to acknowledge the first registry."""
-_SUBJECT_LISTING_WAIT = 10.0
-"""Seconds that a list waits for servers that list for its tenant or user first."""
+_SUBJECT_LISTING_WAIT = 3.0
+"""Seconds that a list waits for servers that list for its tenant or user first: one that hangs must
+not keep the tools of the others back for long."""
 _MAX_USERS_CHANGED = 256
 _MAX_SETS = 16
 """Sets of workers in a response."""
