@@ -20,7 +20,9 @@ from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
-from leaseway.control_plane.core.queries.place import place, place_or_wait
+from leaseway.control_plane.core.placement.wait_queue import Waiter
+from leaseway.control_plane.core.queries import place as module
+from leaseway.control_plane.core.queries.place import place, place_or_wait, serve_queue
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import InstancePolicy
 from leaseway.spec.policy import Quota, ServerPolicy, TenantLimits
@@ -175,3 +177,36 @@ def test_a_limit_of_leases_holds_over_all_workers(
     assert denied.reason is Reason.CAPACITY
     assert f"{said} 2 leases, which is its limit." in denied.message
     assert reached_limit(denied.metadata) == ("leases", scope)
+
+
+def test_an_event_tries_waiting_requests_only_if_it_may_have_changed_something_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_instance = replace(spec("a", shared=False), instances=InstancePolicy(max_instances=1))
+    state, _ = started(one_instance)
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1", "held"),)), at(1))
+    for number in range(20):
+        key = LeaseKey(f"t{number:02}", "s", "a")
+        assert isinstance(place_or_wait(state, key, (), at(1), wait=True), Waiter)
+    tried: list[LeaseKey] = []
+
+    def counted(of: Coordinator, key: LeaseKey, *more: object) -> object:
+        tried.append(key)
+        return _try_place(of, key, *more)  # type: ignore[arg-type]
+
+    _try_place = module._try_place
+    monkeypatch.setattr(module, "_try_place", counted)
+    serve_queue(state, at(1))
+    tried.clear()
+    for number in range(100):
+        state.handle_report("w1", WorkerReport(calls_in_flight=number), at(2))
+        serve_queue(state, at(2))
+    assert tried == []
+    state.handle_report("w1", WorkerReport(lost=("L1",)), at(3))
+    serve_queue(state, at(3))
+    ((_, answer_),) = state.wait_queue.pop_answers()
+    assert answer_ == Placement("w1")
+    tried.clear()
+    state.handle_worker_joined(hello("w2"), at(4))
+    serve_queue(state, at(4))
+    assert len(tried) == 19

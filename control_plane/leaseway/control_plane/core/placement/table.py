@@ -15,6 +15,7 @@ from math import inf, nextafter
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
+from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
 
@@ -136,9 +137,14 @@ class _Reservation:
 
 @dataclass
 class PlacementTable:
-    """Leases and reservations; owned by the coordinator."""
+    """Leases and reservations; owned by the coordinator.
+
+    Attributes:
+        room: What has changed since waiting requests were tried last.
+    """
 
     leases: dict[str, HeldLease] = field(default_factory=dict)
+    room: RoomChanges = field(default_factory=RoomChanges, compare=False)
     _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
     _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
     _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
@@ -300,6 +306,7 @@ class PlacementTable:
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
         _add(self._booked, chosen, 1)
         _add(self._unused, key.tenant, 1)
+        self.room.is_greedy = self.room.is_greedy or self._unused[key.tenant] > 1
         self._unanswered.setdefault(chosen, now)
         self._count(key, chosen, 1)
         return Placement(chosen)
@@ -358,6 +365,7 @@ class PlacementTable:
         self._hide(lease)
 
     def _hide(self, lease: HeldLease) -> None:
+        self.room.keys.add(lease.key)
         for known in (self._by_key, self._ending):
             held = known.get(lease.key, [])
             if lease in held:
@@ -478,7 +486,16 @@ class PlacementTable:
         self._count(key, booked.worker_id, -1)
 
     def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
-        self._available.set_load(worker_id, self.load(worker_id))
+        load = self.load(worker_id)
+        self._available.set_load(worker_id, load)
+        self.room.keys.add(key)
+        self.room.count(worker_id, load - step, load)
+        for what, count in (
+            ((worker_id, key.server_id), self.server_load(worker_id, key.server_id)),
+            (("server", key.server_id), self._of_server.get(key.server_id, 0)),
+            (("tenant", key.tenant), self._tenants.get(key.tenant, 0)),
+        ):
+            self.room.count(what, count, count + step)
         _add(self._servers, (worker_id, key.server_id), step)
         _add(self._of_server, key.server_id, step)
         _add(self._tenants, key.tenant, step)

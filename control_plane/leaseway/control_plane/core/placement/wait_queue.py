@@ -6,6 +6,7 @@ that was placed, but that its worker then refused, gets its old position back.
 
 from __future__ import annotations
 
+import operator
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.capacity_errors import queue_full_error
+from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
@@ -53,6 +55,8 @@ class PlacementQueue:
     _answers: list[tuple[int, PlacementOutcome]] = field(default_factory=list)
     _served: dict[LeaseKey, tuple[int, float]] = field(default_factory=dict)  # oldest first
     _last: int = 0
+    _tried_in: tuple[object, ...] = ()
+    _has_pending: bool = False  # some request waits for the first result of its server
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -78,6 +82,37 @@ class PlacementQueue:
     def remove(self, waiter_id: int) -> None:
         """Remove a request if it still waits."""
         self._waiting.pop(waiter_id, None)
+
+    def must_try(self, state: tuple[object, ...], room: RoomChanges, now: float) -> bool:
+        """Return whether an event may have made room for a waiting request.
+
+        Args:
+            state: What else placement depends on; an object in it is another one if it has changed.
+            room: What has changed of leases and reservations; it is cleared.
+            now: The time.
+        """
+        retry_at = self.next_retry()
+        wanted = (waiter.key for waiter in self._waiting.values())
+        changed = (
+            self._has_pending
+            or room.has_freed
+            or room.is_greedy
+            or (retry_at is not None and retry_at <= now)
+            or len(state) != len(self._tried_in)
+            or not all(map(operator.is_, state, self._tried_in))
+            or (
+                bool(room.keys or room.servers)
+                and any(key in room.keys or key.server_id in room.servers for key in wanted)
+            )
+        )
+        room.clear()
+        if changed:
+            self._tried_in, self._has_pending = state, False
+        return changed
+
+    def mark_pending(self) -> None:
+        """Try again at the next event: a request waits for the first result of its server."""
+        self._has_pending = True
 
     def serve(
         self,

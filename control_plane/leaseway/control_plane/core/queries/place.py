@@ -156,21 +156,29 @@ def place_or_wait(
 
 
 def serve_queue(state: Coordinator, now: Moment) -> None:
-    """Place waiting requests for which there is capacity; the queue keeps their answers."""
+    """Place waiting requests for which there is capacity; the queue keeps their answers.
+
+    They are tried only if the last events may have changed something for one of them.
+    """
+    queue, placements = state.wait_queue, state.placements
+    if not len(queue):
+        placements.room.clear()
+        return
+    placements.expire(now.mono)
+    depends_on = (state.roster.standing, state.visible, state.settled)
+    if not queue.must_try(depends_on, placements.room, now.mono):
+        return
 
     def attempt(waiter: Waiter) -> Placement | Denial | None:
         outcome = _try_place(state, waiter.key, waiter.avoided, now)
-        if isinstance(outcome, PendingServers) or (
-            isinstance(outcome, Denial) and outcome.is_temporary
-        ):
+        if isinstance(outcome, PendingServers):
+            queue.mark_pending()
+            return None
+        if isinstance(outcome, Denial) and outcome.is_temporary:
             return None
         return outcome
 
-    if len(state.wait_queue):
-        state.placements.expire(now.mono)
-        state.wait_queue.serve(
-            attempt, now.mono, state.placements.has_lease, state.placements.tenant_load
-        )
+    queue.serve(attempt, now.mono, placements.has_lease, placements.tenant_load)
 
 
 def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:

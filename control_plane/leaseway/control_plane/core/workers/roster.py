@@ -55,7 +55,8 @@ class Roster:
         changed_workers: Ids of workers that joined, disconnected, drained or acknowledged, in
             that order; the owner empties it.
         generation: Counts streams that started and workers that were removed.
-        revision: Counts changes of workers: joins, disconnections, drains and removals.
+        revision: Counts changes of workers: joins, acks, disconnections, drains and removals.
+        standing: Another object after each change of which workers accept work.
         scopes: The different scopes of the workers; a new object only when they change.
     """
 
@@ -66,6 +67,7 @@ class Roster:
     changed_workers: dict[str, None] = field(default_factory=dict)
     generation: int = 0
     revision: int = 0
+    standing: object = field(default_factory=object)
     scopes: frozenset[WorkerScope] = frozenset()
     _scope_counts: dict[WorkerScope, int] = field(default_factory=dict)
     _ordered: list[WorkerRecord] = field(default_factory=list)
@@ -117,6 +119,7 @@ class Roster:
             self._count_scope(known.hello.scope, -1)
         self._disconnected.pop(address.id, None)
         self._mark_changed(address.id)
+        self.standing = object()
         self.generation += 1
         was_draining = known is not None and known.draining
         if was_draining or (address.id, address.incarnation) in self._drained:
@@ -142,6 +145,7 @@ class Roster:
             del self._disconnected_at[next(iter(self._disconnected_at))]
         self._disconnected[record.id] = record
         self._mark_changed(record.id)
+        self.standing = object()
         if record.draining and not self.placements.held_count(record.id):
             # If only its stream broke, the same run must be drained when it reconnects.
             self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
@@ -152,6 +156,7 @@ class Roster:
         record.calls_in_flight = report.calls_in_flight
         if report.draining and not record.draining:
             record.draining = True
+            self.standing = object()
             self._mark_changed(record.id)
         self._apply_instances(record, report)
         self._apply_lease_changes(record, report, now)
@@ -198,7 +203,11 @@ class Roster:
 
     def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
         """Record an acknowledgement; return False if it is stale."""
+        pending = record.subscription.pending
         known = record.subscription.ack(nonce)
+        if known and pending is not None:
+            changed = (*(served.key for served in pending.upserts), *pending.removals)
+            self.placements.room.servers.update(key.server_id for key in changed)
         self._mark_changed(record.id)
         self._show_refusals(record, now)
         return known
@@ -348,6 +357,7 @@ class Roster:
     def _drain(self, record: WorkerRecord) -> None:
         record.draining = True
         self._mark_changed(record.id)
+        self.standing = object()
         self.queue_action(record.id, DrainWorker("An operator asked for it."))
 
     def _refuse_second_run(self, known: WorkerRecord, now: Moment) -> None:
@@ -397,6 +407,7 @@ class Roster:
         self._count_scope(record.hello.scope, -1)
         self._disconnected.pop(worker_id, None)
         self._mark_changed(worker_id)
+        self.standing = object()
         self.generation += 1
         self.placements.remove_worker(worker_id)
         self._clear_lost(worker_id)
