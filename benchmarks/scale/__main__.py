@@ -18,16 +18,14 @@ from rich.table import Table
 
 from benchmarks.scale.content import TOOLS
 from benchmarks.scale.row import SIZES, ScaleRow, growth
+from benchmarks.scale.rows.loss import LOSS
 from benchmarks.scale.rows.questions import QUESTIONS
 from benchmarks.scale.rows.reports import REPORTS
 from benchmarks.scale.rows.restart import RESTART
 
 __all__ = ["main"]
 
-_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS)
-
-Results = dict[str, dict[str, Mapping[str, float]]]
-"""The figures by row and size."""
+_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS, LOSS)
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -40,16 +38,18 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-async def _measure(rows: Sequence[ScaleRow], sizes: int, console: Console) -> Results:
-    results: Results = {}
+async def _measure(
+    rows: Sequence[ScaleRow], sizes: int, path: Path | None, console: Console
+) -> None:
     for row in rows:
-        figures = results[row.name] = {}
-        for size in SIZES[:sizes]:
+        figures: dict[str, Mapping[str, float]] = {}
+        for size in SIZES[: min(sizes, row.sizes)]:
             start = time.monotonic()
             figures[size.name] = await row.measure(size)
             console.print(f"{row.name}, {size.name}: {time.monotonic() - start:.0f} s")
         console.print(_table(row, figures))
-    return results
+        if path is not None:
+            _save(path, row.name, figures)
 
 
 def _table(row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> Table:
@@ -67,10 +67,9 @@ def _table(row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def _save(path: Path, results: Results) -> None:
+def _save(path: Path, row: str, figures: Mapping[str, Mapping[str, float]]) -> None:
     known = json.loads(path.read_text())["rows"] if path.exists() else {}
-    for name, figures in results.items():
-        known[name] = {**known.get(name, {}), **figures}
+    known[row] = {**known.get(row, {}), **figures}
     document = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
@@ -87,10 +86,8 @@ def main(words: Sequence[str] | None = None) -> int:
     rows = [
         row for row in _ROWS if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)
     ]
-    results = asyncio.run(_measure(rows, options.sizes, console))
-    if options.json is not None:
-        _save(options.json, results)
-    return 0 if results else 2
+    asyncio.run(_measure(rows, options.sizes, options.json, console))
+    return 0 if rows else 2
 
 
 if __name__ == "__main__":

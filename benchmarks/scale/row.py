@@ -32,11 +32,13 @@ class ScaleRow:
 
     Attributes:
         measure: Returns its figures, by name.
+        sizes: How many of the sizes, the smallest first, the simulated workers can bear.
     """
 
     name: str
     title: str
     measure: Callable[[Size], Awaitable[Mapping[str, float]]]
+    sizes: int = len(SIZES)
 
 
 def growth(figures: Sequence[float]) -> list[float | None]:

@@ -19,37 +19,57 @@ import grpc
 from benchmarks.scale.content import HeldContent, tool_definition
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.wire.messages.message_parts import Joiner, split
+from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.version import PROTOCOL_VERSION
 
 _OPTIONS = [("grpc.max_receive_message_length", 2**24), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def worker_id(number: int) -> str:
+    return f"simulated-{number:05}"
 
 
 class Worker:
     """One Sync stream.
 
     Attributes:
+        number: Its place in the fleet.
         acked: The registry version that it has acknowledged.
         takes_changes: Whether its control plane takes changes of instances.
     """
 
     def __init__(self, address: str, number: int, content: HeldContent, seen: Counter[str]) -> None:
-        self.id = f"simulated-{number:05}"
+        self.id = worker_id(number)
+        self.number = number
         self.acked = 0
         self.takes_changes = False
         self.changed = asyncio.Event()
         self._content = content
         self._seen = seen
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        sync: Any = self._channel.stream_stream(
+        self._sync: Any = self._channel.stream_stream(
             "/leaseway.v1.SyncService/Sync", response_deserializer=sync_pb2.SyncResponse.FromString
         )
-        self._stream = sync()
+        self._stream: Any = None
         self._joiner = Joiner()
         self._writing = asyncio.Lock()
         self._pulse: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Join, then handle messages until the stream ends."""
+        """Join, and join again when the stream ends, as real workers do."""
+        attempt = 0
+        while True:
+            try:
+                await self._run_stream()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+                if not self._seen["rejoins"]:
+                    print(f"A stream ended first: {error}", file=sys.stderr)
+            self._seen["rejoins"] += 1
+            await asyncio.sleep(RECONNECT.delay(attempt))
+            attempt += 1
+
+    async def _run_stream(self) -> None:
+        self._stream, self._joiner = self._sync(), Joiner()
         me = catalog_pb2.WorkerRef(id=self.id, incarnation=self.id, address="127.0.0.1:9")
         hello = sync_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
@@ -78,6 +98,8 @@ class Worker:
                 # By name, so that earlier control planes can be measured, too.
                 self.takes_changes = getattr(message.welcome, "takes_instance_changes", False)
                 seconds = message.welcome.pulse_interval.ToTimedelta().total_seconds()
+                if self._pulse is not None:
+                    self._pulse.cancel()
                 self._pulse = asyncio.create_task(self._send_pulses(seconds))
             case "delta":
                 delta = message.delta
@@ -144,7 +166,8 @@ class Worker:
         """End the stream."""
         if self._pulse is not None:
             self._pulse.cancel()
-        self._stream.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
         await self._channel.close()
 
 
@@ -199,7 +222,10 @@ class _Fleet:
                 )
                 self.seen["report_bytes"] += sum(sent)
             case "leave":
-                leaving = self.workers[: command["count"]]
+                leaving = [each for each in self.workers if each.number < command["count"]]
+                for worker, task in zip(self.workers, self._running, strict=True):
+                    if worker in leaving:
+                        task.cancel()
                 await asyncio.gather(*(worker.close() for worker in leaving))
             case other:
                 raise ValueError(f"There is no command {other}.")

@@ -9,6 +9,7 @@ import grpc
 
 from benchmarks.scale.content import server_id
 from benchmarks.scale.row import ScaleRow, Size
+from benchmarks.scale.simulated import worker_id
 from benchmarks.scale.system import ControlPlane, control_plane, fleet
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2, catalog_pb2_grpc
 
@@ -62,7 +63,7 @@ def _by_sets() -> dict[str, Any]:
 
 def _of_one() -> dict[str, Any]:
     known = admin_pb2.ListWorkersRequest.DESCRIPTOR.fields_by_name
-    return {"worker_ids": ["simulated-00003"]} if "worker_ids" in known else {}
+    return {"worker_ids": [worker_id(3)]} if "worker_ids" in known else {}
 
 
 QUESTIONS = ScaleRow("questions", "questions of clients", _questions)

@@ -49,4 +49,4 @@ async def _until_idle(plane: ControlPlane) -> float:
     return used
 
 
-REPORTS = ScaleRow("reports", "events of 500 instances a worker", _reports)
+REPORTS = ScaleRow("reports", "events of 500 instances a worker", _reports, sizes=2)

@@ -25,6 +25,7 @@ async def _restart(size: Size) -> Mapping[str, float]:
             "cpu_s": plane.cpu - before,
             "peak_mib": plane.peak_mib,
             "contents_asked": seen["wanted"],
+            "rejoins": seen["rejoins"],
             "upserts": seen["upserts"],
             "probes": seen["probes"],
         }
