@@ -286,3 +286,14 @@ def test_status_prints_the_cause_of_a_server_that_is_down_once(
     assert f"time failing: {cause}" in done.stdout
     assert done.stdout.count(cause) == 1
     assert "error EXITED time: see above" in done.stdout
+
+
+def test_status_says_what_keeps_approvals(
+    run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_events(*_: object, **__: object) -> list[Any]:
+        return []
+
+    monkeypatch.setattr("leaseway.sdk.operators.observe.fetch_events", no_events)
+    client.statuses = [status_with(store="sqlite")]
+    assert "approvals kept in sqlite" in run("status").stdout

@@ -114,6 +114,8 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     yield from _more(overview.workers)
     sessions = len({lease.session for lease in overview.leases})
     yield f"leases    {len(overview.leases)} of {sessions} sessions"
+    if state.store:  # an older control plane says nothing
+        yield f"approvals kept in {state.store}"
     yield f"problems  {_counted(problem.severity for problem in overview.problems)}"
     for problem in sorted(overview.problems, key=attrgetter("severity"))[:_MAX_ROWS]:
         place = problem.server_id or problem.worker or problem.scope
