@@ -18,6 +18,8 @@ from tests.e2e.test_oauth import entry, is_answered, log_in, open_link, vault_of
 
 from leaseway.sdk import AsyncClient
 
+OWN = {"lease_acquire", "lease_release", "mcp_release"}
+
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 
@@ -76,6 +78,25 @@ async def test_a_call_of_the_official_client_waits_for_the_login_and_goes_on(
                 result = await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
                 assert text_of(result) == "alice"
         assert person.asked == ["Log in to whoami to go on."]
+
+
+async def test_who_has_not_logged_in_is_listed_a_login_and_the_tools_after_it(url: str) -> None:
+    async def names() -> set[str]:
+        return {tool.name for tool in (await client.list_tools()).tools} - OWN
+
+    async def has_tools() -> bool:
+        return await names() == {"whoami"}
+
+    async with browser() as pages:
+        person = Person(pages, "alice")
+        async with Client(url, elicitation_callback=person.accept) as client:
+            assert await names() == {"mcp_login"}
+            arguments = {"serverId": "whoami"}
+            result = await client.call_tool("mcp_login", arguments, read_timeout_seconds=BOUND)
+            assert text_of(result).startswith("You are logged in to server whoami.")
+            await eventually(has_tools)
+            result = await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
+            assert text_of(result) == "alice"
 
 
 @pytest.mark.parametrize("url", ["shared"], indirect=True)

@@ -155,18 +155,18 @@ async def test_two_users_list_and_call_their_own_tools_only(tmp_path: Path, shar
             await sessions["bob"].call_tool("office_shared", {"alice": "x"}, timeout=BOUND)
 
 
-async def test_who_has_not_logged_in_sees_nothing_and_a_logout_takes_the_list_away(
+async def test_who_has_not_logged_in_sees_only_a_login_and_a_logout_takes_the_list_away(
     tmp_path: Path,
 ) -> None:
     async with office_of(tmp_path) as (system, client, _, logins):
         logins.add("alice", "anna")
         await eventually(lambda: sees(client, "anna", "shared", "of_alice"))
-        assert await names(client, "bob") == set()
+        assert await names(client, "bob") == {"mcp_login"}
         with pytest.raises(LoginRequired):
             await client.session("b", user="bob").call_tool("office_shared", timeout=BOUND)
         async with AsyncClient(system.address, user="bob") as bob:
             watch = bob.watch_tools()
-            assert not await anext(watch)
+            assert [tool.name for tool in await anext(watch)] == ["mcp_login"]
             logins.add("bob", "bob")
             async with asyncio.timeout(BOUND):
                 assert {tool.name for tool in await anext(watch)} == {
@@ -174,7 +174,7 @@ async def test_who_has_not_logged_in_sees_nothing_and_a_logout_takes_the_list_aw
                     "office_of_bob",
                 }
                 logins.remove("bob")
-                assert not await anext(watch)
+                assert [tool.name for tool in await anext(watch)] == ["mcp_login"]
         assert await sees(client, "anna", "shared", "of_alice")
 
 

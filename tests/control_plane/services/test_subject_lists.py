@@ -75,8 +75,8 @@ async def test_a_server_is_listed_once_for_all_who_wait_for_a_users_tools(
         asked = (await fake.receive("list_subject")).list_subject  # and none for anna before it
         assert asked.user == "bob"
         await answer(fake, "bob", problem="LOGIN_REQUIRED")
-        assert await first == ([], [])
-        assert await listed(running, "bob") == ([], []), "it is not asked again at once"
+        assert await first == (["mcp_login"], [])
+        assert await listed(running, "bob") == (["mcp_login"], []), "it is not asked again at once"
 
 
 async def test_a_name_of_another_server_does_not_wait_and_one_of_the_users_does(

@@ -131,7 +131,7 @@ async def test_wrong_arguments_are_violations(bench: Bench, given: bytes, wrong:
 async def test_there_is_no_other_admin_tool(bench: Bench) -> None:
     fault = await bench.caller().refused("mcp_admin", "mcp_relase", session="s1", arguments=b"")
     assert fault.reason is Reason.TOOL_NOT_FOUND
-    assert fault.metadata["nearest"] == "mcp_release"
+    assert fault.metadata["nearest"].split(",")[0] == "mcp_release"
 
 
 async def test_a_release_without_a_session_is_refused_on_streams_and_unary(bench: Bench) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from leaseway.data_plane.calls.call import ActiveCall
+from leaseway.data_plane.calls.stages.login import with_login
 from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
@@ -41,7 +44,7 @@ class AdminTools:
         return _TOOLSET.find(ADMIN_TOOLSET, tool)
 
     def run(self, call: execution_pb2.Call, arguments: Mapping[str, Any]) -> Outcome:
-        """Run an admitted call.
+        """Run an admitted call of `mcp_release`.
 
         Raises:
             Fault: SESSION_REQUIRED; PERMISSION_DENIED: the lease is of another user.
@@ -59,6 +62,34 @@ class AdminTools:
             if call.user:
                 self._leases.check_user(held, call.user)
         return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)
+
+    async def log_in(self, server_id: str, active: ActiveCall) -> None:
+        """Have the caller log in to a server, and end its call.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND or USER_REQUIRED; LOGIN_REQUIRED, with the address of the login
+                page, if the caller opens none or does not finish in time.
+        """
+        call = active.call
+        tenant = call.tenant or DEFAULT_TENANT
+        common = self._pool.resolve(server_id, tenant, call.agent)
+        if not common.variant.spec.part.auth.logs_in:
+            active.handle_outcome(_text(f"Nobody logs in to server {server_id}.", is_error=True))
+            return
+        await with_login(active, self._pool, partial(self._connect, server_id))
+        text = f"You are logged in to server {server_id}. List the tools again to see its tools."
+        active.handle_outcome(_text(text))
+
+    async def _connect(self, server_id: str, active: ActiveCall) -> None:
+        """Use the login, and wait until the tools that come with it are known."""
+        call = active.call
+        tenant = call.tenant or DEFAULT_TENANT
+        generation = self._pool.resolve(
+            server_id, tenant, call.agent, call.user, call.subject_token
+        )
+        async with generation.connection():
+            pass
+        await generation.wait_for_listing()
 
     def _release(self, key: LeaseKey) -> Outcome:
         lease = self._leases.find(key)

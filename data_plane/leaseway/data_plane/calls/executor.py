@@ -51,7 +51,7 @@ from leaseway.telemetry.tracing import tracing_active
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.deadlines import Deadlines
@@ -317,7 +317,11 @@ class Executor:
         if active.call.method:
             raise has_only_tools(ADMIN_TOOLSET)
         parsed = check_arguments(active, self._admin.plan(active.call.tool))
-        active.handle_outcome(self._admin.run(active.call, parsed))
+        if active.call.tool != LOGIN_TOOL:
+            active.handle_outcome(self._admin.run(active.call, parsed))
+            return
+        self._expire_after(active, active.call.timeout_ms / 1000 or bounds.CALL_TIMEOUT)
+        self.wait_for(active, partial(self._admin.log_in, parsed["serverId"]))
 
     def _expire_after(self, active: ActiveCall, timeout: float) -> None:
         active.deadline = self._loop.time() + min(timeout, bounds.MAX_CALL_TIMEOUT)

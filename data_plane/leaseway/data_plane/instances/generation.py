@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -232,6 +234,27 @@ class Generation(InstanceOwner):
         self._companion.reconcile()
         self._spares.reconcile()
         self._expire_leases()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[LiveInstance]:
+        """Use a connection that calls have, or open one that is closed again.
+
+        Raises:
+            Fault: The server was not reached; LOGIN_REQUIRED: nobody has logged in.
+        """
+        if self.is_shared:
+            yield await self.wait_for_shared("")
+            return
+        ready = next((live for live in self.instances if live.is_ready), None)
+        if ready is not None:
+            yield ready
+            return
+        live = LiveInstance(self._context.open_instance, self.variant.spec, None)
+        await live.start()
+        try:
+            yield live
+        finally:
+            await asyncio.shield(live.close())
 
     async def wait_for_listing(self) -> None:
         """Wait until the server is listed for whom this generation serves, or that has failed."""

@@ -185,22 +185,9 @@ class SubjectLists:
                 self._start(generation)
 
     async def _list_with_instance(self, generation: Generation) -> None:
-        if generation.is_shared:
-            message = await _listed(generation, await generation.wait_for_shared(""))
-        else:
-            message = await self._listed_on_lease(generation)
+        async with generation.connection() as live:
+            message = await _listed(generation, live)
         await self._submit(generation, message)
-
-    async def _listed_on_lease(self, generation: Generation) -> sync_pb2.SubjectListing:
-        ready = _ready(generation)
-        if ready is not None:
-            return await _listed(generation, ready)
-        live = LiveInstance(self._context.open_instance, generation.variant.spec, None)
-        await live.start()
-        try:
-            return await _listed(generation, live)
-        finally:
-            await asyncio.shield(live.close())
 
     async def _submit(self, generation: Generation, message: sync_pb2.SubjectListing) -> None:
         """Send a listing unless it was sent, and wait for the toolset that follows."""

@@ -6,6 +6,7 @@ The control plane lists it, every worker serves it, and the SDK routes its calls
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 ADMIN_TOOLSET: Final = "mcp_admin"
@@ -13,6 +14,9 @@ ADMIN_TOOLSET: Final = "mcp_admin"
 
 RELEASE_TOOL: Final = "mcp_release"
 """Releases a lease of the caller's session, for models."""
+
+LOGIN_TOOL: Final = "mcp_login"
+"""Has the person for whom a model works log in to a server, for models."""
 
 _MAX_ID: Final = 64
 
@@ -48,8 +52,61 @@ _RELEASE: Final[dict[str, Any]] = {
     },
 }
 
+_MAX_NAMED: Final = 20
+
+
+def _encoded(definition: Mapping[str, Any]) -> bytes:
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def login_definition(servers: Sequence[str] = ()) -> bytes:
+    """Return the definition of `mcp_login`.
+
+    Args:
+        servers: The servers to which the person has not logged in; the description names them.
+    """
+    title = "Log in to an MCP server"
+    description = (
+        "Have the person you work for log in to an MCP server.\n\n"
+        "Some servers act for a person, and list their tools only once that person has logged in. "
+        "Call this if you need such a server. The person is sent to a page to log in, or the error "
+        "has the address of that page: tell it to the person. List the tools again afterwards."
+    )
+    if servers:
+        named = ", ".join(servers[:_MAX_NAMED])
+        more = f" and {len(servers) - _MAX_NAMED} more" if len(servers) > _MAX_NAMED else ""
+        description += f"\n\nServers without a login: {named}{more}."
+    definition = {
+        "name": LOGIN_TOOL,
+        "title": title,
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "serverId": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": _MAX_ID,
+                    "description": "The id of the server.",
+                }
+            },
+            "required": ["serverId"],
+            "additionalProperties": False,
+        },
+        "annotations": {
+            "title": title,
+            "readOnlyHint": False,
+            "destructiveHint": False,
+            "idempotentHint": True,
+            "openWorldHint": True,
+        },
+    }
+    return _encoded(definition)
+
+
 TOOL_DEFINITIONS: Final[dict[str, bytes]] = {
-    RELEASE_TOOL: json.dumps(_RELEASE, ensure_ascii=False, separators=(",", ":")).encode()
+    LOGIN_TOOL: login_definition(),
+    RELEASE_TOOL: _encoded(_RELEASE),
 }
 """The definition of each tool by name, as in `tools/list`."""
 

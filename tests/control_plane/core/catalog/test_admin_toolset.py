@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.control_plane.core.builders import START, coordinator, hello, lease, load, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, run, started
 
-from leaseway.control_plane.core.catalog.admin_toolset import ADMIN, add_admin_toolset
+from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
+from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.kinds.table import hidden_spec
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
 
@@ -72,9 +71,21 @@ def test_the_toolset_itself_cannot_be_leased() -> None:
 
 
 def test_what_a_tenant_sees_is_not_changed_in_place() -> None:
-    served = {"desk": replace(ADMIN, spec=spec("desk", shared=False))}
+    served = {"desk": serving(spec("desk", shared=False))}
     assert list(add_admin_toolset(served)) == ["desk", "mcp_admin"]
     assert list(served) == ["desk"]
+
+
+def test_a_login_is_offered_by_name_to_who_has_none() -> None:
+    served = add_admin_toolset({"mail": serving(spec("mail"))}, ["mail"])
+    assert [name.name for name in served["mcp_admin"].exposed] == ["mcp_login"]
+    assert b"Servers without a login: mail." in served["mcp_admin"].listing.tools[0].definition
+    served = add_admin_toolset({"desk": serving(spec("desk", shared=False))}, ["desk"])
+    assert [name.name for name in served["mcp_admin"].exposed] == ["mcp_login", "mcp_release"]
+
+
+def serving(server: ServerSpec) -> Served:
+    return Served(server, Hashes("", "", ""), ServerListing(), ())
 
 
 def test_the_active_lease_of_a_key_is_on_a_worker_that_is_not_draining() -> None:

@@ -64,12 +64,15 @@ def test_each_user_sees_his_own_listing_and_nothing_without_one() -> None:
     tell(state, BOB, listing("of_bob", "more"))
     assert seen(state, "anna") == {"x_of_anna"}
     assert seen(state, "bob") == {"x_of_bob", "x_more"}
-    assert seen(state, "carl") == seen(state) == set()
+    assert seen(state, "carl") == {"mcp_login"}
+    assert seen(state) == set(), "nobody can log in for no user"
     assert seen(state, sees_all=True) == {"x_common"}
     other = Reader("beta", user="anna")
-    assert not state.view(other).tools, "the same name in another tenant is another user"
+    assert set(state.view(other).tools) == {"mcp_login"}, (
+        "the same name in another tenant is another user"
+    )
     tell(state, ANNA, None)
-    assert seen(state, "anna") == set()
+    assert seen(state, "anna") == {"mcp_login"}
 
 
 def test_a_name_means_what_its_user_sees_and_is_known_without_a_listing() -> None:
@@ -105,7 +108,7 @@ def test_tenants_see_theirs_and_a_common_listing_without_a_caller_is_everybodys(
     state = serving(mail(whose="tenant"))
     tell(state, Subject(MAIL, "acme", ""), listing("of_acme"))
     assert seen(state, "anna") == seen(state) == {"x_of_acme"}
-    assert not state.view(Reader("beta", sees_all=True)).tools
+    assert set(state.view(Reader("beta", sees_all=True)).tools) == {"mcp_login"}
 
     state = serving(mail("token_exchange", "caller"))
     assert seen(state) == seen(state, "anna") == {"x_common"}

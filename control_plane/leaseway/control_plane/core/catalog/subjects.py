@@ -11,6 +11,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, View, resolve_clashes_among
 from leaseway.control_plane.core.catalog.variants import (
@@ -215,20 +216,24 @@ class SubjectListings:
         base = snapshot.view(reader.tenant, reader.agent)
         if not base.of_people or not self.is_used:
             return base
-        own = {
-            server_id: self.find(subject, base.servers[server_id].hashes.launch)
+        subjects = {
+            server_id: subject
             for server_id in base.of_people
             if (subject := subject_of(base.servers[server_id], reader)) is not None
         }
-        if not own:
+        if not subjects:
             return base
+        own = {
+            server_id: self.find(subject, base.servers[server_id].hashes.launch)
+            for server_id, subject in subjects.items()
+        }
         used = tuple(own.values())
         cached = self._views.get(reader)
         if (
             cached is not None
             and cached[0] is base
             and len(cached[1]) == len(used)
-            and all(one is other for one, other in zip(cached[1], used, strict=True))
+            and all(listing is other for listing, other in zip(cached[1], used, strict=True))
         ):
             return cached[2]
         servers = dict(base.servers)
@@ -237,7 +242,13 @@ class SubjectListings:
             servers[server_id] = _listed_as(
                 served, last_known_good.get(served.key), listing, reader
             )
-        view = View(resolve_clashes_among(servers, always=True))
+        without_login = [
+            server_id
+            for server_id, subject in subjects.items()
+            if own[server_id] is None and can_log_in(base.servers[server_id], subject)
+        ]
+        resolved = resolve_clashes_among(servers, always=True)
+        view = View(add_admin_toolset(resolved, without_login))
         if len(self._views) >= _MAX_VIEWS:  # callers may choose any names without credentials
             self._views.clear()
         self._views[reader] = base, used, view
@@ -290,6 +301,12 @@ def subject_of(served: Served, reader: Reader) -> Subject | None:
         alone = not reader.user and reader.sees_all
         return Subject(key, reader.tenant, reader.user) if not alone else None
     return Subject(key, reader.tenant, reader.user) if kind == "caller" and reader.user else None
+
+
+def can_log_in(served: Served, subject: Subject) -> bool:
+    """Return whether a server lists for a subject once somebody has logged in for it."""
+    auth = served.spec.part.auth
+    return auth.logs_in and bool(subject.user or auth.subject == "tenant")
 
 
 def _listed_as(

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from leaseway.control_plane.core.catalog.subjects import Reader, Subject
+from leaseway.control_plane.core.catalog.subjects import Reader, Subject, can_log_in
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -33,8 +33,7 @@ def unlisted(
         served.key.server_id: (served, subject)
         for served, subject in state.subjects.unlisted(base, reader)
         if served.key.server_id in (servers or base.of_people)
-        and served.spec.part.auth.logs_in
-        and (subject.user or served.spec.part.auth.subject == "tenant")
+        and can_log_in(served, subject)
         and not state.subjects.requests.has_failed(subject, now)
     }
 

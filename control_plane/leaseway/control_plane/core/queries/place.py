@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from leaseway.control_plane.core.catalog.admin_toolset import ADMIN
+from leaseway.control_plane.core.catalog.admin_toolset import is_admin
 from leaseway.control_plane.core.catalog.exposure import shown
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -189,7 +189,7 @@ def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
 
 def workers_for(state: Coordinator, served: Served) -> Sequence[WorkerRecord]:
     """Return the workers that serve a variant; all of them serve the built-in toolset."""
-    if served is not ADMIN:
+    if not is_admin(served):
         return state.workers_serving(served)
     able = [record for record in state.roster.sorted_workers if record.accepts_work]
     return able or [record for record in state.roster.all_workers if not record.draining]
