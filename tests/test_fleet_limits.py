@@ -17,6 +17,7 @@ from leaseway.data_plane.core.tools.budgets import (
     PermitNeeded,
     WorkerBudgets,
 )
+from leaseway.wire.bounds import MAX_BUDGETS
 from leaseway.wire.limits import BudgetAsk, BudgetKey
 
 KEY = BudgetKey("acme", "calls")
@@ -297,3 +298,15 @@ def test_a_new_control_plane_knows_the_slots_in_use() -> None:
     system.now += 3.1
     assert not system.call("w1", SLOTS)
     assert system.call("w1", SLOTS) > 0
+
+
+def test_slots_in_use_keep_no_ended_windows_and_are_not_forgotten() -> None:
+    system = System(1)
+    assert system.plane is not None
+    assert [system.call("w0", SLOTS) for _ in range(4)] == [0.0] * 4
+    for number in range(MAX_BUDGETS + 10):
+        assert not system.call("w0", Demand(BudgetKey(f"t{number}", "calls"), 6, 1.0))
+        system.now += 1.0
+    assert len(system.plane) < 5
+    assert dict(system.workers["w0"].slots_in_use()) == {SLOTS.key: 4}
+    assert system.call("w0", SLOTS) > 0

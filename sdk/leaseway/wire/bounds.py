@@ -43,7 +43,7 @@ MAX_REPORTED_INSTANCES: Final = 16_384
 MAX_TENANT_LEASES: Final = 1024
 """Leases of one tenant, on all workers together."""
 MAX_BUDGETS: Final = 10_000
-"""Budgets of limits that a control plane or a worker keeps; the oldest are forgotten first."""
+"""Budgets of limits that a control plane or a worker keeps; those that count nothing go first."""
 MAX_WAITING: Final = 1024
 """Requests that wait for lease capacity, on a control plane and on a worker."""
 MAX_PLACEMENTS: Final = 2048

@@ -31,6 +31,8 @@ a worker: here it may have ended already, and would be followed by two."""
 _SPREAD: Final = 8
 """What a worker expects to need is leased up to the rest of the budget, divided by this and by the
 number of workers: so that the last permits are not where no calls are."""
+_LOOKED_AT: Final = 2
+"""Budgets that are looked at for each new one, so that they go faster than new ones come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,10 @@ class _Budget:
     def add(self, worker_id: str, count: int) -> None:
         """Change what a worker has."""
         self.set(worker_id, self.held.get(worker_id, 0) + count)
+
+    def is_over(self, now: float) -> bool:
+        """Return whether it counts nothing any more."""
+        return not self.leased if math.isinf(self.ends) else self.ends <= now
 
 
 class Budgets:
@@ -180,8 +186,16 @@ class Budgets:
         return budget
 
     def _forget(self, now: float) -> None:
-        """Drop the oldest windows that have ended, and the oldest budget if there are too many."""
-        while len(self._budgets) > MAX_BUDGETS or next(iter(self._budgets.values())).ends <= now:
+        """Drop budgets that count nothing, and another one if there are too many.
+
+        Those in use go to the end: slots or a long window must neither keep ended ones behind
+        them, nor be dropped because they are old.
+        """
+        for _ in range(min(_LOOKED_AT, len(self._budgets) - 1)):
+            key, budget = self._budgets.popitem(last=False)
+            if not budget.is_over(now):
+                self._budgets[key] = budget
+        while len(self._budgets) > MAX_BUDGETS:
             self._budgets.popitem(last=False)
 
     def _restore(self, budget: _Budget, worker_id: str, ask: BudgetAsk, now: float) -> None:

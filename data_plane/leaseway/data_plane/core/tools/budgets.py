@@ -139,6 +139,12 @@ class _Share:
     taken: int = 0
     remaining: int = 0
 
+    def is_over(self, now: float) -> bool:
+        """Return whether it counts nothing any more."""
+        if self.demand.period:
+            return max(self.ends, self.full_at) <= now
+        return not (self.used or self.left)
+
 
 class PermitsPort(Protocol):
     """Gets permits from the control plane.
@@ -313,16 +319,19 @@ class WorkerBudgets:
         return share
 
     def _forget(self, needed: Sequence[_Share], now: float) -> None:
-        """Drop the oldest shares while they count nothing, or while there are too many."""
-        while True:
-            key, share = next(iter(self._shares.items()))
+        """Drop shares that count nothing, and others if there are too many.
+
+        Those in use go to the end: slots or a long window must neither keep ended ones behind
+        them, nor be dropped because they are old.
+        """
+        for _ in range(min(2 * len(needed), len(self._shares))):
+            key, share = self._shares.popitem(last=False)
+            if not share.is_over(now) or any(share is other for other in needed):
+                self._shares[key] = share
+        while len(self._shares) > MAX_BUDGETS:
+            key, share = self._shares.popitem(last=False)
             if any(share is other for other in needed):
-                return
-            is_over = max(share.ends, share.full_at) <= now
-            is_idle = is_over if share.demand.period else not (share.used or share.left)
-            if not is_idle and len(self._shares) <= MAX_BUDGETS:
-                return
-            del self._shares[key]
+                self._shares[key] = share
 
     def _wait(self, share: _Share, now: float) -> float:
         """Return the seconds until there may be a permit: 0 if there is one, -1 if one must ask."""
