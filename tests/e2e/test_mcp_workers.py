@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,12 @@ async def two_workers(
         yield system, sdk, urls
 
 
+async def begin(http: aiohttp.ClientSession, url: str) -> str:
+    """Return the id of a new session."""
+    async with http.post(url, json=INITIALIZE) as answer:
+        return answer.headers["Mcp-Session-Id"]
+
+
 async def call(http: aiohttp.ClientSession, url: str, tool: str, **arguments: Any) -> Any:
     """Call a tool in the session of the client's headers; return the answer's text or its error."""
     params = {"name": tool, "arguments": arguments}
@@ -63,8 +70,7 @@ async def test_a_session_goes_on_at_every_worker_wherever_its_lease_is(
         first, second = urls.values()
         async with http.post(first, json=INITIALIZE, headers={"Authorization": ""}) as answer:
             assert answer.status == 401
-        async with http.post(first, json=INITIALIZE) as answer:
-            http.headers["Mcp-Session-Id"] = answer.headers["Mcp-Session-Id"]
+        http.headers["Mcp-Session-Id"] = await begin(http, first)
         counts = [await call(http, url, "next") for url in (first, second, second, first)]
         assert counts == ["1", "2", "3", "4"]
         (lease,) = await sdk.leases()
@@ -81,6 +87,26 @@ async def test_a_session_goes_on_at_every_worker_wherever_its_lease_is(
         assert await call(http, other, "next") == "LEASE_REVOKED"
         assert await call(http, other, "next") == "1"
         assert await call(http, other, "echo", text="hi") == "hi"
+
+
+async def test_a_lease_is_placed_on_the_worker_that_serves_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_KEY", KEY)
+    async with two_workers(tmp_path, COUNTER) as (_, sdk, urls):
+        name, url = next(iter(urls.items()))
+        for _ in range(5):
+            async with aiohttp.ClientSession(headers=BEARER) as http:
+                http.headers["Mcp-Session-Id"] = await begin(http, url)
+                assert await call(http, url, "next") == "1"
+        await eventually(lambda: _holds(sdk, 5))
+        holders = Counter(lease.worker for lease in await sdk.leases())
+        # The first session may have taken the spare that the server's probe left on the other one.
+        assert holders[name] >= 4
+
+
+async def _holds(sdk: AsyncClient, leases: int) -> bool:
+    return len(await sdk.leases()) == leases
 
 
 async def _is_busy(sdk: AsyncClient, worker: str) -> bool:

@@ -124,6 +124,7 @@ class PlaceRequest(_message.Message):
     UNREACHED_WORKERS_FIELD_NUMBER: _builtins.int
     LOST_LEASE_FIELD_NUMBER: _builtins.int
     REPORT_END_FIELD_NUMBER: _builtins.int
+    PREFERS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -139,6 +140,11 @@ class PlaceRequest(_message.Message):
     (LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST) instead of placing a new one, if
     it ended within the last 10 minutes and no caller asked for its end. False for a caller that
     knows it, and for older clients: the session then counts as notified.
+    """
+    prefers: _builtins.str
+    """The id of the worker in the caller's process, whose leases the caller uses without a connection.
+    It is chosen if it has capacity and little more load than the least loaded worker. Empty means
+    no preference. Older control planes ignore it.
     """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
@@ -174,10 +180,11 @@ class PlaceRequest(_message.Message):
         unreached_workers: _abc.Iterable[_builtins.str] | None = ...,
         lost_lease: _builtins.str = ...,
         report_end: _builtins.bool = ...,
+        prefers: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "lost_lease", b"lost_lease", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "lost_lease", b"lost_lease", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

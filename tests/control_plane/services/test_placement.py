@@ -82,6 +82,21 @@ async def test_a_waiting_request_keeps_only_known_worker_ids(running: Running) -
             assert (await asked).worker.id == "w1", "it is tried again after a second"
 
 
+async def test_a_lease_is_placed_on_the_worker_in_its_callers_process(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)  # before the other one joins, which would probe a server
+        async with worker(running.address, "w2") as w2:
+            await w2.apply_until("desk", "time")
+            placed = {}
+            for session, prefers in (("a", "w2"), ("b", "w2"), ("c", "w1"), ("d", "nobody")):
+                request = leases_pb2.PlaceRequest(
+                    session=session, server_id="desk", prefers=prefers
+                )
+                answer = await running.placement.Place(request, timeout=BOUND)
+                placed[session] = answer.worker.id
+            assert placed == {"a": "w2", "b": "w2", "c": "w1", "d": "w1"}
+
+
 async def test_unused_placements_of_one_tenant_do_not_block_another(running: Running) -> None:
     async with worker(running.address) as w1:  # which has room for four leases
         await serve_desk(running, w1)

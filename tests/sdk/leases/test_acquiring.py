@@ -16,6 +16,7 @@ from leaseway.sdk import (
     NotLeasable,
     Overloaded,
 )
+from leaseway.sdk.relay import RelayClient
 from leaseway.wire.bounds import LEASE_IDLE
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.durations import seconds
@@ -100,6 +101,31 @@ async def test_a_rejected_lease_is_placed_again(
     worker.acquire_faults, worker.faults = [Fault(reason, "Not here.")], [Fault(reason, "No.")]
     assert (await first_lease(client, by)).worker == "w2"
     assert [list(place.exclude_workers) for place in plane.places] == [[], ["w1"]]
+
+
+async def test_a_placement_prefers_the_worker_of_this_process(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    class Local:
+        """A worker that no call reaches."""
+
+        id = "w9"
+        incarnation = "run"
+
+        def admits(self, authorization: str | None) -> bool:
+            return True
+
+        async def carry(self, *_: object) -> None:
+            raise AssertionError
+
+    local = Local()
+    async with RelayClient(
+        plane.address, agent="front", tenant="default", key=None, local=local
+    ) as within:
+        await within.session("dialog").acquire("desk")
+    async with AsyncClient(plane.address) as elsewhere:
+        await elsewhere.session("dialog").acquire("desk")
+    assert [place.prefers for place in plane.places] == ["w9", ""]
 
 
 async def test_a_lease_is_requested_again_from_a_worker_whose_connection_broke(

@@ -65,8 +65,9 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         # A disconnected worker that the caller cannot reach either is not waited for.
         unreached = workers.keys() & set(request.unreached_workers)
         excluded |= {worker_id for worker_id in unreached if not workers[worker_id].connected}
+        preferred = request.prefers if request.prefers in workers else ""
         async with counted(self._placing, key.tenant, context, self._plane):
-            outcome = await self._place(key, frozenset(excluded), wait, context)
+            outcome = await self._place(key, frozenset(excluded), preferred, wait, context)
         if self._plane.meters is not None:
             self._plane.meters.record_placement(outcome)
         if isinstance(outcome, Denial):
@@ -149,12 +150,17 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             await self._plane.wait_for_change(remaining)
 
     async def _place(
-        self, key: LeaseKey, excluded: frozenset[str], wait: float, context: _Context
+        self,
+        key: LeaseKey,
+        excluded: frozenset[str],
+        preferred: str,
+        wait: float,
+        context: _Context,
     ) -> Placement | Denial:
         until = self._plane.clock().mono + wait
         while True:
             remaining = until - self._plane.clock().mono
-            outcome = self._try_place(key, excluded, wait=wait > 0)
+            outcome = self._try_place(key, excluded, preferred, wait=wait > 0)
             if isinstance(outcome, Waiter):
                 remaining = min(remaining, time_left(context, _MAX_WAIT) - _ANSWER_MARGIN)
                 answer = await self._plane.wait_turn(outcome, remaining)
@@ -181,7 +187,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         return True
 
     def _try_place(
-        self, key: LeaseKey, excluded: frozenset[str], *, wait: bool
+        self, key: LeaseKey, excluded: frozenset[str], preferred: str, *, wait: bool
     ) -> Placement | PendingServers | Denial | Waiter:
         with self._plane.transition() as (state, now):
-            return place_or_wait(state, key, excluded, now, wait=wait)
+            return place_or_wait(state, key, excluded, now, wait=wait, preferred=preferred)

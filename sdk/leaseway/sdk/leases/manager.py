@@ -525,6 +525,7 @@ class LeaseManager:
             lost_lease=session.lost_lease(key.server_id),
             wait=duration(wait) if wait > 0 else None,
             report_end=report_end,
+            prefers=self._pool.local_id,
         )
         place = self._control.placement.Place
         answer = await self._control.request(place, request, deadline, wait=wait)

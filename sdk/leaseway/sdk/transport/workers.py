@@ -271,6 +271,11 @@ class WorkerPool:
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
+    def local_id(self) -> str:
+        """The id of the worker of this process; empty without one."""
+        return self._local.id if self._local is not None else ""
+
+    @property
     def workers(self) -> Collection[WorkerRun]:
         """The runs of workers to which connections are open."""
         return self._links.keys()

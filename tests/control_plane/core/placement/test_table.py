@@ -117,6 +117,44 @@ def test_a_session_prefers_its_worker() -> None:
     assert chosen.worker_id == "w2"
 
 
+def test_the_callers_worker_is_chosen_if_it_has_little_more_load() -> None:
+    table = table_of(w1=100, w2=100)
+    for number in range(3):
+        table.add_lease(held(f"L{number}", "w2", f"s{number}"))
+    assert table.place(key("a"), WORKERS, (), 0.0, preferred="w2") == Placement("w2")
+    assert table.place(key("b"), WORKERS, (), 0.0, preferred="w2") == Placement("w2")
+    assert table.place(key("c"), WORKERS, (), 0.0, preferred="w2") == Placement("w1"), "5 above"
+    for number in range(80):
+        table.add_lease(held(f"M{number}", ("w1", "w2")[number % 2], f"t{number}"))
+    assert (table.load("w1"), table.load("w2")) == (41, 45)
+    assert table.place(key("d"), WORKERS, (), 0.0, preferred="w2") == Placement("w2")
+    assert table.place(key("e"), WORKERS, (), 0.0, preferred="w2") == Placement("w2"), "41 // 8"
+    assert table.place(key("f"), WORKERS, (), 0.0, preferred="w2") == Placement("w1")
+
+
+def test_a_callers_worker_that_cannot_hold_the_lease_is_not_chosen() -> None:
+    def placed(eligible: Able, *excluded: str, session: str = "s", room: int = 10) -> str:
+        table = table_of(w1=10, w2=room)
+        table.add_lease(held("L1", "w1", "mine"))
+        lease = table.place(key(session, "b"), eligible, excluded, 0.0, preferred="w2")
+        assert lease is not None
+        return lease.worker_id
+
+    assert placed(WORKERS) == "w2"
+    assert placed(WORKERS, session="mine") == "w1", "the session's worker comes first"
+    assert placed(WORKERS, "w2") == "w1"
+    assert placed(ONLY) == "w1"
+    assert placed(WORKERS, room=0) == "w1"
+
+
+def test_a_spare_comes_before_the_callers_worker() -> None:
+    table = table_of(w1=10, w2=10)
+    spare = Able(("w1", "w2"), spares=("w1",))
+    assert table.place(key("a"), spare, (), 0.0, preferred="w2") == Placement("w1")
+    both = Able(("w1", "w2"), spares=("w1", "w2"))
+    assert table.place(key("b"), both, (), 0.0, preferred="w2") == Placement("w2")
+
+
 def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
     table = table_of(w1=2, w2=2)
     table.add_lease(held("L1", "w1", "s1"))

@@ -98,6 +98,19 @@ def test_a_full_fleet_answers_capacity_with_a_retry_delay() -> None:
     assert (denied.reason, denied.retry_delay) == (Reason.CAPACITY, 1.0)
 
 
+def test_a_waiting_request_still_prefers_the_worker_of_its_caller() -> None:
+    state = two_workers()
+    for number in range(16):
+        place(state, LeaseKey("default", f"s{number}", "a"), (), START)
+    waiter = place_or_wait(state, KEY, (), at(1), wait=True, preferred="w2")
+    assert isinstance(waiter, Waiter)
+    later = at(1 + bounds.RESERVATION)  # all reservations have expired
+    for name in ("w1", "w2"):
+        state.placements.record_contact(name)
+    serve_queue(state, later)
+    assert state.wait_queue.pop_answers() == [(waiter.id, Placement("w2"))]
+
+
 def test_a_listed_server_that_no_worker_serves_is_not_ready() -> None:
     state, _ = started(spec("a", shared=False))
     state.handle_worker_disconnected("w1", at(1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, nextafter
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.wire import bounds
@@ -22,6 +22,10 @@ from leaseway.wire.names import LeaseKey
 _Key = TypeVar("_Key")
 _MAX_FENCED = 16_384
 """Fenced leases to remember until their worker reconnects and ends them."""
+_MARGIN: Final = 4
+"""Leases that a preferred worker may have more than the least loaded one."""
+_MARGIN_SHARE: Final = 8
+"""The margin is the lowest load divided by this if that is more: chance spreads sessions so far."""
 
 
 class LoadOrder:
@@ -267,6 +271,7 @@ class PlacementTable:
         now: float,
         of_tenant: int | None = None,
         of_server: int | None = None,
+        preferred: str = "",
     ) -> Placement | None:
         """Choose a worker and reserve capacity on it.
 
@@ -281,6 +286,7 @@ class PlacementTable:
             now: The time on the control plane's monotonic clock.
             of_tenant: The tenant's limit of leases in the configuration, or None.
             of_server: The server's, or None.
+            preferred: The worker in the caller's process, or empty.
         """
         self.expire(now)
         for lease in self._by_key.get(key, ()):
@@ -296,7 +302,8 @@ class PlacementTable:
             key.server_id, of_server
         ):
             return None
-        chosen = self._choose(key, eligible, excluded) or self._displace(key, eligible, excluded)
+        chosen = self._choose(key, eligible, excluded, preferred)
+        chosen = chosen or self._displace(key, eligible, excluded)
         if chosen is None:
             return None
         # The worker alone grants, because only it knows its instances; its report of the lease
@@ -419,10 +426,14 @@ class PlacementTable:
         first = next(iter(self._reserved.values()), None)
         return None if first is None else first.until
 
-    def _choose(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
-        """Return the session's worker, else the least loaded; suspect workers come last.
+    def _choose(
+        self, key: LeaseKey, eligible: Eligible, excluded: Collection[str], preferred: str
+    ) -> str | None:
+        """Return the session's worker, else the caller's, else the least loaded one.
 
-        Among equally loaded workers, one with a spare instance is preferred.
+        Among equally loaded workers, one with a spare instance is preferred. The caller's worker
+        may have a little more load, but no other may have a spare that it lacks. Suspect workers
+        come last.
         """
 
         def qualifies(worker_id: str) -> bool:
@@ -438,18 +449,28 @@ class PlacementTable:
             if eligible.is_suspect(worker_id):
                 suspect = suspect or worker_id
                 continue
-            if worker_id in of_session or worker_id in eligible.spares:
+            if worker_id in of_session:
                 return worker_id
-            load = self.load(worker_id)
+            least = self.load(worker_id)
             ready = (
                 other
                 for other in eligible.spares
                 if other in self._available
-                and self.load(other) == load
+                and self.load(other) == least
                 and qualifies(other)
                 and not eligible.is_suspect(other)
             )
-            return min(ready, default=worker_id)
+            chosen = worker_id if worker_id in eligible.spares else min(ready, default=worker_id)
+            if (
+                preferred in self._available
+                and self.load(preferred) <= least + max(_MARGIN, least // _MARGIN_SHARE)
+                # A start takes longer than the connections of many calls.
+                and (preferred in eligible.spares or chosen not in eligible.spares)
+                and qualifies(preferred)
+                and not eligible.is_suspect(preferred)
+            ):
+                return preferred
+            return chosen
         return suspect
 
     def _displace(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:

@@ -35,12 +35,14 @@ class Waiter:
     Attributes:
         turn: Its position; the lowest is first.
         avoided: Workers not to try, with the monotonic time at which each may be tried again.
+        preferred: The worker in the caller's process, or empty.
     """
 
     id: int
     turn: int
     key: LeaseKey
     avoided: Mapping[str, float] = field(default_factory=dict)
+    preferred: str = ""
 
     def at(self, now: float) -> Waiter:
         avoided = {worker: until for worker, until in self.avoided.items() if until > now}
@@ -61,7 +63,9 @@ class PlacementQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def join(self, key: LeaseKey, avoided: Iterable[str], now: float) -> Waiter | None:
+    def join(
+        self, key: LeaseKey, avoided: Iterable[str], now: float, preferred: str = ""
+    ) -> Waiter | None:
         """Queue a request; return None if the queue is full.
 
         If the queue is full, it drops the newest request of the tenant with the most requests for a
@@ -73,7 +77,7 @@ class PlacementQueue:
         self._last += 1
         turn, _ = self._served.get(key, (self._last, now))
         until = now + AVOIDED_FOR
-        waiter = Waiter(self._last, turn, key, dict.fromkeys(avoided, until))
+        waiter = Waiter(self._last, turn, key, dict.fromkeys(avoided, until), preferred)
         waiters = list(self._waiting.values())
         insort(waiters, waiter, key=attrgetter("turn"))
         self._waiting = {queued.id: queued for queued in waiters}

@@ -55,14 +55,14 @@ class _EligibleWorkers:
 
 
 def place(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, preferred: str = ""
 ) -> Placement | PendingServers | Denial:
     """Choose a worker for a lease and reserve capacity on it (design.md#leases)."""
-    return _try_place(state, key, excluded, now) or _capacity_error(state, key)
+    return _try_place(state, key, excluded, now, preferred) or _capacity_error(state, key)
 
 
 def _try_place(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, preferred: str
 ) -> Placement | PendingServers | Denial | None:
     """Like `place`, but return None if there is no capacity or no worker serves the server."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
@@ -94,6 +94,7 @@ def _try_place(
         now.mono,
         policy.leases_of(key.tenant),
         policy.quota.leases,
+        preferred,
     )
     if placed is None and any(_keeps_leases(state, worker_id) for worker_id in ending):
         message = (
@@ -145,14 +146,21 @@ def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
 
 
 def place_or_wait(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, *, wait: bool
+    state: Coordinator,
+    key: LeaseKey,
+    excluded: Collection[str],
+    now: Moment,
+    *,
+    wait: bool,
+    preferred: str = "",
 ) -> Placement | PendingServers | Denial | Waiter:
     """Place a lease after all waiting requests; with `wait`, queue it if there is no capacity."""
     serve_queue(state, now)
-    outcome = place(state, key, excluded, now)
+    outcome = place(state, key, excluded, now, preferred)
     if not wait or not isinstance(outcome, Denial) or not outcome.is_temporary:
         return outcome
-    return state.wait_queue.join(key, excluded, now.mono) or queue_full_error(key.server_id)
+    waiter = state.wait_queue.join(key, excluded, now.mono, preferred)
+    return waiter or queue_full_error(key.server_id)
 
 
 def serve_queue(state: Coordinator, now: Moment) -> None:
@@ -170,7 +178,7 @@ def serve_queue(state: Coordinator, now: Moment) -> None:
         return
 
     def attempt(waiter: Waiter) -> Placement | Denial | None:
-        outcome = _try_place(state, waiter.key, waiter.avoided, now)
+        outcome = _try_place(state, waiter.key, waiter.avoided, now, waiter.preferred)
         if isinstance(outcome, PendingServers):
             queue.mark_pending()
             return None
