@@ -6,6 +6,7 @@ import signal
 from functools import partial
 
 import pytest
+from psycopg import conninfo
 from tests.control_plane.postgres_server import PASSWORD, PostgresServer
 
 from leaseway.control_plane.store.port import (
@@ -76,6 +77,28 @@ async def test_to_another_machine_the_connection_is_encrypted(postgres: Postgres
     store = PostgresStore(partial(remote, sslmode="disable"))
     await store.claim(1, elected=True)
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables"),
+    [
+        ({"host": "localhost", "hostaddr": "127.0.0.2"}, {}),
+        ({}, {"PGHOST": "127.0.0.2"}),
+        ({"host": "localhost"}, {"PGHOSTADDR": "127.0.0.2"}),
+    ],
+    ids=["hostaddr", "PGHOST", "PGHOSTADDR"],
+)
+async def test_so_it_is_wherever_the_address_of_the_machine_comes_from(
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    variables: dict[str, str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    dsn = conninfo.make_conninfo(user="u", port=postgres.port, **settings)
+    with pytest.raises(StoreUnavailable, match="does not support SSL"):
+        await PostgresStore(lambda: dsn).claim(1, elected=True)
 
 
 async def test_an_old_schema_is_brought_up_to_date_and_a_newer_one_refused(

@@ -114,7 +114,7 @@ class Store(Protocol):
     """Keeps records. Methods raise StoreUnavailable, and StoreRefused while it cannot be used.
 
     Attributes:
-        kind: `memory` or `sqlite`.
+        kind: `memory`, `sqlite` or `postgresql`.
         place: Where it is, without a secret; empty for memory.
     """
 

@@ -196,8 +196,7 @@ class PostgresStore:
         password = str(given.get("password") or "")
         self._hidden = hide([dsn, password])
         settings: dict[str, Any] = {**_SETTINGS, **given}
-        hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
-        if not all(host in _LOCAL or host.startswith(("/", "@")) for host in hosts):
+        if not _is_local(given):
             settings.setdefault("sslmode", "verify-full")
             if settings["sslmode"].startswith("verify"):
                 settings.setdefault("sslrootcert", "system")
@@ -232,6 +231,22 @@ class PostgresStore:
         if connection is not None:
             with suppress(psycopg.Error):
                 await connection.close()
+
+
+def _is_local(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a connection stays on this machine, as far as that can be known.
+
+    What the connection string lacks, libpq takes from its variables, and what a service says it
+    reads from a file.
+    """
+    if given.get("service") or environment.get("PGSERVICE"):
+        return False
+    named = (
+        given.get("host") or environment.get("PGHOST", ""),
+        given.get("hostaddr") or environment.get("PGHOSTADDR", ""),
+    )
+    hosts = [host for names in named for host in str(names).split(",")]
+    return all(host in _LOCAL or host.startswith(("/", "@")) for host in hosts)
 
 
 def _place(settings: Mapping[str, Any]) -> str:
