@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from tests.data_plane.audit.memory_sink import MemorySink
 from tests.data_plane.audit.shipped import RUN, Shipped, eventually
 from tests.data_plane.conftest import worker_bench
 
+from leaseway.data_plane.audit import shipping
 from leaseway.data_plane.audit.backlog import Policy
 from leaseway.data_plane.audit.log import AuditUnavailable, runs_in
 from leaseway.data_plane.audit.segments import sealed_part
@@ -77,6 +79,23 @@ async def test_a_lost_reply_of_the_sink_stores_no_record_twice(tmp_path: Path) -
     shipped.write(2)
     await shipped.shipper.ship_all()
     assert shipped.numbers() == [1, 2]
+
+
+async def test_records_that_could_not_be_read_are_shipped_without_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, read = Shipped(tmp_path), shipping._read
+
+    def fail_once(*_: object) -> bytes:
+        monkeypatch.setattr(shipping, "_read", read)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(shipping, "_read", fail_once)
+    shipped.write(1)
+    with pytest.raises(OSError, match="too many"):
+        await shipped.shipper.run()
+    async with running(shipped):
+        await eventually(shipped.numbers)
 
 
 async def test_an_object_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:

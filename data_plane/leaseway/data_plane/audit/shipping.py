@@ -133,7 +133,11 @@ class Shipper:
                 async with asyncio.timeout(self._delay):
                     await self._hurried.wait()
             self._grown.clear()
-            await self.ship_all()
+            try:
+                await self.ship_all()
+            except OSError:  # what was not read is shipped when this runs again
+                self._grown.set()
+                raise
 
     async def ship_all(self) -> None:
         """Ship all that is written; retry until the sink has acknowledged it."""
