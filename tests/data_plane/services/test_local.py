@@ -10,10 +10,11 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.conftest import worker_bench
 
-from leaseway.data_plane.services.local import LocalCalls
+from leaseway.data_plane.services.local import LocalCalls, LocalCallStream
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
+from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -78,6 +79,23 @@ async def test_a_revoked_credential_ends_the_stream_and_its_calls(tmp_path: Path
         assert fault.reason is Reason.UNAUTHENTICATED
         assert "revoked" in fault.message
         assert call.cancelled
+        assert not bench.worker.executor.in_flight
+
+
+async def test_a_call_that_crosses_the_end_of_its_stream_does_not_run() -> None:
+    async with worker_bench() as bench:
+        bench.in_process = True
+        await bench.hold("time")
+        caller = bench.caller()
+        await caller.begin("time")
+        await bench.wait_for_calls()
+        (stream,) = bench.worker.execution._exchanges._streams
+        assert isinstance(stream, LocalCallStream)
+        stream.abort(Fault(Reason.OVERLOADED, "It holds too much.", "unknown"))
+        await end_of(caller)
+        stream.start_call(
+            execution_pb2.Call(id=9, server_id="time", tool="echo"), b'{"text": "hi"}'
+        )
         assert not bench.worker.executor.in_flight
 
 

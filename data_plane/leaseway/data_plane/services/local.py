@@ -148,7 +148,7 @@ class LocalCallStream(CallStream):
         try:
             await self._local.wait_until_over()
         finally:
-            self._local.is_over = True
+            self._local.is_over = self._local.closing = True  # its caller learns it later
             self._cancel_calls()
 
     def start_call(self, call: execution_pb2.Call, arguments: bytes) -> None:
