@@ -8,10 +8,10 @@ import pytest
 
 from leaseway.data_plane.core.tools.budgets import Demand, PermitNeeded
 from leaseway.data_plane.sync.budgets import Permits
-from leaseway.data_plane.sync.outgoing import Outgoing
+from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetKey
+from leaseway.wire.limits import BudgetGrant, BudgetKey
 from leaseway.wire.messages.budgets import budget_key_to_proto
 from leaseway.wire.timing.durations import duration
 
@@ -72,3 +72,25 @@ async def test_a_control_plane_that_leases_no_budgets_leaves_limits_to_the_worke
     permits.handle_welcome(sync_pb2.Welcome())
     assert permits.budgets.fleet is None
     assert queue.empty()
+
+
+async def test_a_worker_with_permits_of_many_limits_joins_again() -> None:
+    outgoing = Outgoing("control-plane:1")
+    permits = Permits(outgoing)
+    outgoing.open()
+    welcome = sync_pb2.Welcome(fleet=sync_pb2.Fleet(workers=3, position=0))
+    permits.handle_welcome(welcome)
+    now = asyncio.get_running_loop().time()
+    many = 2 * MAX_QUEUED
+    for number in range(many):
+        key = BudgetKey(f"tenant-{number}", "calls")
+        permits.budgets.ask(Demand(key, 6, 60.0), 1, now)
+        permits.budgets.handle_grant(BudgetGrant(key, 2, 4, 60.0, 0.0), now)
+    permits.handle_loss()
+    told = outgoing.open()
+    permits.handle_welcome(welcome)
+    for _ in range(MAX_QUEUED):
+        outgoing.send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse()))
+    assert (told.qsize(), outgoing.overfull.is_set()) == (many + MAX_QUEUED, False)
+    outgoing.send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse()))
+    assert outgoing.overfull.is_set(), "nobody reads"

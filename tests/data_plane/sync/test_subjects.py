@@ -11,6 +11,7 @@ import pytest
 from tests.data_plane.conftest import worker_bench
 from tests.data_plane.doubles.servers import ECHO
 
+from leaseway.data_plane.sync import outgoing, subjects
 from leaseway.spec.auth import Auth
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.v1 import sync_pb2
@@ -110,6 +111,24 @@ async def test_another_control_plane_is_told_what_was_listed(bench: Any) -> None
     await bench.plane.hello()
     await bench.push()
     assert await bench.plane.expect("subject_listing") == listing
+
+
+async def test_a_worker_with_more_users_than_queued_messages_joins_again(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "MAX_QUEUED", 32)
+    monkeypatch.setattr(subjects, "_TOLD_AT_ONCE", 8)
+    users, caller = {f"user-{number}" for number in range(50)}, bench.caller()
+    for user in sorted(users):
+        call_id = await caller.begin("mail", "mine", arguments=b"{}", tenant="default", user=user)
+        listing = await bench.plane.expect("subject_listing")
+        bench.plane.send(subject_toolset=answer_to(listing, "mine"))
+        await caller.result(call_id)
+    bench.plane.end_stream()
+    await bench.plane.hello()
+    await bench.push()
+    told = [(await bench.plane.expect("subject_listing")).user for _ in users]
+    assert set(told) == users
 
 
 async def test_what_a_users_connection_lists_later_is_sent(bench: Any) -> None:

@@ -60,7 +60,7 @@ class ApprovalQuestions:
         try:
             async with asyncio.timeout_at(now + _TIMEOUT) as waiting:
                 asked = self._open[question.id] = _Open(question, waiting, now + _MAX_TIMEOUT)
-                self._send(question)
+                self._outgoing.send(_message(question))
                 return await asked.answer
         except TimeoutError:
             raise self._unanswered() from None
@@ -72,7 +72,7 @@ class ApprovalQuestions:
         now = asyncio.get_running_loop().time()
         for asked in self._open.values():
             asked.extend(now)
-            self._send(asked.question)
+        self._outgoing.send_all(_message(asked.question) for asked in self._open.values())
 
     def handle_loss(self) -> None:
         """Give the open questions time for a new stream."""
@@ -86,9 +86,6 @@ class ApprovalQuestions:
         if asked is not None and not asked.answer.done():
             asked.answer.set_result(answer)
 
-    def _send(self, question: sync_pb2.ApprovalQuestion) -> None:
-        self._outgoing.send(sync_pb2.SyncRequest(approval_question=question))
-
     def _unanswered(self) -> Fault:
         return Fault(
             Reason.CONTROL_PLANE_UNAVAILABLE,
@@ -97,3 +94,7 @@ class ApprovalQuestions:
             "again later.",
             retry_delay=1.0,
         )
+
+
+def _message(question: sync_pb2.ApprovalQuestion) -> sync_pb2.SyncRequest:
+    return sync_pb2.SyncRequest(approval_question=question)

@@ -89,8 +89,7 @@ class Permits:
         fleet = _fleet_from_proto(welcome.fleet) if welcome.HasField("fleet") else None
         told = self.budgets.join(fleet, self._loop.time())
         if fleet is not None:
-            for ask in told:
-                self._send(ask)
+            self._send(told)
 
     def handle_grant(self, message: sync_pb2.BudgetGrant) -> None:
         """Note the answer to a question, and let the calls that wait try again, in their order."""
@@ -115,13 +114,12 @@ class Permits:
         """Return permits that no call uses, until cancelled."""
         while True:
             await asyncio.sleep(_RETURN_INTERVAL)
-            for ask in self.budgets.idle_permits(self._loop.time()):
-                self._send(ask)
+            self._send(self.budgets.idle_permits(self._loop.time()))
 
     def _ask(self, demand: Demand) -> None:
         waiting = self._waiting.get(demand.key)
         if waiting:
-            self._send(self.budgets.ask(demand, len(waiting), self._loop.time()))
+            self._send((self.budgets.ask(demand, len(waiting), self._loop.time()),))
         else:
             self._asked.discard(demand.key)
 
@@ -130,8 +128,11 @@ class Permits:
             if not answered.done():
                 answered.set_result(None)
 
-    def _send(self, ask: BudgetAsk) -> None:
-        self._outgoing.send(sync_pb2.SyncRequest(budget_ask=budget_ask_to_proto(ask)))
+    def _send(self, asks: Iterable[BudgetAsk]) -> None:
+        """Send at most one question for each limit."""
+        self._outgoing.send_all(
+            sync_pb2.SyncRequest(budget_ask=budget_ask_to_proto(ask)) for ask in asks
+        )
 
 
 def no_answer(key: BudgetKey) -> Fault:

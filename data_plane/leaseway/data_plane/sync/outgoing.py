@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Final
 
 from leaseway.v1 import sync_pb2
@@ -19,13 +20,16 @@ class Outgoing:
 
     Attributes:
         address: The control plane of the current stream, or of the last attempt to open one.
-        overfull: Set when the current stream has more than 1,024 messages to write; it ends then.
+        overfull: Set when the current stream has more than 1,024 messages to write, besides those
+            of `send_all`; it ends then.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.overfull = asyncio.Event()
         self._queue: asyncio.Queue[sync_pb2.SyncRequest] | None = None
+        self._uncounted = 0
+        """Messages of `send_all` that may still be in the queue."""
 
     @property
     def is_open(self) -> bool:
@@ -39,7 +43,8 @@ class Outgoing:
     def open(self) -> asyncio.Queue[sync_pb2.SyncRequest]:
         """Return an empty queue for a new stream, whose messages its writer takes."""
         self.overfull = asyncio.Event()
-        queue = self._queue = asyncio.Queue(MAX_QUEUED)
+        queue = self._queue = asyncio.Queue()
+        self._uncounted = 0
         return queue
 
     def close(self) -> None:
@@ -47,13 +52,29 @@ class Outgoing:
         self._queue = None
 
     def send(self, message: sync_pb2.SyncRequest) -> None:
-        if self._queue is None:
+        queue = self._queue
+        if queue is None:
             return
-        try:
-            self._queue.put_nowait(message)
-        except asyncio.QueueFull:
+        self._uncounted = min(self._uncounted, queue.qsize())
+        if queue.qsize() < MAX_QUEUED + self._uncounted:
+            queue.put_nowait(message)
+        else:
             # The stream is not cancelled here: its reader would see a cancelled task.
             self.overfull.set()
+
+    def send_all(self, messages: Iterable[sync_pb2.SyncRequest]) -> None:
+        """Send messages about each of many things, whose number has a bound of its own.
+
+        They do not count for the limit: nobody can have read them yet, and a worker with more
+        things than that could otherwise never join.
+        """
+        queue = self._queue
+        if queue is None:
+            return
+        self._uncounted = min(self._uncounted, queue.qsize())
+        for message in messages:
+            queue.put_nowait(message)
+            self._uncounted += 1
 
     async def flush(self) -> None:
         """Wait until all messages are written, for at most 0.5 s."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -33,6 +34,8 @@ _logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT: Final = 2.0
 """Seconds that calls wait for the control plane; then they use the toolset of all."""
+_TOLD_AT_ONCE: Final = 64
+"""Listings that wait at once to be told to a control plane that has just begun."""
 _MAX_WAITING: Final = 1_024
 """Remembered subjects who have not logged in."""
 
@@ -58,6 +61,7 @@ class SubjectLists:
         self._asked_again: set[Generation] = set()
         """Those that were asked for while the control plane had not answered their listing."""
         self._has_warned = False
+        self._telling: asyncio.Task[None] | None = None
         self._waiting: dict[VariantKey, VariantKey] = {}
         """Who has not logged in, with the variant that they would use."""
         self._context.events.started.connect(self._on_started)
@@ -71,15 +75,33 @@ class SubjectLists:
 
     def send_all(self) -> None:
         """Tell a control plane that may have been restarted what was listed."""
+        if self._telling is not None:
+            self._telling.cancel()
         if not self._pool.lists_subjects:
             self._warn_of_older()
             return
+        ready = []
         for generation in self._pool.subject_generations:
-            live = _ready(generation)
-            if live is None:  # listed again by the next call, or when it is asked for
+            if _ready(generation) is not None:
+                ready.append(generation)
+            else:  # listed again by the next call, or when it is asked for
                 self._sent.pop(generation, None)
                 generation.needs_listing = True
-            elif generation in self._sent:
+        self._telling = self._context.background.spawn(
+            self._tell(ready), "tell what is listed for tenants and users"
+        )
+
+    async def _tell(self, generations: Sequence[Generation]) -> None:
+        """Tell what instances have listed; the lists of many are not in memory at once."""
+        for number, generation in enumerate(generations):
+            if number % _TOLD_AT_ONCE == 0:
+                await self._outgoing.flush()
+                if not self._outgoing.is_open:
+                    return
+            live = _ready(generation)
+            if live is None or self._pool.find_subject(generation.key) is not generation:
+                continue
+            if generation in self._sent:
                 self._send_known(generation, live)
             else:
                 self._start(generation)
@@ -101,7 +123,7 @@ class SubjectLists:
                 tenant=asked.tenant,
                 user=asked.user,
             )
-            self._send_problem(message, problem)
+            self._outgoing.send(self._failed(message, problem))
         elif generation in self._sent and (live := _ready(generation)) is not None:
             self._send_known(generation, live)
         elif generation in self._answers:
@@ -203,18 +225,22 @@ class SubjectLists:
                 async with asyncio.timeout(_ANSWER_TIMEOUT):
                     await answer.wait()
         finally:
-            self._answers.pop(generation, None)
+            if self._answers.get(generation) is answer:
+                del self._answers[generation]
 
     def _handle_failure(self, generation: Generation, fault: Fault) -> None:
         assert generation.listed_for is not None
         if fault.reason is Reason.LOGIN_REQUIRED and len(self._waiting) < _MAX_WAITING:
             self._waiting[generation.key] = generation.listed_for
         problem = WorkerProblem("server", fault.reason.value, fault.message, generation.key)
-        self._send_problem(_message(generation), problem)
+        # A login may have let thousands try again at once.
+        self._outgoing.send_all((self._failed(_message(generation), problem),))
 
-    def _send_problem(self, message: sync_pb2.SubjectListing, problem: WorkerProblem) -> None:
+    def _failed(
+        self, message: sync_pb2.SubjectListing, problem: WorkerProblem
+    ) -> sync_pb2.SyncRequest:
         message.lists.problem.CopyFrom(problem_to_proto(problem, self._context.worker_id))
-        self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
+        return sync_pb2.SyncRequest(subject_listing=message)
 
     def _on_listing_needed(self, generation: InstanceOwner) -> None:
         if isinstance(generation, Generation):
@@ -246,7 +272,7 @@ class SubjectLists:
         generation = self._pool.find(listed_for)
         if generation is not None and self._pool.lists_subjects:
             message.launch_hash = generation.launch_hash
-            self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
+            self._outgoing.send_all((sync_pb2.SyncRequest(subject_listing=message),))
 
 
 def _ready(generation: Generation) -> LiveInstance | None:
