@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.control_plane.core.builders import at, hello, listing, spec
 
+from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, build_good
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
@@ -114,25 +115,45 @@ def test_foreign_and_higher_versions_are_outrun() -> None:
     assert served.committed.version == 8
 
 
-def revealed(served: Registry, holder: WorkerRecord, *tools: tuple[str, str]) -> int:
-    """Commit servers with these tools and make them visible; return the version."""
+def revealed(served: Registry, holder: WorkerRecord, *tools: tuple[str, str]) -> Snapshot:
+    """Commit servers with these tools and make them visible; return what is visible."""
     good = {VariantKey(name): build_good(spec(name), listing(tool))[0] for name, tool in tools}
     served.commit(good, at(0))
     take(holder, served)
     served.reveal([holder])
-    return served.visible.version
+    return served.visible
 
 
 def test_watchers_are_told_which_servers_have_changed() -> None:
     served, holder = Registry(ProblemTable(), 1), worker("w1")
     first = revealed(served, holder, ("a", "x"), ("b", "x"), ("c", "x"))
     assert served.changed_since(first, "t") == frozenset()
-    assert served.changed_since(0, "t") is None, "a first message names none"
+    assert served.changed_since(None, "t") is None, "a first message names none"
     second = revealed(served, holder, ("a", "x"), ("b", "y"), ("c", "x"))
     assert served.changed_since(first, "t") == frozenset({"b"})
     revealed(served, holder, ("a", "z"), ("b", "y"))
     assert served.changed_since(first, "t") == frozenset({"a", "b", "c"})
     assert served.changed_since(second, "t") == frozenset({"a", "c"})
+
+
+def test_watchers_are_told_what_a_later_ack_of_the_same_version_makes_visible() -> None:
+    served, first, second = registry("a", "b"), worker("w1"), worker("w2")
+    take(first, served)
+    take(second, served)
+    served.reveal([first, second])
+    before = served.visible
+    good = {VariantKey(name): build_good(spec(name), listing(f"{name}_u"))[0] for name in "ab"}
+    served.commit(good, at(0))
+    take(first, served, refused=["b"])
+    served.reveal([first, second])
+    partly = served.visible
+    assert served.changed_since(before, "t") == frozenset({"a"})
+    take(second, served)
+    served.reveal([first, second])
+    assert served.visible.version == partly.version
+    assert served.changed_since(partly, "t") == frozenset({"b"})
+    assert served.changed_since(before, "t") == frozenset({"a", "b"})
+    assert served.changed_since(served.visible, "t") == frozenset()
 
 
 def test_changes_long_ago_are_not_known() -> None:

@@ -78,6 +78,21 @@ async def test_a_version_makes_only_the_names_of_changed_servers_stale(
     assert targets[0].stale
 
 
+async def test_names_of_servers_that_follow_at_the_same_version_become_stale_too(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    targets = [await resolver.resolve(item, deadline) for item in ("time_now", "desk_open")]
+    await until(lambda: resolver.registry_version.version == plane.version)
+    lists = resolver.registry_version.lists
+    resolver.record_version(plane.version, workers_changed=True, changed=[targets[1].server_id])
+    assert [target.stale for target in targets] == [False, True]
+    assert resolver.registry_version.lists == lists + 1, "lists are read again"
+    resolver.record_version(plane.version, workers_changed=True, changed=[])
+    assert [target.stale for target in targets] == [False, True]
+    assert resolver.registry_version.lists == lists + 1
+
+
 async def test_names_are_batched_by_kind_and_server(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:

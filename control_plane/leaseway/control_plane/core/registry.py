@@ -147,23 +147,33 @@ class Registry:
             self._revealed.append((before, self.visible))
         self._witnesses = subscriptions if self.visible.served == self.committed.served else ()
 
-    def changed_since(self, version: int, tenant: str) -> frozenset[str] | None:
-        """Return the servers that a tenant sees and whose content changed after a visible version.
+    def changed_since(self, seen: Snapshot | None, tenant: str) -> frozenset[str] | None:
+        """Return the servers that a tenant sees and whose content changed since then.
 
         Names of other servers resolve to the same as before. Returns None if that is not known, or
         may not hold: with grants, listings for each user or variants of the tenant's own, names are
         shared out anew for each caller, so that one may move between servers of which neither has
         changed.
+
+        Args:
+            seen: What was visible; not its version, which becomes visible in steps, with the
+                workers that acknowledge it. None before the first.
+            tenant: The tenant.
         """
-        since = [pair for pair in self._revealed if pair[1].version > version]
-        if not version or not since or since[0][0].version > version:
-            return frozenset() if version == self.visible.version else None
+        if seen is self.visible:
+            return frozenset()
+        since: list[tuple[Snapshot, Snapshot]] = []
+        for before, after in self._revealed:
+            if since or before is seen:
+                since.append((before, after))
+        if not since:
+            return None
         changed: set[str] = set()
         for before, after in since:
             if any(_shares_names_out_anew(state, tenant) for state in (before, after)):
                 return None
-            seen = before.view(tenant).servers.keys() | after.view(tenant).servers.keys()
-            changed |= after.servers_changed_since(before) & seen
+            visible = before.view(tenant).servers.keys() | after.view(tenant).servers.keys()
+            changed |= after.servers_changed_since(before) & visible
         return frozenset(changed)
 
 

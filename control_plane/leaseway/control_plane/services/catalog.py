@@ -219,7 +219,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 yield change
 
     async def _changes(self, reader: Reader) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
-        seen = VisibleState()
+        seen, seen_content = VisibleState(), None
         while True:
             now_visible = await self._plane.wait_for_visible(seen)
             if not now_visible.version:
@@ -228,7 +228,8 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             users = self._users_changed(seen, reader) if seen.version else ()
             if now_visible[:2] != seen[:2] or users:
                 registry = self._plane.state.registry
-                changed = registry.changed_since(seen.version, reader.tenant)
+                changed = registry.changed_since(seen_content, reader.tenant)
+                seen_content = registry.visible
                 yield catalog_pb2.WatchToolsResponse(
                     registry_version=now_visible.version,
                     workers_changed=bool(seen.version) and now_visible.workers != seen.workers,

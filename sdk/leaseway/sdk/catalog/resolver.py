@@ -254,9 +254,13 @@ class Resolver:
             workers_changed: Whether other workers serve the tools; then every name is refreshed
                 in the background at its next use.
         """
+        # A version becomes visible in steps, with the workers that acknowledge it.
+        is_further_step = bool(changed) and version == self.registry_version.version
+        if is_further_step:
+            self.registry_version.record_lists()
         self.registry_version.record(version)
         for target in self._targets.values():
-            if target.registry_version < version and (
+            if (target.registry_version < version or is_further_step) and (
                 changed is None or target.server_id in changed or _is_uri(target.item)
             ):
                 target.stale = True
