@@ -25,7 +25,7 @@ from leaseway.front.lists.definitions import (
     template_listing,
     tool_listing,
 )
-from leaseway.front.lists.seen_tools import SeenTools
+from leaseway.front.lists.seen import SeenLists
 from leaseway.front.lists.ui_resources import (
     ServerResource,
     is_ui,
@@ -35,7 +35,7 @@ from leaseway.front.lists.ui_resources import (
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.relay import ServerIntroduction, list_introductions, watch_registry
 from leaseway.wire.bounds import KIB
-from leaseway.wire.mcp_client import ListedTools
+from leaseway.wire.mcp_client import ListedToClient
 from leaseway.wire.timing.backoff import RECONNECT
 
 ChangeListener = Callable[[str, frozenset[str], bytes], None]
@@ -65,7 +65,7 @@ _INTRODUCTION_WAIT: Final = 2.0
 _MAX_INSTRUCTIONS: Final = 32 * KIB
 """Characters of the joined instructions of all servers, which models read in every conversation."""
 
-_decode_listed: Final = msgspec.json.Decoder(ListedTools).decode
+_decode_listed: Final = msgspec.json.Decoder(ListedToClient).decode
 _log = logging.getLogger("leaseway.front")
 
 
@@ -86,7 +86,7 @@ class CatalogCache:
         self._listings: dict[tuple[str, str], PagedListing[Any]] = {}
         self._fetches: dict[str, asyncio.Task[Collection[Any]]] = {}
         self._listeners: set[ChangeListener] = set()
-        self._seen_tools = SeenTools()
+        self._seen = SeenLists()
         self._watch: asyncio.Task[None] | None = None
         self._created = asyncio.get_running_loop().time()
         self._asked_at = -math.inf
@@ -118,27 +118,37 @@ class CatalogCache:
             self._listings[kind, scope] = listing
         return listing
 
-    def visible_tools(self, listing: PagedListing[Any], client: bytes) -> PagedListing[Any]:
-        """Return a list of tools without those that servers do not show to an MCP client.
+    def visible(
+        self, kind: str, listing: PagedListing[Any], client: bytes, scope: str = ""
+    ) -> PagedListing[Any]:
+        """Return a list without what servers do not show to an MCP client.
 
         What they show is known once one of them was leased for the same client.
 
         Args:
+            kind: The kind of the list.
             listing: The list.
             client: The client, as `McpClient.encoded`, or empty.
+            scope: The server to which the list is limited; empty means all.
         """
-        return self._seen_tools.visible(listing, client)
+        return self._seen.visible(kind, listing, client, scope)
 
-    def learn_tools(self, server: str, listed: bytes) -> None:
-        """Learn from a `ListedTools` which tools a server shows to an MCP client."""
+    def learn_lists(self, server: str, listed: bytes) -> None:
+        """Learn from a `ListedToClient` what a server shows to an MCP client."""
         try:
             told = _decode_listed(listed)
         except ValueError as error:
-            _log.warning("A worker told wrongly which tools %s lists: %s", server, error)
+            _log.warning("A worker told wrongly what %s lists: %s", server, error)
             return
         client = told.client.encode()
-        if self._seen_tools.learn(server, client, told.absent):
-            self._tell("tools", frozenset({server}), client)
+        absent = {
+            "tools": told.absent,
+            "prompts": told.absent_prompts,
+            "resources": told.absent_resources,
+            "templates": told.absent_templates,
+        }
+        for kind in self._seen.learn(server, client, absent):
+            self._tell(kind, frozenset({server}), client)
 
     async def fresh(self, kind: str, scope: str = "") -> PagedListing[Any]:
         """Read a list again and return it; used if the cached list lacks a name.
@@ -277,8 +287,7 @@ class CatalogCache:
     async def _refresh(self, kind: str) -> None:
         changed = self._replace(kind, await self._read(kind))
         if changed and kind in _LISTINGS:
-            if kind == "tools":
-                self._seen_tools.forget(changed)
+            self._seen.forget(kind, changed)
             self._tell(kind, changed)
 
     def _tell(self, kind: str, servers: frozenset[str], client: bytes = b"") -> None:

@@ -115,6 +115,8 @@ def _list_handler(kind: str) -> Handler:
     async def list_page(methods: Methods, request: Request) -> bytes:
         params = read_params(request, ListParams)
         listing = await methods.catalog.listing(kind, request.scope)
+        client = request.listener.mcp_client
+        listing = methods.catalog.visible(kind, listing, client, request.scope)
         return listing.page(params.cursor, modern=request.modern)
 
     return list_page
@@ -209,14 +211,14 @@ class Methods:
             shown = shown or listing
             if offer is not None:
                 shown = offer.add_tools(listing, request.scope, shown, request.has_session)
-        shown = self.catalog.visible_tools(shown, request.listener.mcp_client)
+        shown = self.catalog.visible("tools", shown, request.listener.mcp_client)
         return shown.page(params.cursor, modern=request.modern)
 
     async def _call_tool(self, request: Request) -> bytes:
         params = read_params(request, CallParams)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
             listing = await self.catalog.listing("tools", request.scope)
-            listing = self.catalog.visible_tools(listing, request.listener.mcp_client)
+            listing = self.catalog.visible("tools", listing, request.listener.mcp_client)
             if params.name == SEARCH:
                 found = self._search.search(listing, params.arguments_json())
             else:

@@ -106,7 +106,7 @@ class StdioFront:
             idle=math.inf,
             limit=_MAX_HANDLES,
         )
-        self._sessions.tools_told.connect(methods.catalog.learn_tools)
+        self._sessions.lists_told.connect(methods.catalog.learn_lists)
         self._version = ""  # of `initialize`
         self._is_modern = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,7 +164,7 @@ class StdioFront:
             info=client.info,
         )
         sdk = self._methods.client.session(self._key, idle=math.inf)
-        live = LiveSession(sealed, "", sdk, self._methods.catalog.learn_tools)
+        live = LiveSession(sealed, "", sdk, self._methods.catalog.learn_lists)
         live.streams.append(self._writer.offer)
         return live
 

@@ -380,7 +380,7 @@ def hear_servers(
         session: The session; it has one hearer, the newest.
         on_notification: Called with the server's id, the MCP method (`notifications/message`,
             `notifications/elicitation/complete` or `notifications/tools/list_changed`) and its
-            params as JSON, of the last one a `ListedTools`; must not block or raise.
+            params as JSON, of the last one a `ListedToClient`; must not block or raise.
 
     Returns:
         A function that ends this.

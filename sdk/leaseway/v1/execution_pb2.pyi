@@ -690,8 +690,10 @@ class ServerNotification(_message.Message):
     """
     params: _builtins.bytes
     """The MCP params: a JSON object as UTF-8, at most 256 KiB. Of a changed list, what the gateway
-    should list instead of all tools: `client`, the `mcp_client` for which the server was leased, and
-    `absent`, the server's names of at most 1,000 exposed tools that it does not list to this client.
+    should list instead of everything: `client`, the `mcp_client` for which the server was leased;
+    `absent`, the server's names of at most 1,000 exposed tools that it does not list to this client;
+    and so, once they are known, `absent_prompts` by names, `absent_resources` by URIs and
+    `absent_templates` by URI templates, each at most 1,000 and 32 KiB.
     """
     def __init__(
         self,

@@ -137,8 +137,11 @@ MAX_ASKS: Final = 16
 MAX_ASK: Final = BATCH_SIZE
 """The params of a server request, and its answer: each is one frame."""
 
-MAX_ABSENT_TOOLS: Final = 1000
-"""Exposed tools that a leased server does not list to its MCP client; others stay listed."""
+MAX_ABSENT: Final = 1000
+"""Tools that a leased server does not list to its MCP client; others stay listed. So for prompts,
+resources and templates."""
+MAX_ABSENT_BYTES: Final = 32 * KIB
+"""Their names or URIs as JSON, for each of prompts, resources and templates."""
 
 MAX_META: Final = 16 * 1024
 """The caller's part of a call's `_meta`."""

@@ -102,17 +102,25 @@ class McpClient:
         return ""
 
 
-class ListedTools(msgspec.Struct, frozen=True):
+class ListedToClient(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a leased server lists, as its worker tells the gateway of the client that leased it.
+
+    What it does not list to this client is told by its own names and URIs, at most `MAX_ABSENT`
+    of each kind. None means that the instance has not been asked yet.
 
     Attributes:
         client: The client for which it was leased, as `McpClient.encoded`.
-        absent: The server's own names of at most `MAX_ABSENT_TOOLS` exposed tools that it does not
-            list to this client.
+        absent: Exposed tools that it does not list.
+        absent_prompts: Exposed prompts that it does not list.
+        absent_resources: The URIs of resources that it does not list.
+        absent_templates: The URI templates that it does not list.
     """
 
     client: str
     absent: list[str]
+    absent_prompts: tuple[str, ...] | None = None
+    absent_resources: tuple[str, ...] | None = None
+    absent_templates: tuple[str, ...] | None = None
 
 
 class _Declared(msgspec.Struct):

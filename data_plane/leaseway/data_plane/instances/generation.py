@@ -22,6 +22,7 @@ from leaseway.data_plane.core.instances.lifetimes import (
     idle_deadline,
     target_spares,
 )
+from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL, sentence
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.companion import LegacyCompanion
@@ -92,6 +93,14 @@ class Generation(InstanceOwner):
     def shared(self) -> LiveInstance | None:
         """The instance for shared calls, or None if none has started."""
         return self.supervisor.live
+
+    @property
+    def recorded_lists(self) -> ListedPromptsResources:
+        """The prompts and resources that the registry has recorded."""
+        recorded = self.variant.toolset.prompts_resources
+        return ListedPromptsResources(
+            recorded.recorded_prompts, recorded.recorded_resources, recorded.recorded_templates
+        )
 
     @property
     def draining(self) -> bool:
@@ -310,7 +319,7 @@ class Generation(InstanceOwner):
         """
         if self.draining or live.closed.is_set():
             return  # nothing would clear the warning
-        live.tell_tools(self.variant.toolset)
+        live.tell_lists(self.variant.toolset)
         if not live.is_typical:
             return  # it lists what its client may see
         if failure is not None:
@@ -319,6 +328,16 @@ class Generation(InstanceOwner):
             self.problems.report_changed_lists("is not the recorded one.")
         else:
             self.problems.update_tools(live, self.instances, self.variant.toolset)
+
+    async def _list_for_client(self, live: LiveInstance) -> None:
+        """List prompts and resources as the client of a leased instance sees them."""
+        try:
+            await live.instance.list_prompts_resources(
+                live.spec.startup_timeout, self.recorded_lists
+            )
+        except Fault:
+            return  # it has ended
+        live.tell_lists(self.variant.toolset)
 
     def _on_up(self) -> None:
         if not self.is_shared:
@@ -471,6 +490,11 @@ class Generation(InstanceOwner):
 
     def on_instance_tools_changed(self, live: LiveInstance) -> None:
         self._context.events.tools_changed.emit(self.key, live)
+
+    def on_instance_lists_needed(self, live: LiveInstance) -> None:
+        self._context.background.spawn(
+            self._list_for_client(live), f"list prompts and resources of {live.instance.id}"
+        )
 
     def on_instance_disconnected(self, live: LiveInstance) -> None:
         self._context.reports.mark_instances_changed()

@@ -13,6 +13,7 @@ from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_mod
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.core.tools.prompts_resources import Absent
 from leaseway.data_plane.core.tools.toolset import (
     CompiledToolset,
     differing_tools,
@@ -24,7 +25,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp_client import ListedTools
+from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
 
 
@@ -39,6 +40,9 @@ class InstanceOwner:
 
     def on_instance_tools_changed(self, live: LiveInstance) -> None:
         """Handle the server's notification that its tools changed."""
+
+    def on_instance_lists_needed(self, live: LiveInstance) -> None:
+        """List prompts and resources with a leased instance, and tell its client's gateway."""
 
     def on_instance_disconnected(self, live: LiveInstance) -> None:
         """Handle an unresponsive server, whose instance is about to end."""
@@ -85,8 +89,10 @@ class LiveInstance:
         "_heads",
         "_loop",
         "_meters",
+        "_needs_lists",
         "_session",
         "_toolset",
+        "_unseen",
         "calls",
         "closed",
         "differing",
@@ -128,6 +134,9 @@ class LiveInstance:
         self.lease_id = ""
         self.sink: NotificationSink | None = None
         self._session = ""
+        self._needs_lists = True
+        self._unseen: Absent | None = None
+        """Prompts and resources that its client does not see."""
         self.draining = False
         self.overdue = ""
         self.suspect = False
@@ -184,19 +193,43 @@ class LiveInstance:
     ) -> None:
         """Send notifications that belong to no call to the session that has its lease.
 
-        The first one says which of the exposed tools it lists to the client that leases it.
+        The first one says what of the exposed tools it does not list to the client that leases
+        it; prompts and resources follow once it has listed them.
         """
         self.sink, self._session = sink, session
-        self.tell_tools(toolset)
-
-    def tell_tools(self, toolset: CompiledToolset) -> None:
-        """Tell the session that has its lease which exposed tools its client does not see."""
         client = self.greeting.client
         if client is None:
             return
+        self._tell_lists(client, toolset)
+        if self._needs_lists and self.owner is not None:
+            self._needs_lists = False
+            if toolset.prompts_resources.has_any and self.instance.prompts_resources is None:
+                self.owner.on_instance_lists_needed(self)
+
+    def tell_lists(self, toolset: CompiledToolset) -> None:
+        """Tell the session that has its lease what of the exposed its client does not see."""
+        client = self.greeting.client
+        if client is not None:
+            self._tell_lists(client, toolset)
+
+    def _tell_lists(self, client: McpClient, toolset: CompiledToolset) -> None:
         absent = [name for name in toolset.tools if name not in self.instance.tools]
-        listed = ListedTools(client.encoded.decode(), absent[: bounds.MAX_ABSENT_TOOLS])
+        unseen = self._update_unseen(toolset)
+        listed = ListedToClient(
+            client.encoded.decode(), absent[: bounds.MAX_ABSENT], *(unseen or ())
+        )
         self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
+
+    def _update_unseen(self, toolset: CompiledToolset) -> Absent | None:
+        # What an instance lacks at first is what its client's capabilities do not get. What it
+        # takes away later is the state of its session, and other sessions of the client have it.
+        listed = self.instance.prompts_resources
+        if listed is not None:
+            unseen = toolset.prompts_resources.absent(
+                listed.prompts, listed.resources, listed.templates
+            )
+            self._unseen = unseen if self._unseen is None else self._unseen.still_in(unseen)
+        return self._unseen
 
     async def start(self) -> None:
         """Start the instance, which bounds its own start; close it if it fails.

@@ -248,12 +248,7 @@ class Prober:
         generation = self._pool.find(spec.key)
         if generation is None or generation.launch_hash != spec.launch_hash:
             return NO_PROMPTS_RESOURCES
-        prompts_resources = generation.variant.toolset.prompts_resources
-        return ListedPromptsResources(
-            prompts_resources.recorded_prompts,
-            prompts_resources.recorded_resources,
-            prompts_resources.recorded_templates,
-        )
+        return generation.recorded_lists
 
     def _on_tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
         generation = self._pool.find(key) or self._pool.find_subject(key)

@@ -124,7 +124,7 @@ class HttpFront:
         self._streams = NotificationStreams()
         self._resumable = ResumableStreams()
         self._requests: set[asyncio.Task[Any]] = set()
-        sessions.tools_told.connect(methods.catalog.learn_tools)
+        sessions.lists_told.connect(methods.catalog.learn_lists)
         self._closed = False
 
     @property

@@ -206,7 +206,7 @@ class LiveSession:
         sealed: The contents of its id.
         session_id: The id that the client sends; empty on stdio.
         sdk: Its SDK session.
-        on_tools: Called with a leased server and a `ListedTools`, as JSON.
+        on_lists: Called with a leased server and a `ListedToClient`, as JSON.
         lease_ttl: The time to live of its leases in seconds.
         is_derived: Whether its key is derived from what the client sends, so that it can start
             anew after it has ended.
@@ -236,7 +236,7 @@ class LiveSession:
         sealed: SealedSession,
         session_id: str,
         sdk: AsyncSession,
-        on_tools: Callable[[str, bytes], None],
+        on_lists: Callable[[str, bytes], None],
         lease_ttl: float = LEASE_TTL,
         *,
         is_derived: bool = False,
@@ -262,7 +262,7 @@ class LiveSession:
         self.log_level = ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()
-        self._on_tools = on_tools
+        self._on_lists = on_lists
         self._running: dict[bytes, _Running] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
@@ -405,7 +405,7 @@ class LiveSession:
 
     def _hear(self, server: str, method: str, params: bytes) -> None:
         if method == TOOLS_CHANGED:
-            self._on_tools(server, params)
+            self._on_lists(server, params)
         else:
             (self.outlet or self).tell(method, params)
 

@@ -80,7 +80,7 @@ class SessionTable:
     """The sessions of one caller.
 
     Attributes:
-        tools_told: A leased server, and as JSON the `ListedTools` of its instance.
+        lists_told: A leased server, and as JSON the `ListedToClient` of its instance.
 
     Args:
         client: The SDK client of the sessions.
@@ -124,7 +124,7 @@ class SessionTable:
         self._ended = ended if ended is not None else EndedSessions()
         self._forgotten = EndedSessions()
         self._renewals = Renewals()
-        self.tools_told = Signal[str, bytes]()
+        self.lists_told = Signal[str, bytes]()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -401,8 +401,8 @@ class SessionTable:
         # Leases must not outlive a session that expires sooner than the usual lease.
         ttl = min(LEASE_TTL, max(MIN_LEASE_TTL, self._idle))
         sdk = self._client.session(sealed.key, idle=math.inf)
-        on_tools = self.tools_told.emit
-        live = LiveSession(sealed, session_id, sdk, on_tools, ttl, is_derived=is_derived)
+        on_lists = self.lists_told.emit
+        live = LiveSession(sealed, session_id, sdk, on_lists, ttl, is_derived=is_derived)
         self._live[session_id] = live
         return live
 

@@ -233,3 +233,20 @@ def test_a_pattern_in_an_unusual_spelling_matches_itself() -> None:
     assert UriFilter(["x://a%20b/*"], ()).allows("x://a%20b/c")
     assert not UriFilter((), ["x://a%20b/*"]).allows("x://a%20b/c")
     assert UriFilter((), ()).allows("file:///etc/../etc/passwd")
+
+
+def test_what_lists_lack_is_bounded_by_number_and_bytes() -> None:
+    def absent(*uris: str) -> int:
+        recorded = tuple(json.dumps({"uri": uri}).encode() for uri in uris)
+        compiled = CompiledPromptsResources(recorded_resources=(*recorded, b"{}"))
+        return len(compiled.absent((), (b"[]", b"{"), ()).resources)
+
+    assert absent(*(f"x://{number}" for number in range(bounds.MAX_ABSENT + 1))) == 1000
+    long = "x" * (bounds.MAX_ABSENT_BYTES // 4 - len('"x://1"'))
+    assert absent(*(f"x://{number}{long}" for number in range(5))) == 4
+
+
+def test_a_definition_with_another_text_is_no_absent_one() -> None:
+    compiled = CompiledPromptsResources({"greet": "g"}, (b'{"name":"greet","title":"a"}',))
+    assert not compiled.absent((b'{"name":"greet"}',), (), ()).prompts
+    assert compiled.absent((), (), ()).prompts == ("greet",)

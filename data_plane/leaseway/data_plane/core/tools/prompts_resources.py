@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,24 @@ _MAX_SHOWN: Final = 300
 """Characters of a URI in messages."""
 
 
+class Absent(NamedTuple):
+    """Exposed prompts and resources that an instance does not list, by the server's own names.
+
+    Attributes:
+        prompts: Names.
+        resources: URIs.
+        templates: URI templates.
+    """
+
+    prompts: tuple[str, ...]
+    resources: tuple[str, ...]
+    templates: tuple[str, ...]
+
+    def still_in(self, later: Absent) -> Absent:
+        """Return what was not listed at first, and is not listed later."""
+        return Absent(*(_common(*names) for names in zip(self, later, strict=True)))
+
+
 @dataclass(frozen=True)
 class CompiledPromptsResources:
     """The prompts and resources of a variant.
@@ -46,6 +64,11 @@ class CompiledPromptsResources:
     recorded_resources: tuple[bytes, ...] = ()
     recorded_templates: tuple[bytes, ...] = ()
     uris: UriFilter = ALL_URIS
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the server has listed any of them."""
+        return bool(self.recorded_prompts or self.recorded_resources or self.recorded_templates)
 
     def lists_other(
         self, prompts: Iterable[bytes], resources: Iterable[bytes], templates: Iterable[bytes]
@@ -63,8 +86,62 @@ class CompiledPromptsResources:
             not same_items(*pair) for pair in zip(recorded, listed, strict=True)
         )
 
+    def absent(
+        self, prompts: Iterable[bytes], resources: Iterable[bytes], templates: Iterable[bytes]
+    ) -> Absent:
+        """Return what callers may use and these lists lack, within `MAX_ABSENT(_BYTES)` each."""
+        resource, template = (
+            _missing(recorded, listed, member)
+            for recorded, listed, member in (
+                (self.recorded_resources, resources, "uri"),
+                (self.recorded_templates, templates, "uriTemplate"),
+            )
+        )
+        missing = _missing(self.recorded_prompts, prompts, "name")
+        return Absent(
+            _bounded(name for name in missing if name in self.prompts),
+            _bounded(uri for uri in resource if self.uris.allows(uri)),
+            _bounded(uri for uri in template if self.uris.allows(uri)),
+        )
+
 
 NOTHING_BUT_TOOLS: Final = CompiledPromptsResources()
+
+
+def _missing(recorded: Iterable[bytes], listed: Iterable[bytes], member: str) -> list[str]:
+    """Return the names of recorded definitions that are in no listed one."""
+    same = frozenset(listed)
+    others = [definition for definition in recorded if definition not in same]
+    if not others:
+        return []
+    names = {_named(definition, member) for definition in same}
+    names.add("")  # a definition that cannot be read has no name to leave out
+    return [name for other in others if (name := _named(other, member)) not in names]
+
+
+def _named(definition: bytes, member: str) -> str:
+    try:
+        name = msgspec.json.decode(definition).get(member)
+    except (msgspec.DecodeError, AttributeError, RecursionError):
+        return ""
+    return name if isinstance(name, str) else ""
+
+
+def _common(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    in_both = frozenset(others)
+    return tuple(name for name in names if name in in_both)
+
+
+def _bounded(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the first names, as many as a gateway is told."""
+    kept: list[str] = []
+    size = 0
+    for name in names:
+        size += len(msgspec.json.encode(name))
+        if len(kept) == bounds.MAX_ABSENT or size > bounds.MAX_ABSENT_BYTES:
+            break
+        kept.append(name)
+    return tuple(kept)
 
 
 def compile_prompts(
