@@ -215,9 +215,12 @@ class _Process:
             if stopping.is_set():
                 await health.shut_down()
                 if elector is not None:
+                    await plane.stored_anchors.maintain()  # before another one leads
                     await elector.release()
             # After losing the lead, open requests need no answer from here.
             await server.stop(_GRACE if stopping.is_set() else 0.0)
+            if stopping.is_set() and elector is None:
+                await plane.stored_anchors.maintain()  # with the last heads of workers that leave
 
     async def _serve(self, plane: Plane, elector: Elector | None, stopping: asyncio.Event) -> None:
         config = self._options.config

@@ -37,6 +37,7 @@ from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
 from leaseway.control_plane.store.memory import MemoryStore
 from leaseway.control_plane.store.port import Store, StoreError, StoreFenced
+from leaseway.control_plane.stored_anchors import StoredAnchors
 from leaseway.control_plane.stored_approvals import StoredApprovals, Term
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import sync_pb2
@@ -77,6 +78,7 @@ class Plane:
         ended_sessions: Sessions of MCP fronts that ended for good.
         approvals: Calls that need an approval.
         audit_anchors: How far the audits of workers are.
+        stored_anchors: Keeps them in the store.
         budgets: What workers have of the limits that hold over the fleet.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
@@ -122,6 +124,7 @@ class Plane:
         self._maintenance: asyncio.Task[None] | None = None
         self._decisions: set[asyncio.Task[ApprovalRecord]] = set()
         self.audit_anchors = AuditAnchors()
+        self.stored_anchors = StoredAnchors(self.audit_anchors, self.approvals, clock)
         self.transitions = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_inspection = 0
@@ -223,6 +226,7 @@ class Plane:
         self.approvals = self._new_approvals(term)
         self.budgets = Budgets(self.clock().mono)
         self.audit_anchors = AuditAnchors()
+        self.stored_anchors = StoredAnchors(self.audit_anchors, self.approvals, self.clock)
         if self.meters is not None:
             self.meters.set_state(self.state, self.budgets)
 
@@ -267,7 +271,11 @@ class Plane:
         try:
             while True:
                 moment = self.clock()
-                deadlines = (self.state.next_deadline(moment), self.approvals.next_deadline())
+                deadlines = (
+                    self.state.next_deadline(moment),
+                    self.approvals.next_deadline(),
+                    None if self._is_maintaining else self.stored_anchors.next_deadline(),
+                )
                 due = min((time for time in deadlines if time is not None), default=None)
                 self._woken.clear()
                 wait = None if due is None else max(0.0, due - moment.mono)
@@ -275,22 +283,30 @@ class Plane:
                     async with asyncio.timeout(wait):
                         await self._woken.wait()
                 except TimeoutError:
-                    self._maintain_approvals()
+                    self._maintain_store()
                     with self.transition() as (state, now):
                         state.tick(now)
         finally:
             if self._maintenance is not None:
                 self._maintenance.cancel()
 
-    def _maintain_approvals(self) -> None:
-        approvals = self.approvals
-        approvals.expire()
-        is_busy = self._maintenance is not None and not self._maintenance.done()
-        if not is_busy and approvals.needs_maintenance():
-            self._maintenance = asyncio.create_task(self._maintain(approvals))
+    @property
+    def _is_maintaining(self) -> bool:
+        return self._maintenance is not None and not self._maintenance.done()
 
-    async def _maintain(self, approvals: StoredApprovals) -> None:
-        await approvals.maintain()
+    def _maintain_store(self) -> None:
+        approvals, anchors = self.approvals, self.stored_anchors
+        approvals.expire()
+        if not self._is_maintaining and (
+            approvals.needs_maintenance() or anchors.needs_maintenance()
+        ):
+            self._maintenance = asyncio.create_task(self._maintain(approvals, anchors))
+
+    async def _maintain(self, approvals: StoredApprovals, anchors: StoredAnchors) -> None:
+        if approvals.needs_maintenance():
+            await approvals.maintain()
+        if anchors.needs_maintenance():
+            await anchors.maintain()
         self._woken.set()
 
     async def decide_approval(

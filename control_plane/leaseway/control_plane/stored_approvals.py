@@ -74,13 +74,14 @@ class StoredApprovals:
         term: The epoch to claim the store with; the first operation does.
 
     Attributes:
+        store: The store.
         term: The term.
         changed: One was `asked`, `approved`, `denied`, `used` or `expired`.
         troubled: The store fails with this error, with each failure, or works again (None).
     """
 
     def __init__(self, store: Store, clock: Callable[[], Moment], term: Term) -> None:
-        self._store = store
+        self.store = store
         self._clock = clock
         self.term = term
         self._state = Approvals()
@@ -92,6 +93,15 @@ class StoredApprovals:
         self._unsettled: set[str] = set()
         self._failure: StoreError | None = None
         self._retry_at = -inf
+
+    @property
+    def usable_epoch(self) -> int | None:
+        """The epoch to write with; None if the store has not been claimed, or fails."""
+        return self._epoch if self._failure is None else None
+
+    def report_failure(self, failure: StoreError) -> None:
+        """Note that another user of the store has met a failure; `maintain` then tries it again."""
+        self._note(failure)
 
     async def ask(self, question: ApprovalRequest, *, use: bool, use_id: str = "") -> Answer:
         """Return whether a call may run, see `Approvals.ask`."""
@@ -161,7 +171,7 @@ class StoredApprovals:
             async with self._turn():
                 if self._failure is not None and self._epoch is not None:
                     # Claiming shows whether writes succeed again. Who has claimed it is newer.
-                    await self._store.claim(self._epoch, elected=True)
+                    await self.store.claim(self._epoch, elected=True)
                     self._note(None)
                 await self._settle()
                 await self._delete_removed()
@@ -207,8 +217,8 @@ class StoredApprovals:
 
     async def _claim(self) -> None:
         """Claim the store for the term, and read its records."""
-        claimed = await self._store.claim(self.term.epoch, elected=self.term.elected)
-        records = await read_all(self._store, Room.APPROVALS)
+        claimed = await self.store.claim(self.term.epoch, elected=self.term.elected)
+        records = await read_all(self.store, Room.APPROVALS)
         now = self._clock()
         self._state.restore((_decoded(record, now) for record in records), now)
         self._versions = {record.key: record.version for record in records}
@@ -218,7 +228,7 @@ class StoredApprovals:
     async def _settle(self) -> None:
         """Read the records whose last write had an unknown outcome."""
         for key in sorted(self._unsettled):
-            found = await self._store.read(Room.APPROVALS, prefix=key, limit=1)
+            found = await self.store.read(Room.APPROVALS, prefix=key, limit=1)
             for record in found:
                 self._versions[key] = record.version
                 self._state.apply(_decoded(record, self._clock()))
@@ -255,7 +265,7 @@ class StoredApprovals:
 
     async def _write(self, changes: Iterable[Change]) -> None:
         assert self._epoch is not None
-        await self._store.write(self._epoch, [*changes])
+        await self.store.write(self._epoch, [*changes])
         self._note(None)
 
     def _note(self, failure: StoreError | None) -> None:

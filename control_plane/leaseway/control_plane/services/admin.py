@@ -292,6 +292,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """List one page of how far the audits of workers are, ordered by run."""
         await check_client(request.client, context)
         start = await page_of("ListAuditAnchors", request, context)
+        try:
+            await self._plane.stored_anchors.refresh()
+        except Fault as fault:
+            await abort(context, fault)
         known = self._plane.audit_anchors
         anchors, token = pages.anchors(known.listed(), start)
         silent = (worker for worker in self._plane.streams if not known.anchors_now(worker))
