@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.api import ConsumerInfo
+from nats.js.client import JetStreamContext
+from tests.conftest import BOUND
 from tests.data_plane.audit.shipped import RUN, Shipped, eventually, numbers_in
 from tests.nats_server import PASSWORD, NatsServer, nats_server
 
@@ -57,6 +60,27 @@ async def test_an_object_whose_id_the_stream_has_forgotten_is_not_stored_twice(
         with pytest.raises(ObjectExists):
             await sink.put("w1.abc/000001.000000000000", b"two\n")
         assert await sink.get("w1.abc/000001.000000000000") == b"one\n"
+        await sink.aclose()
+
+
+async def test_objects_that_are_on_their_way_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server counts a message as delivered before it is here."""
+    ask = JetStreamContext.PushSubscription.consumer_info
+
+    async def ask_late(messages: Any) -> ConsumerInfo:
+        async with asyncio.timeout(BOUND):
+            while (info := await ask(messages)).num_pending:
+                await asyncio.sleep(0.01)
+        return info
+
+    async with nats_server(tmp_path) as server:
+        sink = opened(server, monkeypatch)
+        await sink.put("w1.abc/000001.000000000000", b"one\n")
+        monkeypatch.setattr(JetStreamContext.PushSubscription, "consumer_info", ask_late)
+        monkeypatch.setattr(JetStreamContext.PushSubscription, "pending_msgs", 0)
+        assert len([stored async for stored in sink.objects()]) == 1
         await sink.aclose()
 
 

@@ -106,8 +106,10 @@ class NatsSink:
                 f"{subject}.>", stream=self._stream, ordered_consumer=True, headers_only=True
             )
             try:
-                waiting = (await messages.consumer_info()).num_pending or 0
-                waiting += messages.pending_msgs
+                info = await messages.consumer_info()
+                waiting = info.num_pending or 0
+                if info.delivered is not None:  # some of them may still be on their way
+                    waiting += info.delivered.consumer_seq
                 while waiting:
                     message = await messages.next_msg(timeout=_TIMEOUT)
                     waiting = message.metadata.num_pending
