@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.tools.budgets import Demand, WorkerBudgets
+from leaseway.data_plane.core.tools.budgets import Demand, Fleet, PermitNeeded, WorkerBudgets
 from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetKey, reached_limit
+from leaseway.wire.limits import BudgetGrant, BudgetKey, reached_limit
 
 RATE = Demand(BudgetKey("acme", "calls"), 3, 60.0)
 OF_RIVAL = Demand(BudgetKey("rival", "calls"), 3, 60.0)
@@ -88,3 +88,17 @@ def test_a_refusal_says_whose_limit_is_used_up(key: BudgetKey, scope: str, owner
     assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
     assert reached_limit(raised.value.metadata) == (f"limits.{key.quota}", scope)
     assert float(raised.value.metadata["renews_in"]) == raised.value.retry_delay
+
+
+@pytest.mark.parametrize("demand", [RATE, SLOTS])
+def test_a_permit_that_is_granted_while_others_are_asked_for_is_kept(demand: Demand) -> None:
+    budgets = WorkerBudgets()
+    budgets.join(Fleet(2, 0, takes_back=True), 0.0)
+    for first in (demand, OF_RIVAL):
+        with pytest.raises(PermitNeeded):
+            budgets.take([first], 0.0)
+        budgets.ask(first, 1, 0.0)
+    renews_in = 60.0 if demand.period else 0.0
+    budgets.handle_grant(BudgetGrant(demand.key, 1, 1, renews_in, 0.0), 0.0)
+    returned = [ask.returned for now in (1.0, 2.0) for ask in budgets.idle_permits(now)]
+    assert returned == [1]

@@ -118,6 +118,7 @@ class _Share:
         used: Permits that calls have taken in the window, or take now.
         peak: Of `used`, since idle permits were last returned.
         is_idle: Whether none was granted or taken since then.
+        is_asked: Whether the control plane has been asked and has not answered.
         ends: When the window ends, or the last one has ended.
         is_own: Whether this worker has opened the window without a control plane.
         full_at: When all permits of its own windows are there again.
@@ -131,6 +132,7 @@ class _Share:
     used: int = 0
     peak: int = 0
     is_idle: bool = True
+    is_asked: bool = False
     ends: float = float("-inf")
     is_own: bool = False
     full_at: float = float("-inf")
@@ -140,7 +142,9 @@ class _Share:
     remaining: int = 0
 
     def is_over(self, now: float) -> bool:
-        """Return whether it counts nothing any more."""
+        """Return whether it counts nothing any more, and nothing is about to be granted."""
+        if self.is_asked:
+            return False
         if self.demand.period:
             return max(self.ends, self.full_at) <= now
         return not (self.used or self.left)
@@ -189,6 +193,7 @@ class WorkerBudgets:
         told = []
         for share in self._shares.values():
             share.blocked_until = now
+            share.is_asked = False
             if not share.demand.period:
                 share.left = 0
             elif share.ends <= now:
@@ -263,6 +268,7 @@ class WorkerBudgets:
             now: The time.
         """
         share = self._open(demand, now)
+        share.is_asked = True
         needed = waiting + max(0, -share.left)
         expected = 0
         if demand.period:
@@ -279,6 +285,7 @@ class WorkerBudgets:
             if share.ends <= now or ends > share.ends + share.demand.period / 2:
                 share.left = share.used = 0  # another window
             share.ends, share.is_own = ends, False
+        share.is_asked = False
         share.left += grant.granted
         share.is_idle = False
         share.remaining = grant.remaining
