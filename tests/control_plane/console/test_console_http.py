@@ -175,6 +175,8 @@ async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console:
     assert shown["items"][0]["arguments"] == '{"amount":5}'
     body = {"approval": approval, "approve": True}
     assert (await asker.post("api/decide", {"approval": approval, "approve": 1}))[0] == 400
+    no_text = {"approval": "\ud800", "approve": True}
+    assert (await asker.post("api/decide", no_text))[0] == 400
     assert (await asker.post("api/decide", body))[0] == 200
     status, answer = await asker.post("api/decide", {**body, "approve": False})
     assert (status, "already approved" in answer["error"]) == (409, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
@@ -60,6 +61,7 @@ _MAX_ROWS: Final = 500
 _MAX_EVENTS: Final = 1_000
 _MAX_CALLS: Final = 200
 _MAX_TEXT: Final = 256
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON allows it, UTF-8 has none
 _GONE: Final = "It does not exist any more."
 _HEARTBEAT: Final = 10.0
 _IDLE_TIMEOUT: Final = 60.0
@@ -450,7 +452,7 @@ async def _body(request: web.Request, largest: int = _MAX_BODY) -> Json:
 
 def _text(body: Json, name: str, longest: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
-    if not isinstance(value, str) or len(value) > longest:
+    if not isinstance(value, str) or len(value) > longest or _LONE_SURROGATE.search(value):
         raise web.HTTPBadRequest(text=f"`{name}` is a text of at most {longest} characters.")
     return value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Mapping
 
@@ -149,3 +151,18 @@ def test_what_is_known_is_not_asked_for() -> None:
     requests = ContentRequests()
     assert not requests.join("w1", held(A), lambda key, _hashes: key == A, 0.0)
     assert requests.assign(0.0) == []
+
+
+class _Held(dict[VariantKey, Hashes]):
+    """Hashes that a test can see go."""
+
+
+def test_what_workers_held_before_they_joined_again_is_not_kept() -> None:
+    requests = ContentRequests()
+    seen: list[weakref.ref[_Held]] = []
+    for number in range(200):
+        holds = _Held(held(A, launch=f"L{number}"))
+        seen.append(weakref.ref(holds))
+        requests.join("w", holds, lambda _key, _hashes: True, float(number))
+    gc.collect()
+    assert sum(reference() is not None for reference in seen) < 100

@@ -34,6 +34,8 @@ _PROGRESS: Final = 3.0
 """Seconds for which it waits after the last content beyond that."""
 _LONGEST: Final = 60.0
 """Seconds for which it waits at most."""
+_MAX_EXAMINED: Final = 64
+"""Different contents of workers that are remembered as examined; others are examined again."""
 _ARRIVING: Final = 1.0
 """Seconds after a content for which more is expected."""
 _PAUSE: Final = 600.0
@@ -97,6 +99,8 @@ class ContentRequests:
         if id(held) in self._examined:
             return False
         self._examined[id(held)] = held
+        if len(self._examined) > _MAX_EXAMINED:
+            del self._examined[next(iter(self._examined))]
         new = False
         for key, hashes in held.items():
             content = key, hashes.launch
