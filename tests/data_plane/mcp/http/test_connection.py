@@ -147,8 +147,8 @@ async def test_progress_and_logs_on_a_stream_reach_its_call(bench: Bench) -> Non
         await bench.text(
             instance,
             "echo",
-            on_progress=lambda *report: reports.append(report),
-            on_log=lambda level, _, data: logs.append(f"{level} {data.decode()}"),
+            on_progress=lambda *report: reports.append(report[:3]),
+            on_log=lambda level, _, data, _extra: logs.append(f"{level} {data.decode()}"),
         )
         async with asyncio.timeout(BOUND):
             await other

@@ -90,9 +90,9 @@ async def results_of(bench: Bench, instance: Instance) -> list[object]:
     fault = (await bench.call(instance, "error")).fault
     seen.append((fault.reason, fault.started, fault.message, fault.metadata))
     reports: list[object] = []
-    await bench.text(instance, "progress", on_progress=lambda *report: reports.append(report))
+    await bench.text(instance, "progress", on_progress=lambda *report: reports.append(report[:3]))
     logs: list[object] = []
-    await bench.text(instance, "log", on_log=lambda *log: logs.append(log))
+    await bench.text(instance, "log", on_log=lambda *log: logs.append(log[:3]))
     return [*seen, reports, logs, await cancel(bench, instance)]
 
 
