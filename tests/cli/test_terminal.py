@@ -181,6 +181,7 @@ ASKING: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "leases": ((), ("--watch",)),
     "lease revoke": (("l1",), ("--server", "x", "--session", "s")),
     "workers": ((),),
+    "tenants": ((),),
     "problems": ((), ("--watch",)),
     "approvals": ((),),
     "approvals list": ((), ("--all",)),

@@ -238,7 +238,8 @@ def test_every_text_that_a_worker_sends_is_redacted_or_known_to_be_a_name() -> N
         *("package_version", "protocol_version", "launch_hash", "exposure_hash", "toolset_hash"),
         *("state", "role", "circuit", "scope", "reason", "severity", "subject", "how", "kind"),
         *("action", "tool", "method", "outcome", "name", "digest", "asked_by", "reminder"),
-        *("user", "holder", "ticket", "authorization_url"),
+        *("user", "holder", "ticket", "authorization_url", "use_id", "run", "sink"),
+        *("written_hash", "shipped_hash"),
         *("key", "value", "servers"),  # labels and patterns, which its operator gives a worker
     }
     seen: set[str] = set()

@@ -13,7 +13,7 @@ from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
 
 
 def last_known_good(*names: str) -> dict[VariantKey, LastKnownGood]:
@@ -154,6 +154,24 @@ def test_watchers_are_told_what_a_later_ack_of_the_same_version_makes_visible() 
     assert served.changed_since(partly, "t") == frozenset({"b"})
     assert served.changed_since(before, "t") == frozenset({"a", "b"})
     assert served.changed_since(served.visible, "t") == frozenset()
+
+
+def test_the_built_in_toolset_changes_with_the_first_and_the_last_leased_server() -> None:
+    served, holder = Registry(ProblemTable(), 1), worker("w1")
+
+    def reveal(*servers: ServerSpec) -> Snapshot:
+        served.commit(
+            {server.key: build_good(server, listing("x"))[0] for server in servers}, at(0)
+        )
+        take(holder, served)
+        served.reveal([holder])
+        return served.visible
+
+    first = reveal(spec("a"), spec("desk", shared=False))
+    second = reveal(spec("a"))
+    assert served.changed_since(first, "t") == frozenset({"desk", "mcp_admin"})
+    reveal(spec("b"))
+    assert served.changed_since(second, "t") == frozenset({"a", "b"})
 
 
 def test_changes_long_ago_are_not_known() -> None:

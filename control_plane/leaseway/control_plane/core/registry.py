@@ -26,6 +26,7 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.core.workers.subscription import Subscription
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 
 _REMEMBERED: Final = 8
 """Changes of what is visible that watchers can be told of one by one."""
@@ -172,8 +173,10 @@ class Registry:
         for before, after in since:
             if any(_shares_names_out_anew(state, tenant) for state in (before, after)):
                 return None
-            visible = before.view(tenant).servers.keys() | after.view(tenant).servers.keys()
-            changed |= after.servers_changed_since(before) & visible
+            old, new = before.view(tenant).servers, after.view(tenant).servers
+            changed |= after.servers_changed_since(before) & (old.keys() | new.keys())
+            if old.get(ADMIN_TOOLSET) is not new.get(ADMIN_TOOLSET):  # no variant, but a server too
+                changed.add(ADMIN_TOOLSET)
         return frozenset(changed)
 
 
