@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leaseway.spec.kinds.table import server_spec
@@ -217,6 +217,7 @@ _EXPRESSIONS = st.builds("{0} {1} {2}".format, _ATOMS, st.sampled_from(["&&", "|
     st.lists(_EXPRESSIONS, min_size=1, max_size=3),
     st.dictionaries(_MEMBERS, st.sampled_from([1, 2, "x", 2**70])),
 )
+@example(["args.a == 1 && has(args.a)", "size(args) > 1"], {"b": 2**70})
 def test_rules_deny_the_same_calls_together_and_separately(
     texts: list[str], arguments: dict[str, object]
 ) -> None:

@@ -200,10 +200,9 @@ class Expressions:
             except _FAILURES:  # some value has no CEL form: find the rule that uses it
                 pass
             else:
-                for index, compiled in enumerate(self._compiled):
-                    if compiled.denies_in(activation):
-                        return index
-                return None
+                if not any(compiled.denies_in(activation) for compiled in self._compiled):
+                    return None
+                # CEL converts late: the error may be of a value that only another rule uses.
         for index, expression in enumerate(self._all):
             if expression.denies(facts):
                 return index

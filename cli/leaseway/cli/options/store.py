@@ -70,7 +70,7 @@ _OPTIONS: Final = {
         type=click.Path(file_okay=False, path_type=Path),
         envvar="LEASEWAY_DATA",
         show_envvar=True,
-        help="Keep approvals in a file in this folder, so that they outlive the control plane.",
+        help="Keep approvals and anchors of the audit in a file in this folder.",
     ),
     "dsn": click.option(
         "--store",
@@ -78,7 +78,7 @@ _OPTIONS: Final = {
         type=_ReferenceType(),
         envvar="LEASEWAY_STORE",
         show_envvar=True,
-        help="Keep approvals in PostgreSQL: env:NAME or file:PATH of the connection string.",
+        help="Keep them in PostgreSQL: env:NAME or file:PATH of the connection string.",
     ),
 }
 
