@@ -6,7 +6,7 @@ The control plane lists it, every worker serves it, and the SDK routes its calls
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 ADMIN_TOOLSET: Final = "mcp_admin"
@@ -19,43 +19,38 @@ LOGIN_TOOL: Final = "mcp_login"
 """Has the person for whom a model works log in to a server, for models."""
 
 _MAX_ID: Final = 64
-
-_RELEASE: Final[dict[str, Any]] = {
-    "name": RELEASE_TOOL,
-    "title": "Release a leased MCP server",
-    "description": (
-        "Release what this session leases of an MCP server.\n\n"
-        "A leased server has a separate client (a process or connection) for this session. "
-        "Call this once you are sure that you no longer need that server's tools. What the server "
-        "kept for this session, such as open pages or unsaved state, is lost then; a later "
-        "call of one of its tools starts with a fresh client."
-    ),
-    "inputSchema": {
-        "type": "object",
-        "properties": {
-            "serverId": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": _MAX_ID,
-                "description": "The id of the server, as the reminder to release it names it.",
-            }
-        },
-        "required": ["serverId"],
-        "additionalProperties": False,
-    },
-    "annotations": {
-        "title": "Release a leased MCP server",
-        "readOnlyHint": False,
-        "destructiveHint": True,
-        "idempotentHint": True,
-        "openWorldHint": False,
-    },
-}
-
 _MAX_NAMED: Final = 20
 
 
-def _encoded(definition: Mapping[str, Any]) -> bytes:
+def _definition(
+    name: str, title: str, description: str, server: str, *, destructive: bool, open_world: bool
+) -> bytes:
+    """Return the definition of a tool whose one argument is a server, described by `server`."""
+    definition: dict[str, Any] = {
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "serverId": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": _MAX_ID,
+                    "description": server,
+                }
+            },
+            "required": ["serverId"],
+            "additionalProperties": False,
+        },
+        "annotations": {
+            "title": title,
+            "readOnlyHint": False,
+            "destructiveHint": destructive,
+            "idempotentHint": True,
+            "openWorldHint": open_world,
+        },
+    }
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -65,7 +60,6 @@ def login_definition(servers: Sequence[str] = ()) -> bytes:
     Args:
         servers: The servers to which the person has not logged in; the description names them.
     """
-    title = "Log in to an MCP server"
     description = (
         "Have the person you work for log in to an MCP server.\n\n"
         "Some servers act for a person, and list their tools only once that person has logged in. "
@@ -76,37 +70,34 @@ def login_definition(servers: Sequence[str] = ()) -> bytes:
         named = ", ".join(servers[:_MAX_NAMED])
         more = f" and {len(servers) - _MAX_NAMED} more" if len(servers) > _MAX_NAMED else ""
         description += f"\n\nServers without a login: {named}{more}."
-    definition = {
-        "name": LOGIN_TOOL,
-        "title": title,
-        "description": description,
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "serverId": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": _MAX_ID,
-                    "description": "The id of the server.",
-                }
-            },
-            "required": ["serverId"],
-            "additionalProperties": False,
-        },
-        "annotations": {
-            "title": title,
-            "readOnlyHint": False,
-            "destructiveHint": False,
-            "idempotentHint": True,
-            "openWorldHint": True,
-        },
-    }
-    return _encoded(definition)
+    return _definition(
+        LOGIN_TOOL,
+        "Log in to an MCP server",
+        description,
+        "The id of the server.",
+        destructive=False,
+        open_world=True,
+    )
+
+
+def _release_definition() -> bytes:
+    return _definition(
+        RELEASE_TOOL,
+        "Release a leased MCP server",
+        "Release what this session leases of an MCP server.\n\n"
+        "A leased server has a separate client (a process or connection) for this session. "
+        "Call this once you are sure that you no longer need that server's tools. What the server "
+        "kept for this session, such as open pages or unsaved state, is lost then; a later "
+        "call of one of its tools starts with a fresh client.",
+        "The id of the server, as the reminder to release it names it.",
+        destructive=True,
+        open_world=False,
+    )
 
 
 TOOL_DEFINITIONS: Final[dict[str, bytes]] = {
     LOGIN_TOOL: login_definition(),
-    RELEASE_TOOL: _encoded(_RELEASE),
+    RELEASE_TOOL: _release_definition(),
 }
 """The definition of each tool by name, as in `tools/list`."""
 
