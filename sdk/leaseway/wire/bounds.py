@@ -141,7 +141,7 @@ MAX_ABSENT: Final = 1000
 """Tools that a leased server does not list to its MCP client; others stay listed. So for prompts,
 resources and templates."""
 MAX_ABSENT_BYTES: Final = 32 * KIB
-"""Their names or URIs as JSON, for each of prompts, resources and templates."""
+"""Their names or URIs as JSON, for each of these lists."""
 
 MAX_META: Final = 16 * 1024
 """The caller's part of a call's `_meta`."""

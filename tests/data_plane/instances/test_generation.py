@@ -41,6 +41,20 @@ async def test_concurrent_calls_share_one_start(bench: Bench) -> None:
     assert len(bench.servers.opened) == 1
 
 
+async def test_connections_that_are_closed_again_are_opened_one_at_a_time(bench: Bench) -> None:
+    await bench.serve("desk", shared=False)
+    generation = bench.worker.pool.find(VariantKey("desk"))
+    most = 0
+
+    async def use() -> None:
+        nonlocal most
+        async with generation.connection():
+            most = max(most, len(bench.servers.live))
+
+    await asyncio.gather(*(use() for _ in range(3)))
+    assert (len(bench.servers.opened), most) == (3, 1)
+
+
 async def test_calls_in_flight_finish_on_the_old_instance_which_then_ends(bench: Bench) -> None:
     await bench.serve("time")
     caller = bench.caller()

@@ -72,6 +72,18 @@ async def test_a_bounded_number_of_tools_is_told(bench: Bench) -> None:
     assert len(told(caller)[0].absent) == bounds.MAX_ABSENT
 
 
+async def test_a_bounded_size_of_tool_names_is_told(bench: Bench) -> None:
+    names = [f"{number:0>110}" for number in range(400)]
+    await serve(bench, *names)
+    caller = bench.caller()
+    await caller.call("db", session="s1", mcp_client=CLIENT.encoded)
+    await caller.until(lambda: told(caller))
+    told_names = told(caller)[0].absent
+    assert told_names
+    assert len(msgspec.json.encode(told_names)) <= bounds.MAX_ABSENT_BYTES + len(told_names) + 1
+    assert len(told_names) < len(names)
+
+
 GREET, HIDDEN = b'{"name":"greet"}', b'{"name":"hidden"}'
 NOTE, OWN = b'{"uri":"note://a"}', b'{"uri":"note://roots"}'
 TEMPLATE = b'{"uriTemplate":"note://{id}"}'

@@ -71,6 +71,7 @@ class Generation(InstanceOwner):
         self.listed_for = listed_for
         self.needs_listing = False
         self._listed = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self.variant = variant
         self.key = variant.key
         self.is_shared = variant.spec.truely_stateless
@@ -258,12 +259,13 @@ class Generation(InstanceOwner):
         if ready is not None:
             yield ready
             return
-        live = LiveInstance(self._context.open_instance, self.variant.spec, None)
-        await live.start()
-        try:
-            yield live
-        finally:
-            await asyncio.shield(live.close())
+        async with self._one_at_a_time:  # callers decide how often this is needed
+            live = LiveInstance(self._context.open_instance, self.variant.spec, None)
+            await live.start()
+            try:
+                yield live
+            finally:
+                await asyncio.shield(live.close())
 
     async def wait_for_listing(self) -> None:
         """Wait until the server is listed for whom this generation serves, or that has failed."""

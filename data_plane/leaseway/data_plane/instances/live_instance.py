@@ -13,7 +13,7 @@ from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_mod
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.core.tools.prompts_resources import Absent
+from leaseway.data_plane.core.tools.prompts_resources import Absent, bounded_names
 from leaseway.data_plane.core.tools.toolset import (
     CompiledToolset,
     differing_tools,
@@ -23,7 +23,6 @@ from leaseway.data_plane.core.tools.toolset import (
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
-from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
@@ -213,11 +212,10 @@ class LiveInstance:
             self._tell_lists(client, toolset)
 
     def _tell_lists(self, client: McpClient, toolset: CompiledToolset) -> None:
-        absent = [name for name in toolset.tools if name not in self.instance.tools]
+        lacked = (name for name in toolset.tools if name not in self.instance.tools)
         unseen = self._update_unseen(toolset)
-        listed = ListedToClient(
-            client.encoded.decode(), absent[: bounds.MAX_ABSENT], *(unseen or ())
-        )
+        absent = list(bounded_names(lacked))
+        listed = ListedToClient(client.encoded.decode(), absent, *(unseen or ()))
         self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
 
     def _update_unseen(self, toolset: CompiledToolset) -> Absent | None:

@@ -99,9 +99,9 @@ class CompiledPromptsResources:
         )
         missing = _missing(self.recorded_prompts, prompts, "name")
         return Absent(
-            _bounded(name for name in missing if name in self.prompts),
-            _bounded(uri for uri in resource if self.uris.allows(uri)),
-            _bounded(uri for uri in template if self.uris.allows(uri)),
+            bounded_names(name for name in missing if name in self.prompts),
+            bounded_names(uri for uri in resource if self.uris.allows(uri)),
+            bounded_names(uri for uri in template if self.uris.allows(uri)),
         )
 
 
@@ -132,7 +132,7 @@ def _common(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in in_both)
 
 
-def _bounded(names: Iterable[str]) -> tuple[str, ...]:
+def bounded_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the first names, as many as a gateway is told."""
     kept: list[str] = []
     size = 0
