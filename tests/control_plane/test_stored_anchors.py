@@ -135,24 +135,41 @@ async def test_anchors_that_were_never_read_are_not_listed_in_part() -> None:
     assert refused.value.reason is Reason.STORE_UNAVAILABLE
 
 
-@pytest.mark.parametrize("damage", [lambda value: b"\xff", lambda value: value[:-3], bytes.upper])
-async def test_what_is_no_anchor_is_neither_read_nor_overwritten(
+def with_a_newer_field(value: bytes) -> bytes:
+    """Return the record as a newer release may write it: the field 100 is 1."""
+    return value + b"\xa0\x06\x01"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda value: b"\xff", lambda value: value[:-3], bytes.upper, with_a_newer_field]
+)
+async def test_what_is_no_anchor_costs_only_itself_and_is_kept(
     damage: Callable[[bytes], bytes],
 ) -> None:
     clock, store = Clock(), MemoryStore()
     first = Plane(epoch=1, clock=clock, store=store)
     first.audit_anchors.record("w1", HEAD, clock().unix)
+    first.audit_anchors.record("w2", ENDED, clock().unix)
     await maintain(first)
-    (record,) = await store.read(Room.ANCHORS)
+    [record, _] = await store.read(Room.ANCHORS)
     await store.write(1, [Put(Room.ANCHORS, record.key, damage(record.value))])
-    (damaged,) = await store.read(Room.ANCHORS)
+    [damaged, _] = await store.read(Room.ANCHORS)
 
     second = Plane(epoch=2, clock=clock, store=store)
-    second.audit_anchors.record("w1", HEAD, clock().unix)
+    later = replace(HEAD, written=Mark(9, "c" * 64))
+    second.audit_anchors.record("w1", later, clock().unix)
+    second.audit_anchors.record("w3", replace(HEAD, run="w3.c"), clock().unix)
     await maintain(second)
-    with pytest.raises(Fault, match=r"'w1\.a' among the anchors"):
-        await second.stored_anchors.refresh()
-    assert await store.read(Room.ANCHORS) == [damaged]
+    assert second.stored_anchors.unreadable == ("w1.a",)
+    assert set(told(second)) == {"w1.a", "w2.b", "w3.c"}
+    assert [record.key for record in await store.read(Room.ANCHORS)] == ["w1.a", "w2.b", "w3.c"]
+    assert (await store.read(Room.ANCHORS))[0] == damaged
+    [entry] = second.state.problems.open()
+    assert entry.problem.reason == "STORE_RECORDS_UNREADABLE"
+    assert "'w1.a'" in entry.problem.message
+    clock.seconds = INTERVAL
+    await maintain(second)
+    assert not second.audit_anchors.changed(10), "what cannot be written is not tried for ever"
 
 
 async def test_a_follower_keeps_no_anchors_and_the_next_leader_reads_them() -> None:

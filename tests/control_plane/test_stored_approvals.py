@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -75,6 +76,16 @@ def states(plane: Plane) -> list[str]:
 
 def problems(plane: Plane) -> list[str]:
     return [entry.problem.reason for entry in plane.state.problems.open()]
+
+
+def with_a_vote(value: bytes) -> bytes:
+    """Return the record as a newer release may write it."""
+    return value.replace(b'{"id"', b'{"vote":2,"id"', 1)
+
+
+def of_another(value: bytes) -> bytes:
+    """Return the record under another key."""
+    return value.replace(b'{"id":"', b'{"id":"f', 1)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -231,14 +242,47 @@ async def test_old_records_are_deleted_from_the_store() -> None:
     assert not plane.approvals.needs_maintenance()
 
 
-@pytest.mark.parametrize("value", [b"{", b"[]", b"\xff", b'{"id": "a", "vote": 2}'])
-async def test_a_record_that_is_not_understood_stops_approvals(value: bytes) -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [lambda value: b"{", lambda value: b"[]", lambda value: b"\xff", with_a_vote, of_another],
+)
+async def test_a_record_that_is_not_understood_costs_only_itself_and_is_kept(
+    changed: Callable[[bytes], bytes],
+) -> None:
     clock, store = Clock(), MemoryStore()
-    epoch = await store.claim(1, elected=False)
-    await store.write(epoch, [Put(Room.APPROVALS, "a", value)])
-    plane = Plane(epoch=1, clock=clock, store=store)
-    with pytest.raises(Fault) as refused:
-        await requested(plane)
-    assert refused.value.reason is Reason.STORE_UNAVAILABLE
+    first = Plane(epoch=1, clock=clock, store=store)
+    bad, good = await approved(first), await requested(first, replace(PAY, tool="refund"))
+    bytes_of = {record.key: record.value for record in await store.read(Room.APPROVALS)}
+    await store.write(1, [Put(Room.APPROVALS, bad, changed(bytes_of[bad]))])
+    [kept] = await store.read(Room.APPROVALS, prefix=bad)
+
+    plane = Plane(epoch=2, clock=clock, store=store)
+    await plane.decide_approval(good, "", "ann", approve=True)
+    with pytest.raises(Fault, match=f"does not understand the record of approval '{bad}'"):
+        await plane.decide_approval(bad, "", "ann", approve=True)
+    assert await use(plane, "call-1") == "waiting", "nothing runs on what is not understood"
+    assert states(plane) == ["waiting", "approved"]
     [entry] = plane.state.problems.open()
-    assert "does not understand" in entry.problem.message
+    assert (entry.problem.reason, entry.count) == ("STORE_RECORDS_UNREADABLE", 1)
+    assert bad in entry.problem.message
+
+    clock.seconds = 3 * LIFETIME + 3_600
+    plane.approvals.expire()
+    await plane.approvals.maintain()
+    assert await store.read(Room.APPROVALS) == [kept]
+
+
+async def test_a_record_of_unknown_outcome_that_is_not_understood_is_not_written_over() -> None:
+    clock, store = Clock(), FailingStore()
+    plane = Plane(epoch=1, clock=clock, store=store)
+    approval_id = await requested(plane)
+    store.mute = True
+    with pytest.raises(Fault):
+        await plane.decide_approval(approval_id, "", "ann", approve=True)
+    store.mute, clock.seconds = False, RETRY
+    await store.write(1, [Put(Room.APPROVALS, approval_id, b"{}")])
+    assert await use(plane, "call-1") == "waiting"
+    assert [record.value for record in await store.read(Room.APPROVALS, prefix=approval_id)] == [
+        b"{}"
+    ]
+    assert len(states(plane)) == 1

@@ -1,4 +1,8 @@
-"""The bytes of approvals in the store. A member that this release does not know is refused."""
+"""The bytes of approvals in the store. A member that this release does not know is refused.
+
+Nobody decides on a part, and to write the record again would lose what the newer release has put
+there.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
@@ -28,7 +28,7 @@ from leaseway.control_plane.core.placement.lease_ends import (
 )
 from leaseway.control_plane.core.placement.session_states import SessionStates
 from leaseway.control_plane.core.placement.wait_queue import PlacementOutcome, Waiter
-from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.problems import STORE_RECORDS_UNREADABLE, Problem
 from leaseway.control_plane.core.queries.place import serve_queue
 from leaseway.control_plane.core.workers.actions import WorkerAction
 from leaseway.control_plane.core.workers.records import VisibleState
@@ -36,7 +36,7 @@ from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
 from leaseway.control_plane.store.memory import MemoryStore
-from leaseway.control_plane.store.port import Store, StoreError, StoreFenced
+from leaseway.control_plane.store.port import Room, Store, StoreError, StoreFenced
 from leaseway.control_plane.stored_anchors import StoredAnchors
 from leaseway.control_plane.stored_approvals import StoredApprovals, Term
 from leaseway.telemetry.metrics import Meter
@@ -46,6 +46,8 @@ from leaseway.wire.messages.events import EventRecord
 
 _logger = logging.getLogger(__name__)
 _MAX_FOLDERS: Final = 10_000
+_NAMED: Final = 5
+"""Records that a problem names."""
 
 
 def now() -> Moment:
@@ -374,6 +376,7 @@ class Plane:
         approvals = StoredApprovals(store, self.clock, term or Term(0))
         approvals.changed.connect(self._record_approval)
         approvals.troubled.connect(partial(self._report_store, approvals))
+        approvals.unreadable.connect(partial(self._report_unreadable, approvals))
         return approvals
 
     def _report_store(self, approvals: StoredApprovals, failure: StoreError | None) -> None:
@@ -393,6 +396,27 @@ class Plane:
             state.problems.report(Problem("workspace", reason, message), now.unix)
         if isinstance(failure, StoreFenced) and approvals.term.elected:
             self.deposed.set()
+
+    def _report_unreadable(
+        self, approvals: StoredApprovals, room: Room, keys: Sequence[str]
+    ) -> None:
+        """Report records of the store that this release does not understand."""
+        if approvals is not self.approvals:
+            return  # an operation of an earlier term
+        named = ", ".join(f"'{key}'" for key in sorted(keys)[:_NAMED])
+        more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+        message = (
+            f"The store has records in the room '{room}' that this release does not understand:"
+            f" {named}{more}. They are kept as they are and count for nothing. Run the newer"
+            " release that wrote them, or delete them. They are read when a control plane starts"
+            " to lead."
+        )
+        _logger.warning("%s", message)
+        with self.transition() as (state, now):
+            problem = Problem(
+                "workspace", STORE_RECORDS_UNREADABLE, message, severity="warning", subject=room
+            )
+            state.problems.report(problem, now.unix)
 
     def _record_approval(self, approval: ApprovalRecord, action: str) -> None:
         self.events.record_approval(approval, action, self.clock())

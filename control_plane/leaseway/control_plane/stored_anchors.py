@@ -1,18 +1,19 @@
 """Anchors of the audit in the store (design.md#anchors-of-the-audit).
 
 The core has them in memory, and workers wait for nothing here: what has changed is written every
-few seconds, together. While the store fails, it stays in memory and is written later.
+few seconds, together. While the store fails, it stays in memory and is written later. A record that
+this release does not understand is left as it is; what a worker tells of its run is in memory only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from leaseway.control_plane.core.audit_anchors import AuditAnchors
 from leaseway.control_plane.core.moment import Moment
@@ -36,12 +37,6 @@ INTERVAL: Final = 10.0
 _BATCH: Final = 200
 """Anchors of one write, whose encoding takes the loop a few milliseconds."""
 
-_logger = logging.getLogger(__name__)
-
-
-class _Unreadable(Exception):
-    """The store has something else than anchors in their room; the message says where."""
-
 
 class StoredAnchors:
     """Reads the anchors of earlier terms and keeps those of this one.
@@ -51,6 +46,9 @@ class StoredAnchors:
         approvals: The other user of the term's store, which claims it, reports that it fails, and
             finds out when it works again.
         clock: Returns the current time.
+
+    Attributes:
+        unreadable: Runs whose records in the store are not understood, in order.
     """
 
     def __init__(
@@ -66,6 +64,7 @@ class StoredAnchors:
         self._lock = asyncio.Lock()
         self._due = -inf
         self._is_read = False
+        self.unreadable: tuple[str, ...] = ()
 
     def next_deadline(self) -> float | None:
         """Return when `maintain` is due on the monotonic clock, or None while the store fails."""
@@ -88,14 +87,12 @@ class StoredAnchors:
             try:
                 await self._read()
                 while changed := self._anchors.changed(_BATCH):
-                    await self._store.write(epoch, [*_changes(changed)])
+                    await self._store.write(epoch, [*_changes(changed, self.unreadable)])
                     self._anchors.confirm_kept(changed)
                     if len(changed) < _BATCH:
                         return
             except StoreError as error:
                 self._approvals.report_failure(error)
-            except _Unreadable as error:
-                _logger.warning("%s", error)
 
     async def refresh(self) -> None:
         """Read what earlier terms have kept, unless it was read.
@@ -112,41 +109,46 @@ class StoredAnchors:
             except StoreError as error:
                 self._approvals.report_failure(error)
                 raise _unavailable(str(error)) from error
-            except _Unreadable as error:
-                raise _unavailable(str(error)) from error
 
     async def _read(self) -> None:
         if not self._is_read:
             records = await read_all(self._store, Room.ANCHORS)
             # On a thread: 10,000 of them would keep the loop for a third of a second.
-            kept = await asyncio.to_thread(_decoded_all, records)
+            read = await asyncio.to_thread(_decoded_all, records)
+            kept = (anchor for anchor in read.values() if anchor is not None)
             self._anchors.restore(kept, self._clock().unix)
             self._is_read = True
+            self.unreadable = tuple(run for run, anchor in read.items() if anchor is None)
+            if self.unreadable:
+                self._approvals.unreadable.emit(Room.ANCHORS, self.unreadable)
 
 
-def _changes(changed: Mapping[str, AuditAnchor | None]) -> Iterator[Change]:
+def _changes(
+    changed: Mapping[str, AuditAnchor | None], unreadable: Sequence[str]
+) -> Iterator[Change]:
     for run, anchor in changed.items():
+        if run in unreadable:
+            continue
         if anchor is None:
             yield Delete(Room.ANCHORS, run)
         else:
             yield Put(Room.ANCHORS, run, anchor_to_proto(anchor).SerializeToString())
 
 
-def _decoded_all(records: Sequence[StoredRecord]) -> list[AuditAnchor]:
-    return [*map(_decoded, records)]
+def _decoded_all(records: Sequence[StoredRecord]) -> dict[str, AuditAnchor | None]:
+    return {record.key: _decoded(record) for record in records}
 
 
-def _decoded(record: StoredRecord) -> AuditAnchor:
+def _decoded(record: StoredRecord) -> AuditAnchor | None:
+    """Return the anchor of a record, or None if this release does not understand it."""
     try:
-        anchor = anchor_from_proto(admin_pb2.AuditAnchor.FromString(record.value))
+        message = admin_pb2.AuditAnchor.FromString(record.value)
     except DecodeError:
-        anchor = None
-    if anchor is None or anchor.head.run != record.key:
-        raise _Unreadable(
-            f"The store has a record '{record.key}' among the anchors of the audit that is none."
-            " Until it is deleted, anchors are in memory only."
-        )
-    return anchor
+        return None
+    if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.head)):
+        return None  # to write it again would lose what a newer release has put there
+    anchor = anchor_from_proto(message)
+    return anchor if anchor is not None and anchor.head.run == record.key else None
 
 
 def _unavailable(why: str) -> Fault:

@@ -3,12 +3,15 @@
 Operations run one after another: the core says what is to change, the store keeps it, then the core
 applies it. A write whose outcome is unknown is settled before anything else: its record is read
 again. So a control plane never believes what its store, and its successor, do not know.
+
+A record that this release does not understand is left as it is, and its approval counts as not
+given: whoever calls is asked about again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
@@ -34,7 +37,6 @@ from leaseway.control_plane.store.port import (
     StoredRecord,
     StoreError,
     StoreFenced,
-    StoreRefused,
     StoreUnavailable,
     read_all,
 )
@@ -78,6 +80,7 @@ class StoredApprovals:
         term: The term.
         changed: One was `asked`, `approved`, `denied`, `used` or `expired`.
         troubled: The store fails with this error, with each failure, or works again (None).
+        unreadable: These records of a room are not understood.
     """
 
     def __init__(self, store: Store, clock: Callable[[], Moment], term: Term) -> None:
@@ -87,10 +90,12 @@ class StoredApprovals:
         self._state = Approvals()
         self.changed = self._state.changed
         self.troubled = Signal[StoreError | None]()
+        self.unreadable = Signal[Room, Sequence[str]]()
         self._lock = asyncio.Lock()
         self._epoch: int | None = None  # as claimed
         self._versions: dict[str, int] = {}
         self._unsettled: set[str] = set()
+        self._unreadable: set[str] = set()
         self._failure: StoreError | None = None
         self._retry_at = -inf
 
@@ -119,11 +124,13 @@ class StoredApprovals:
         """Approve or deny a call, see `Approvals.decide`.
 
         Raises:
-            Fault: INVALID_REQUEST: it is unknown or no longer waiting.
+            Fault: INVALID_REQUEST: it is unknown, not understood, or no longer waiting.
         """
         async with self._turn():
             for _ in range(_TRIES):
                 await self._settle()
+                if approval_id in self._unreadable:
+                    raise _not_understood(approval_id)
                 now = self._clock()
                 decided = self._state.decide(
                     approval_id, tenant, by, now, approve=approve, note=note
@@ -220,10 +227,12 @@ class StoredApprovals:
         claimed = await self.store.claim(self.term.epoch, elected=self.term.elected)
         records = await read_all(self.store, Room.APPROVALS)
         now = self._clock()
-        self._state.restore((_decoded(record, now) for record in records), now)
+        read = {record.key: _decoded(record, now) for record in records}
+        self._state.restore((found for found in read.values() if found is not None), now)
         self._versions = {record.key: record.version for record in records}
         self._epoch = claimed
         self._note(None)
+        self._leave_alone(*(key for key, found in read.items() if found is None))
 
     async def _settle(self) -> None:
         """Read the records whose last write had an unknown outcome."""
@@ -231,10 +240,22 @@ class StoredApprovals:
             found = await self.store.read(Room.APPROVALS, prefix=key, limit=1)
             for record in found:
                 self._versions[key] = record.version
-                self._state.apply(_decoded(record, self._clock()))
+                approval = _decoded(record, self._clock())
+                if approval is None:
+                    self._leave_alone(key)
+                else:
+                    self._state.apply(approval)
             if not found:
                 self._versions.pop(key, None)
             self._unsettled.discard(key)
+
+    def _leave_alone(self, *keys: str) -> None:
+        """Note that records are not understood: nothing is decided on them or written over them."""
+        for key in keys:
+            self._state.discard(key)
+        self._unreadable.update(keys)
+        if keys:
+            self.unreadable.emit(Room.APPROVALS, keys)
 
     async def _keep(self, record: ApprovalRecord) -> bool:
         """Write and apply a record; return False if the store has another version of it."""
@@ -282,14 +303,22 @@ class StoredApprovals:
         self.troubled.emit(failure)
 
 
-def _decoded(record: StoredRecord, now: Moment) -> ApprovalRecord:
+def _decoded(record: StoredRecord, now: Moment) -> ApprovalRecord | None:
+    """Return the approval of a record, or None if this release does not understand it."""
     try:
-        return decode(record.value, now)
-    except MalformedRecord as error:
-        raise StoreRefused(
-            f"The store has an approval that this release does not understand ({error}). Run the"
-            " newer release that wrote it, or delete the record."
-        ) from None
+        found = decode(record.value, now)
+    except MalformedRecord:
+        return None
+    return found if found.id == record.key else None
+
+
+def _not_understood(approval_id: str) -> Fault:
+    return Fault(
+        Reason.INVALID_REQUEST,
+        f"This release does not understand the record of approval '{approval_id}', so nobody can"
+        " decide on it here. A newer release may have written it. The caller can try again, and is"
+        " asked about anew.",
+    )
 
 
 def _deletion(approval_id: str) -> Change:

@@ -1679,6 +1679,7 @@ class ListAuditAnchorsResponse(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     SILENT_WORKERS_FIELD_NUMBER: _builtins.int
     FORGOTTEN_FIELD_NUMBER: _builtins.int
+    UNREADABLE_RUNS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """The token of the next page. Empty means that this is the last page."""
     forgotten: _builtins.int
@@ -1695,6 +1696,12 @@ class ListAuditAnchorsResponse(_message.Message):
     def silent_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Connected workers that have told no head: without an audit, or older ones; at most 100."""
 
+    @_builtins.property
+    def unreadable_runs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Runs whose anchors in the store the control plane does not understand, ordered; at most 100.
+        Their anchors hold only what workers have told since it started.
+        """
+
     def __init__(
         self,
         *,
@@ -1703,10 +1710,11 @@ class ListAuditAnchorsResponse(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         silent_workers: _abc.Iterable[_builtins.str] | None = ...,
         forgotten: _builtins.int = ...,
+        unreadable_runs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "forgotten", b"forgotten", "next_page_token", b"next_page_token", "silent_workers", b"silent_workers", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "forgotten", b"forgotten", "next_page_token", b"next_page_token", "silent_workers", b"silent_workers", "time", b"time", "unreadable_runs", b"unreadable_runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

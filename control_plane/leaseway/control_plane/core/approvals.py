@@ -206,6 +206,12 @@ class Approvals:
             is_over = approval.state in _OPEN and approval.ends <= now.mono
             self._put(replace(approval, state="expired") if is_over else approval)
 
+    def discard(self, approval_id: str) -> None:
+        """Forget an approval, if it is known; what is kept of it elsewhere stays there."""
+        known = self._all.pop(approval_id, None)
+        if known is not None:
+            self._forget(known)
+
     def get(self, approval_id: str, tenant: str) -> ApprovalRecord | None:
         """Return an approval of a tenant, or of any tenant (empty), if it is known."""
         approval = self._all.get(approval_id)

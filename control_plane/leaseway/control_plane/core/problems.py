@@ -21,6 +21,7 @@ MAX_MESSAGE: Final = 4_096
 """Limit of characters in a message."""
 
 PROBLEMS_DROPPED: Final = "PROBLEMS_DROPPED"
+STORE_RECORDS_UNREADABLE: Final = "STORE_RECORDS_UNREADABLE"
 
 ProblemKey = tuple[str, str, str, str, str, str]
 """(scope, server id, tenant, worker id, reason, subject)."""

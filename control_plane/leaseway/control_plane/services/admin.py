@@ -41,7 +41,7 @@ _EVENTS_PER_MESSAGE: Final = 200
 _DEFAULT_CALLS: Final = 50
 _MAX_CALLS: Final = 200
 _MAX_WORKER_IDS: Final = 1_000
-_MAX_SILENT: Final = 100
+_MAX_NAMED: Final = 100
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -303,8 +303,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             anchors=anchors,
             next_page_token=token,
             time=messages.timestamp(self._plane.clock().unix),
-            silent_workers=sorted(silent)[:_MAX_SILENT],
+            silent_workers=sorted(silent)[:_MAX_NAMED],
             forgotten=known.forgotten,
+            unreadable_runs=self._plane.stored_anchors.unreadable[:_MAX_NAMED],
         )
 
 

@@ -240,12 +240,14 @@ class AnchorReport:
         anchors: The anchors, ordered by run.
         silent_workers: The ids of workers that have told nothing: without an audit, or older ones.
         forgotten: How many anchors the control plane has forgotten, because there were too many.
+        unreadable_runs: Runs whose anchors in the store it does not understand, at most 100.
     """
 
     time: float
     anchors: tuple[AuditAnchor, ...]
     silent_workers: tuple[str, ...]
     forgotten: int
+    unreadable_runs: tuple[str, ...] = ()
 
 
 async def fetch_audit_anchors(client: OperatorClient) -> AnchorReport:
@@ -265,6 +267,7 @@ async def fetch_audit_anchors(client: OperatorClient) -> AnchorReport:
             tuple(anchor for anchor in found if anchor is not None),
             tuple(pages[0].silent_workers),
             pages[0].forgotten,
+            tuple(pages[0].unreadable_runs),
         )
 
     return await client._ask(operation, None)

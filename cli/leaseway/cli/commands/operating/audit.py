@@ -132,6 +132,11 @@ def _note_missing_anchors(report: AnchorReport | None) -> None:
         )
     if report.forgotten:
         _note(f"The control plane had too many runs, and has forgotten {report.forgotten}.")
+    if report.unreadable_runs:
+        _note(
+            f"The control plane's store has records of these runs that it does not understand: "
+            f"{', '.join(report.unreadable_runs)}. It may know less of them than it was told."
+        )
 
 
 def _of_folder(folder: Path, anchors: Anchors | None) -> dict[str, RunReport]:
