@@ -2,7 +2,8 @@
 
 Both stacks (SDK and planes) run at the same time and are measured in turn, with the same driver and
 dependencies, because two runs minutes apart differ by more than a change does. For each row it
-prints the ratios of the rate and the CPU time of a call, with a 95 % interval.
+prints the ratios of the rate and the CPU time of a call, with a 95 % interval. A row whose system
+the other revision cannot start, because it lacks an option of it, is named instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.figures import Load
 from benchmarks.pairs import Pair, compare, measure_pairs
-from benchmarks.rows.own import ROWS
+from benchmarks.rows import front, own
 
 __all__ = ["main"]
 
@@ -35,18 +36,27 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 _ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 _DEFAULT_ROWS = "stdio,leased,http,stdio_16k,unary,sync,traced"
 _START_TIMEOUT = 120.0
+_ROWS = {row.name: row for row in (*own.ROWS, *front.ROWS)}
+"""Not the whole catalogue: special measurements import what an older revision may lack."""
 _FIGURES = ("rate_ratio", "client_cpu_ratio", "cpu_ratio")
 
 
 async def _drive(name: str) -> None:
     """Open a row and measure a load for each line `IN_FLIGHT SECONDS` on standard input."""
-    [row] = [row for row in ROWS if row.name == name]
-    async with row.open() as driver:
+    async with _ROWS[name].open() as driver:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             in_flight, seconds = line.split()
             load = await driver.load(int(in_flight), float(seconds))
             print(json.dumps(dataclasses.asdict(load)), flush=True)
+
+
+class _ExitedError(Exception):
+    """The process of a row has exited; its error is on standard error."""
+
+
+class _NoBaseError(Exception):
+    """The other revision cannot run the row."""
 
 
 class _Driver:
@@ -65,7 +75,7 @@ class _Driver:
         async with asyncio.timeout(_START_TIMEOUT):
             line = await self._process.stdout.readline()
         if not line:
-            raise RuntimeError("The process of a row has exited; its error is above.")
+            raise _ExitedError("The process of a row has exited; its error is above.")
         return line
 
     @classmethod
@@ -92,12 +102,22 @@ class _Driver:
             await process.wait()
 
 
+@contextlib.asynccontextmanager
+async def _open_base(row: str, sources: Path) -> AsyncIterator[_Driver]:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            driver = await stack.enter_async_context(_Driver.open(row, sources))
+        except _ExitedError as error:
+            raise _NoBaseError from error
+        yield driver
+
+
 async def _compare(
     row: str, sources: Path, *, in_flight: int, seconds: float, starts: int, pairs: int
 ) -> list[Pair]:
     measured: list[Pair] = []
     for _ in range(starts):
-        async with _Driver.open(row, _REPOSITORY) as now, _Driver.open(row, sources) as before:
+        async with _Driver.open(row, _REPOSITORY) as now, _open_base(row, sources) as before:
             measured += await measure_pairs(
                 partial(now.load, in_flight, seconds),
                 partial(before.load, in_flight, seconds),
@@ -138,7 +158,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.against", description=__doc__)
     parser.add_argument("revision", nargs="?", help="the revision to compare this checkout with")
     parser.add_argument("--drive", metavar="ROW", help=argparse.SUPPRESS)
-    parser.add_argument("--rows", default=_DEFAULT_ROWS, help="comma-separated names of own rows")
+    parser.add_argument("--rows", default=_DEFAULT_ROWS, help="comma-separated names of rows")
     parser.add_argument("--in-flight", type=int, default=32, help="concurrent calls")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of each load")
     parser.add_argument("--starts", type=int, default=3, help="times that both stacks are started")
@@ -149,23 +169,31 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     if not options.revision:
         parser.error("name the revision to compare with")
+    rows = options.rows.split(",")
+    if unknown := [row for row in rows if row not in _ROWS]:
+        parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(_ROWS)}")
     table = Table(title=f"This checkout divided by {options.revision}: ratio (95 % interval)")
     for column in ("row", "calls/s", "CPU of the client", "CPU of planes", "calls/s now", "before"):
         table.add_column(column, justify="left" if column == "row" else "right")
     console = Console(width=None if sys.stdout.isatty() else 140)
     with tempfile.TemporaryDirectory() as folder:
         _extract(options.revision, Path(folder))
-        for row in options.rows.split(","):
-            pairs = asyncio.run(
-                _compare(
-                    row,
-                    Path(folder),
-                    in_flight=options.in_flight,
-                    seconds=options.seconds,
-                    starts=options.starts,
-                    pairs=options.pairs,
+        for row in rows:
+            try:
+                pairs = asyncio.run(
+                    _compare(
+                        row,
+                        Path(folder),
+                        in_flight=options.in_flight,
+                        seconds=options.seconds,
+                        starts=options.starts,
+                        pairs=options.pairs,
+                    )
                 )
-            )
+            except _NoBaseError:
+                console.print(f"{row}: {options.revision} cannot run it; its error is above.")
+                table.add_row(row, *["–"] * 5)
+                continue
             figures = compare(pairs)
             ratios = [_ratio(figures, name) for name in _FIGURES]
             rates = [f"{figures[name]:,.0f}" for name in ("calls_s", "other_calls_s")]
