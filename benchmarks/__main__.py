@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.catalogue import ALL
+from benchmarks.catalogue import ALL, find_row
 from benchmarks.figures import Figures, figures_from_json
 from benchmarks.report import draw, show
 from benchmarks.rows import peers
@@ -36,11 +36,27 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--peers", action="store_true", help="also install and measure the peers")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        type=_named_peer,
+        metavar="NAME=COMMAND",
+        help="also measure a gateway that serves MCP at /mcp of the port {port}, in front of the "
+        "server that {python} {script} runs",
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--show", type=Path, help="only print the figures of this file")
     parser.add_argument("--plots", type=Path, default=_RESULTS, help="folder for the plots")
     parser.add_argument("--list", action="store_true", help="print the names of all rows")
     return parser.parse_args(words)
+
+
+def _named_peer(option: str) -> tuple[str, str]:
+    name, separator, command = option.partition("=")
+    if not (name and separator and command):
+        raise argparse.ArgumentTypeError("write NAME=COMMAND")
+    return f"{peers.NAMED}{name}", command
 
 
 def _select(patterns: str, with_peers: bool) -> list[Row | Special]:
@@ -54,16 +70,28 @@ def _select(patterns: str, with_peers: bool) -> list[Row | Special]:
 
 
 async def _measure(
-    rows: Sequence[Row | Special], rounds: int, seconds: float, console: Console
+    rows: Sequence[Row | Special],
+    commands: Mapping[str, str],
+    rounds: int,
+    seconds: float,
+    console: Console,
 ) -> dict[str, list[Figures]]:
-    """Measure all rows in each round, so that compared figures are close in time."""
+    """Measure all rows in each round, so that compared figures are close in time.
+
+    Args:
+        rows: The rows.
+        commands: The commands of named peers, by row.
+        rounds: The number of rounds.
+        seconds: The length of each load.
+        console: Prints the progress.
+    """
     results: dict[str, list[Figures]] = {}
     for number in range(rounds):
         for row in rows:
             if isinstance(row, Special) and number >= row.rounds:
                 continue
             start = time.monotonic()
-            figures = await _measure_row(row.name, seconds)
+            figures = await _measure_row(row.name, seconds, commands.get(row.name))
             if figures is None:
                 console.print(f"{row.name} failed; see above.", style="red")
                 continue
@@ -72,9 +100,10 @@ async def _measure(
     return results
 
 
-async def _measure_row(name: str, seconds: float) -> Figures | None:
+async def _measure_row(name: str, seconds: float, command: str | None) -> Figures | None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.run_row", name, str(seconds)),
+        *([command] if command is not None else []),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "LEASEWAY_LOG_LEVEL": "error"},
     )
@@ -118,7 +147,10 @@ def main(words: Sequence[str] | None = None) -> int:
         rows = _select(options.rows, options.peers)
         if options.peers:
             peers.install()
-        results = asyncio.run(_measure(rows, options.rounds, options.seconds, console))
+        commands = dict(options.peer)
+        rows += [find_row(name, command) for name, command in commands.items()]
+        measuring = _measure(rows, commands, options.rounds, options.seconds, console)
+        results = asyncio.run(measuring)
     if options.json is not None:
         document = _document(results, options.seconds)
         options.json.write_text(json.dumps(document, indent=1) + "\n")

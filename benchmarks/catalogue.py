@@ -32,10 +32,12 @@ SPECIALS: tuple[Special, ...] = (
 ALL: tuple[Row | Special, ...] = (*ROWS, *SPECIALS)
 
 
-def find_row(name: str) -> Row | Special:
-    """Return a row or special measurement by name.
+def find_row(name: str, command: str | None = None) -> Row | Special:
+    """Return a row or special measurement by name; with a command, the row of a named peer.
 
     Raises:
         KeyError: There is none.
     """
+    if command is not None:
+        return peers.named(name.removeprefix(peers.NAMED), command)
     return {row.name: row for row in ALL}[name]

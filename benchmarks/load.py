@@ -11,9 +11,10 @@ from typing import Protocol
 from benchmarks.figures import Load, percentile
 from benchmarks.usage import cpu_of, own_cpu
 
-__all__ = ["AsyncDriver", "Driver", "ThreadDriver"]
+__all__ = ["WARM_UP", "AsyncDriver", "Driver", "Meter", "ThreadDriver"]
 
-_WARM_UP = 0.5
+WARM_UP = 0.5
+"""Seconds of calls before the measured ones, at most."""
 
 
 class Driver(Protocol):
@@ -39,8 +40,8 @@ class AsyncDriver:
 
     async def load(self, in_flight: int, seconds: float) -> Load:
         """Run callers for a number of seconds and measure their calls."""
-        await self._run(in_flight, min(_WARM_UP, seconds))
-        meter = _Meter(in_flight, self.pids)
+        await self._run(in_flight, min(WARM_UP, seconds))
+        meter = Meter(in_flight, self.pids)
         return meter.read(await self._run(in_flight, seconds))
 
     async def _run(self, in_flight: int, seconds: float) -> list[float]:
@@ -71,8 +72,8 @@ class ThreadDriver:
 
     async def load(self, in_flight: int, seconds: float) -> Load:
         """Run callers for a number of seconds and measure their calls."""
-        await asyncio.to_thread(self._run, in_flight, min(_WARM_UP, seconds))
-        meter = _Meter(in_flight, self.pids)
+        await asyncio.to_thread(self._run, in_flight, min(WARM_UP, seconds))
+        meter = Meter(in_flight, self.pids)
         return meter.read(await asyncio.to_thread(self._run, in_flight, seconds))
 
     def _run(self, in_flight: int, seconds: float) -> list[float]:
@@ -102,7 +103,14 @@ class ThreadDriver:
         return [duration for caller in durations for duration in caller]
 
 
-class _Meter:
+class Meter:
+    """Measures a load from its creation on.
+
+    Args:
+        in_flight: The number of callers.
+        pids: The processes between caller and server.
+    """
+
     def __init__(self, in_flight: int, pids: Sequence[int]) -> None:
         self._in_flight = in_flight
         self._pids = pids
@@ -110,6 +118,7 @@ class _Meter:
         self._began = time.perf_counter()
 
     def read(self, durations: list[float]) -> Load:
+        """Return the figures of a load whose calls took these seconds."""
         seconds = time.perf_counter() - self._began
         client, worker = own_cpu() - self._client, cpu_of(self._pids) - self._worker
         calls = max(1, len(durations))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,22 @@ from rich.table import Table
 from benchmarks.catalogue import ROWS, SPECIALS
 from benchmarks.figures import Figures, Load, Spread, spread
 from benchmarks.goals import GoalResult, judge
+from benchmarks.rows.peers import NAMED
 
 __all__ = ["draw", "show"]
 
 Results = Mapping[str, Sequence[Figures]]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A row of the table or the plot."""
+
+    name: str
+    title: str
+    is_peer: bool
+
+
 _COUNTS = (32, 128, 256)
 
 
@@ -35,10 +48,16 @@ def _rows(results: Results) -> Table:
         table.add_column(name, justify="right")
     for name in ("client µs CPU, 32", "worker µs CPU, 32", "worker MiB"):
         table.add_column(name, justify="right")
-    for row in ROWS:
-        if row.name in results:
-            table.add_row(row.title, *_cells(results[row.name]))
+    for row in _shown(results):
+        table.add_row(row.title, *_cells(results[row.name]))
     return table
+
+
+def _shown(results: Results) -> list[_Shown]:
+    """Return the measured rows in order; peers that only this run names are last."""
+    known = [_Shown(row.name, row.title, row.peer) for row in ROWS if row.name in results]
+    named = [name for name in results if name.startswith(NAMED)]
+    return known + [_Shown(name, name.removeprefix(NAMED), True) for name in named]
 
 
 def _cells(rounds: Sequence[Figures]) -> list[str]:
@@ -99,7 +118,7 @@ def draw(results: Results, folder: Path) -> None:
     Raises:
         ModuleNotFoundError: matplotlib is missing.
     """
-    rows = [row for row in ROWS if row.name in results and "1m" not in row.name]
+    rows = [row for row in _shown(results) if "1m" not in row.name]
     if not rows:
         return
     import matplotlib  # only a run that draws needs it
@@ -134,7 +153,7 @@ def _median(rounds: Sequence[Figures], figure: Callable[[Load], float]) -> float
     return found.median if found else 0.0
 
 
-def _bars(axes: Any, values: Sequence[float], rows: Sequence[Any]) -> None:
+def _bars(axes: Any, values: Sequence[float], rows: Sequence[_Shown]) -> None:
     colours = [_colour(row) for row in rows]
     bars = axes.barh(range(len(values)), values, color=colours)
     axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
@@ -142,7 +161,7 @@ def _bars(axes: Any, values: Sequence[float], rows: Sequence[Any]) -> None:
     axes.margins(x=0.12)
 
 
-def _colour(row: Any) -> str:
+def _colour(row: _Shown) -> str:
     if row.title.startswith("Leaseway"):
         return "#2a9d8f"
-    return "#e76f51" if row.peer else "#9a9a9a"
+    return "#e76f51" if row.is_peer else "#9a9a9a"

@@ -1,4 +1,4 @@
-"""Measures one row in this process: `python -m benchmarks.run_row NAME SECONDS`."""
+"""Measures one row in this process: `python -m benchmarks.run_row NAME SECONDS [COMMAND]`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def _measure(row: Row | Special, seconds: float) -> Figures:
 
 def main() -> None:
     """Measure and print the figures as one JSON object."""
-    name, seconds = sys.argv[1], float(sys.argv[2])
-    figures = asyncio.run(_measure(find_row(name), seconds))
+    name, seconds, *command = sys.argv[1:]
+    figures = asyncio.run(_measure(find_row(name, *command), float(seconds)))
     print(json.dumps(dataclasses.asdict(figures)))
 
 

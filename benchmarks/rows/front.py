@@ -7,12 +7,10 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 
-import aiohttp
-
-from benchmarks.load import AsyncDriver, Driver
+from benchmarks.http_load import open_mcp
+from benchmarks.load import Driver
 from benchmarks.processes import SERVERS, echo_server, leaseway, run_process
-from benchmarks.rows.peers import McpCaller
-from benchmarks.rows.row import Row
+from benchmarks.rows.row import TEXT, Row
 
 __all__ = ["ROWS"]
 
@@ -28,7 +26,7 @@ async def _front() -> AsyncIterator[Driver]:
         command = [sys.executable, "-m", "leaseway.cli.main", "mcp-front"]
         command += ["--control-plane", system.address, "--listen", _ANY_PORT]
         process, line = await stack.enter_async_context(run_process(command, ready_text="ready "))
-        yield await _driver(stack, f"http://{line.split()[-1]}/mcp", process.pid)
+        yield await open_mcp(f"http://{line.split()[-1]}/mcp", "echo", TEXT, [process.pid])
 
 
 @contextlib.asynccontextmanager
@@ -40,7 +38,7 @@ async def _worker() -> AsyncIterator[Driver]:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         servers = {"echo": echo_server(**{"truely-stateless": True})}
         system = await stack.enter_async_context(leaseway(servers, options=["--mcp", address]))
-        yield await _driver(stack, f"http://{address}/mcp", system.workers[0])
+        yield await open_mcp(f"http://{address}/mcp", "echo", TEXT, [system.workers[0]])
 
 
 @contextlib.asynccontextmanager
@@ -49,7 +47,7 @@ async def _bare() -> AsyncIterator[Driver]:
     async with contextlib.AsyncExitStack() as stack:
         command = [sys.executable, str(SERVERS / "bare_http.py")]
         process, line = await stack.enter_async_context(run_process(command, ready_text="http://"))
-        yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
+        yield await open_mcp(f"{line.split()[-1]}/mcp", "echo", TEXT, [process.pid])
 
 
 @contextlib.asynccontextmanager
@@ -60,15 +58,7 @@ async def _bare_grpc() -> AsyncIterator[Driver]:
         _, address = await stack.enter_async_context(run_process(echo, ready_text=":"))
         command = [sys.executable, str(SERVERS / "bare_http_grpc.py"), address]
         process, line = await stack.enter_async_context(run_process(command, ready_text="http://"))
-        yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
-
-
-async def _driver(stack: contextlib.AsyncExitStack, url: str, pid: int) -> AsyncDriver:
-    connector = aiohttp.TCPConnector(limit=0)
-    http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-    caller = McpCaller(http, url)
-    await caller.open()
-    return AsyncDriver(caller.call, [pid])
+        yield await open_mcp(f"{line.split()[-1]}/mcp", "echo", TEXT, [process.pid])
 
 
 ROWS = (

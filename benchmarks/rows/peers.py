@@ -1,29 +1,33 @@
-"""Other gateways in front of the same server, called with a minimal HTTP client.
+"""Other gateways in front of the same server.
 
 Each has its own environment, made by `install`, and is configured for speed as its documentation
-advises.
+advises. Others are compared by their command (`named`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import aiohttp
 import orjson
 
-from benchmarks.load import AsyncDriver, Driver
+from benchmarks.http_load import HttpDriver, RawCall, open_mcp
+from benchmarks.load import Driver
 from benchmarks.processes import SERVERS, run_process
-from benchmarks.rows.row import TEXT, Row, check
+from benchmarks.rows.row import TEXT, Row
 from benchmarks.usage import descendants
 
-__all__ = ["ROWS", "install"]
+__all__ = ["NAMED", "ROWS", "install", "named"]
+
+NAMED = "peer:"
+"""How the row names of `--peer` begin."""
 
 _HOME = Path(__file__).resolve().parents[2] / ".build" / "peers"
 _PACKAGES = {
@@ -32,11 +36,6 @@ _PACKAGES = {
     "mcpo": ("mcpo==0.0.20", "fastapi==0.115.12", "mcp<2", "orjson"),
 }
 _SUPERGATEWAY = "supergateway@4.0.0"
-_HEADERS = {
-    "content-type": "application/json",
-    "accept": "application/json, text/event-stream",
-}
-_PROTOCOL = "2025-06-18"
 
 _FASTMCP = """
 import sys
@@ -96,86 +95,66 @@ def _mcpo(port: int) -> list[str]:
     return [*command, "--", *_server()]
 
 
-class McpCaller:
-    """A minimal client for streamable HTTP: a session, then one POST per call."""
-
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
-        self._http, self._url = http, url
-        self._headers = dict(_HEADERS)
-        self._last = 0
-
-    async def open(self) -> None:
-        """Initialize the session."""
-        params = {
-            "protocolVersion": _PROTOCOL,
-            "capabilities": {},
-            "clientInfo": {"name": "bench", "version": "1"},
-        }
-        async with await self._post(
-            {"id": 0, "method": "initialize", "params": params}
-        ) as response:
-            await response.read()
-            if "mcp-session-id" in response.headers:
-                self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
-        self._headers["mcp-protocol-version"] = _PROTOCOL
-        async with await self._post({"method": "notifications/initialized"}) as response:
-            await response.read()
-
-    async def _post(self, message: dict[str, object]) -> aiohttp.ClientResponse:
-        body = orjson.dumps({"jsonrpc": "2.0", **message})
-        return await self._http.post(self._url, data=body, headers=self._headers)
-
-    async def call(self, _caller: int) -> None:
-        """Call the tool and check the result."""
-        self._last = number = self._last + 1
-        params = {"name": "echo", "arguments": {"text": TEXT}}
-        message = {"id": number, "method": "tools/call", "params": params}
-        async with await self._post(message) as response:
-            body = await response.read()
-        if not body.startswith(b"{"):
-            body = next(line[5:] for line in body.splitlines() if line.startswith(b"data:"))
-        check(orjson.loads(body)["result"]["content"][0]["text"], TEXT)
-
-
 def _mcp_peer(
     command: Callable[[int], Sequence[str]],
 ) -> Callable[[], AbstractAsyncContextManager[Driver]]:
     @contextlib.asynccontextmanager
     async def open_row() -> AsyncIterator[Driver]:
-        async with _listening(command) as (http, port, pid):
-            caller = McpCaller(http, f"http://127.0.0.1:{port}/mcp")
-            await caller.open()
-            yield AsyncDriver(caller.call, descendants(pid, without="echo.py"))
+        async with _listening(command) as (address, pid):
+            url = f"http://{address[0]}:{address[1]}/mcp"
+            yield await open_mcp(url, "echo", TEXT, _between(pid))
 
     return open_row
 
 
 @contextlib.asynccontextmanager
 async def _openapi_peer() -> AsyncIterator[Driver]:
-    async with _listening(_mcpo) as (http, port, pid):
-        url, body = f"http://127.0.0.1:{port}/echo", orjson.dumps({"text": TEXT})
+    async with _listening(_mcpo) as (address, pid):
+        body = orjson.dumps({"text": TEXT})
+        url = f"http://{address[0]}:{address[1]}/echo"
+        call = RawCall.of(url, {"Content-Type": "application/json"}, (body, b""), f'"{TEXT}"')
+        yield HttpDriver(address, call, _between(pid))
 
-        async def call(_caller: int) -> None:
-            async with http.post(url, data=body, headers=_HEADERS) as response:
-                check(orjson.loads(await response.read()), TEXT)
 
-        yield AsyncDriver(call, descendants(pid, without="echo.py"))
+def _between(pid: int) -> list[int]:
+    """Return a peer's processes without the server behind it."""
+    return descendants(pid, without="echo.py")
 
 
 @contextlib.asynccontextmanager
 async def _listening(
     command: Callable[[int], Sequence[str]],
-) -> AsyncIterator[tuple[aiohttp.ClientSession, int, int]]:
-    """Run a peer until the block ends; yield a client, its port and its process id."""
+) -> AsyncIterator[tuple[tuple[str, int], int]]:
+    """Run a peer until the block ends; yield its address and its process id."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    connector = aiohttp.TCPConnector(limit=0)
-    async with (
-        run_process(command(port), ready_port=port) as (process, _),
-        aiohttp.ClientSession(connector=connector) as http,
-    ):
-        yield http, port, process.pid
+    async with run_process(command(port), ready_port=port) as (process, _):
+        yield ("127.0.0.1", port), process.pid
+
+
+def named(name: str, command: str) -> Row:
+    """Return the row of a gateway that the user has: `--peer NAME=COMMAND`.
+
+    Args:
+        name: Its name in the table and the plot.
+        command: Its command line, for a process that serves MCP at `/mcp` of a local port. In it,
+            `{port}` stands for that port, `{python}` and `{script}` for the two words of the
+            command of the server behind it.
+    """
+
+    def words(port: int) -> list[str]:
+        python, script = _server()
+        values = {"{port}": str(port), "{python}": python, "{script}": script}
+        return [_filled(word, values) for word in shlex.split(command)]
+
+    return Row(f"{NAMED}{name}", name, _mcp_peer(words), (1, 32, 128), peer=True)
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():  # other braces belong to the peer's own options
+        word = word.replace(name, value)
+    return word
 
 
 ROWS = (

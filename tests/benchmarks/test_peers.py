@@ -1,0 +1,66 @@
+"""Gateways that a run of the benchmarks names, called over raw connections."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import main
+from benchmarks.figures import Figures, Load
+from benchmarks.http_load import is_complete
+from benchmarks.report import show
+from benchmarks.rows.peers import named
+from rich.console import Console
+
+_PEER = Path(__file__).parents[1] / "servers" / "http_peer.py"
+
+
+def _command(form: str) -> str:
+    start = shlex.join([sys.executable, str(_PEER)])
+    return f"{start} {{port}} {form} {{python}} {{script}}"
+
+
+@pytest.mark.parametrize("form", ["json", "chunks"])
+async def test_calls_of_a_named_peer_are_counted_with_its_cpu_and_memory(form: str) -> None:
+    async with named("standing in", _command(form)).open() as driver:
+        load = await driver.load(2, 0.2)
+        assert len(driver.pids) == 1
+    assert load.calls > 2
+    assert 0 < load.p50 <= load.p99
+
+
+async def test_a_wrong_result_is_no_fast_call() -> None:
+    async with named("wrong", _command("wrong")).open() as driver:
+        with pytest.raises(RuntimeError, match="A response is wrong"):
+            await driver.load(1, 0.2)
+
+
+def test_a_response_is_complete_with_its_length_or_its_last_chunk() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
+    assert not is_complete(head[:-2])
+    assert not is_complete(head + b"abc")
+    assert is_complete(head + b"abcd")
+    chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    assert not is_complete(chunked)
+    assert is_complete(chunked + b"0\r\n\r\n")
+
+
+def test_a_named_peer_stands_last_in_the_report() -> None:
+    load = Load(32, 64_000, 2.0, 900.0, 1500.0, 11.0, 13.0)
+    results = {
+        "peer:other gateway": [Figures("peer:other gateway", {32: load}, 80.0)],
+        "stdio": [Figures("stdio", {32: load}, 80.0)],
+    }
+    written = io.StringIO()
+    show(results, Console(width=200, file=written))
+    text = written.getvalue()
+    assert 0 < text.index("Leaseway, stdio shared") < text.index("other gateway")
+
+
+def test_a_peer_needs_a_name_and_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--peer", "agentgateway", "--list"])
+    assert "write NAME=COMMAND" in capsys.readouterr().err
