@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.audit.memory_sink import MemorySink
 from tests.e2e.counting import memory
 from tests.e2e.system import System, eventually, python_server
 from tests.nats_server import NatsServer, nats_server
@@ -64,6 +65,35 @@ def check_answered(records: list[dict[str, Any]], answered: set[int]) -> None:
     ends = [(record["run"], record["call"]) for record in records if record["event"] == "call"]
     assert len(ends) == len(set(ends))
     assert answered <= {numbers[end] for end in ends}
+
+
+async def check_damages(sink: Sink, draw: random.Random) -> int:
+    """Delete, change and exchange objects of a copy: `verify` names each; return how many."""
+    copy = MemorySink()
+    async for stored in sink.objects():
+        copy.stored[stored.name] = await sink.get(stored.name)
+    whole = dict(copy.stored)
+    by_run: dict[str, list[str]] = {}
+    for name in sorted(whole):
+        by_run.setdefault(name.partition("/")[0], []).append(name)
+    damages = 0
+    for run, names in by_run.items():
+        # The last object is not named without an anchor: nobody knows that it was there.
+        for _ in range(min(2, len(names) - 2)):
+            first, other = draw.sample(names[:-1], 2)
+            place = draw.randrange(len(whole[first]))
+            changed = bytearray(whole[first])
+            changed[place] ^= 1 << draw.randrange(8)
+            for damage in (
+                {name: content for name, content in whole.items() if name != first},
+                {**whole, first: bytes(changed)},
+                {**whole, first: whole[other], other: whole[first]},
+            ):
+                copy.stored = {name: damage[name] for name in names if name in damage}
+                faults = (await verify_sink(copy))[run].faults
+                assert any(first in fault for fault in faults), (first, faults)
+                damages += 1
+    return damages
 
 
 def environment_of(server: NatsServer, folder: Path, policy: str) -> dict[str, str]:
@@ -175,8 +205,11 @@ async def test_each_answered_call_is_in_the_sink_once_however_often_workers_are_
         sink = opened(server, monkeypatch)
         records = await records_of(sink)
         check_answered(records, answered)
+        damages = await check_damages(sink, draw)
         await sink.aclose()
     print(
-        f"{CALLS} calls, {kills} kills: {len(answered)} answered in {took:.0f} s, all in the sink"
+        f"{CALLS} calls, {kills} kills: {len(answered)} answered in {took:.0f} s, all in the sink; "
+        f"{damages} deleted, changed or exchanged objects named"
     )
     assert len(answered) > CALLS * 0.9
+    assert damages

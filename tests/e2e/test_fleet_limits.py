@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from tests.e2e.system import System, python_server
 
 from leaseway.sdk import AsyncClient, FateUnknown, RateLimited
 
-SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SERVERS = {"echo": python_server("echo_raw.py", **{"truely-stateless": True})}
 
 
@@ -87,65 +83,3 @@ async def test_limits_of_an_agent_and_a_tool_hold_over_workers_and_are_listed(
         left = {(limit.scope, limit.agent): limit for limit in await operator.limits()}
         assert left["agent", "bot"].remaining == left["tool", ""].remaining == 0
         assert 0 < left["tool", ""].renews_in <= 3_600
-
-
-class Minutes:
-    """The times of calls of nine callers under a limit of six a minute."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self._chance = random.Random(5)
-
-    async def call_often(self, client: AsyncClient, until: float) -> None:
-        while time.monotonic() < until:
-            try:
-                timeout = self._chance.uniform(1, 70)
-                await client.call_tool("echo", {"text": "x"}, timeout=timeout)
-            except RateLimited:
-                await asyncio.sleep(0.2)
-            else:
-                self.times.append(time.monotonic())
-
-    async def run(self, client: AsyncClient) -> None:
-        until = time.monotonic() + SECONDS
-        await asyncio.gather(*(self.call_often(client, until) for _ in range(9)))
-
-    @property
-    def counts(self) -> list[int]:
-        start = self.times[0] - 1.0  # a call of the next minute may come a moment early
-        return [
-            sum(0 <= time - start - 60 * number < 60 for time in self.times)
-            for number in range(int(SECONDS // 60))
-        ]
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(SECONDS + 300)
-async def test_six_a_minute_are_six_a_minute_for_long(tmp_path: Path) -> None:
-    system, minutes = System(tmp_path, SERVERS, workers=3), Minutes()
-    system.write_text(limiting_all("6/m"))
-    async with system, AsyncClient(system.address) as client:
-        await minutes.run(client)
-    print("calls in each minute:", minutes.counts)
-    assert all(5 <= count <= 7 for count in minutes.counts)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(SECONDS + 300)
-async def test_the_fleet_admits_at_most_a_slice_more_while_its_control_plane_is_away(
-    tmp_path: Path,
-) -> None:
-    system, minutes = System(tmp_path, SERVERS, workers=3), Minutes()
-    system.write_text(limiting_all("6/m"))
-    async with system, AsyncClient(system.address) as client:
-        calling = asyncio.create_task(minutes.run(client))
-        await asyncio.sleep(SECONDS / 3)
-        assert system.control_plane is not None
-        await system.control_plane.end(signal.SIGKILL)
-        await asyncio.sleep(SECONDS / 3)
-        await system.start_control_plane()
-        await calling
-    print("calls in each minute:", minutes.counts)
-    a_slice = 3  # one call of each worker
-    assert all(count <= 6 + a_slice for count in minutes.counts)
-    assert sum(minutes.counts) <= 6 * len(minutes.counts) + a_slice
