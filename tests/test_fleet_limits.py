@@ -43,9 +43,24 @@ class System:
         self.plane = Budgets(self.now)
         for name in self.names:
             self.plane.handle_joined(name, had_leader=not is_first)
-        for position, (name, worker) in enumerate(self.workers.items()):
-            for told in worker.join(self.fleet(position), self.now):
-                self.send(name, told)
+        for name in self.names:
+            self.join(name)
+
+    def join(self, name: str) -> None:
+        assert self.plane is not None
+        worker, position = self.workers[name], self.names.index(name)
+        earlier = worker.fleet.workers if worker.fleet is not None else 0
+        for told in worker.join(self.fleet(position), self.now):
+            self.send(name, told)
+        self.plane.handle_told(name, earlier)
+
+    def start_empty_plane(self, *names: str) -> None:
+        """Start a control plane that only some workers join."""
+        self.kill_plane()
+        self.plane = Budgets(self.now)
+        for name in names:
+            self.plane.handle_joined(name, had_leader=True)
+            self.join(name)
 
     def kill_plane(self) -> None:
         self.plane = None
@@ -250,10 +265,71 @@ def test_a_new_control_plane_learns_what_workers_have_before_it_leases_more() ->
     system.now += 10.0
     system.kill_plane()
     system.start_plane()
-    assert 0 < system.call("w1") <= 3.0
-    system.now += 3.1
+    assert not system.call("w1"), "both have told, so there is nothing to wait for"
+    assert system.call("w1") == pytest.approx(50.0)
+
+
+def test_a_new_control_plane_waits_a_moment_for_a_worker_of_the_earlier_fleet() -> None:
+    system = System(2)
+    assert not any(system.call("w0") for _ in range(5))
+    system.now += 10.0
+    system.start_empty_plane("w1")
+    assert 0 < system.call("w1") <= 1.0
+    system.now += 1.0
+    assert system.plane is not None
+    system.plane.handle_joined("w0", had_leader=True)
+    assert 0 < system.call("w1") <= 1.0, "it has joined, and not told"
+    system.join("w0")
+    system.now += 1.0
+    assert [not system.call("w1") for _ in range(2)] == [True, False]
+
+
+def test_what_a_worker_used_that_is_lost_with_the_control_plane_is_known_from_the_others() -> None:
+    system = System(3)
+    assert not any(system.call("w0") for _ in range(3))
     assert not system.call("w1")
-    assert system.call("w1") == pytest.approx(46.9)
+    assert not system.call("w0")
+    system.now += 10.0
+    system.start_empty_plane("w1", "w2")
+    system.now += 3.1
+    assert sum(not system.call("w2") for _ in range(6)) == 2, "w1 knew of four"
+    system.now += 50.0
+    assert sum(not system.call("w2") for _ in range(9)) == 6
+
+
+def test_a_lowered_limit_holds_over_workers_that_have_more_of_the_earlier_one() -> None:
+    system, fewer = System(2), Demand(SLOTS.key, 2)
+    assert not any(system.call("w0", SLOTS) for _ in range(2))
+    assert not any(system.call("w1", SLOTS) for _ in range(2))
+    for name in system.names:
+        system.workers[name].end_call([SLOTS.key])
+        assert system.call(name, fewer) > 0
+    system.return_idle()
+    system.now += 0.2
+    assert [system.call(name, fewer) > 0 for name in system.names] == [True, True]
+    system.workers["w0"].end_call([SLOTS.key])
+    system.return_idle()
+    system.now += 0.2
+    assert system.call("w0", fewer) == 0
+    assert system.call("w1", fewer) > 0
+
+
+def test_permits_of_an_earlier_limit_go_back_with_the_question_for_the_new_one() -> None:
+    system, many, fewer = System(2), Demand(KEY, 1_000, 60.0), Demand(KEY, 20, 60.0)
+    for _ in range(15):
+        assert not system.call("w0", many)
+        system.now += 0.01
+    assert sum(not system.call("w0", fewer) for _ in range(20)) == 5
+
+
+@pytest.mark.parametrize("raised", [Demand(KEY, 8, 3_600.0), Demand(KEY, 6, 60.0)])
+def test_a_raised_limit_holds_before_the_window_of_the_earlier_one_ends(raised: Demand) -> None:
+    system, hourly = System(1), Demand(KEY, 6, 3_600.0)
+    assert sum(not system.call("w0", hourly) for _ in range(9)) == 6
+    system.now += 1.0
+    system.call("w0", raised)
+    system.now += min(60.0, raised.period)
+    assert not system.call("w0", raised)
 
 
 def test_high_demand_is_leased_in_slices_that_grow() -> None:

@@ -95,6 +95,7 @@ class SyncRequest(_message.Message):
     BUDGET_ASK_FIELD_NUMBER: _builtins.int
     SUBJECT_LISTING_FIELD_NUMBER: _builtins.int
     AUDIT_HEAD_FIELD_NUMBER: _builtins.int
+    BUDGETS_TOLD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -153,6 +154,10 @@ class SyncRequest(_message.Message):
         Welcome requests it.
         """
 
+    @_builtins.property
+    def budgets_told(self) -> Global___BudgetsTold:
+        """Ends what a worker tells of its budgets after a Welcome. Sent only if the Fleet takes it."""
+
     def __init__(
         self,
         *,
@@ -170,12 +175,13 @@ class SyncRequest(_message.Message):
         budget_ask: Global___BudgetAsk | None = ...,
         subject_listing: Global___SubjectListing | None = ...,
         audit_head: _admin_pb2.AuditHead | None = ...,
+        budgets_told: Global___BudgetsTold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "budgets_told", b"budgets_told", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "budgets_told", b"budgets_told", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing", "audit_head"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing", "audit_head", "budgets_told"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -606,26 +612,54 @@ class Fleet(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     TAKES_BACK_FIELD_NUMBER: _builtins.int
+    TAKES_TOLD_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     """The number of workers that have a stream, this one included. At least 1."""
     position: _builtins.int
     """The place of this worker among them, ordered by id. Less than `workers`."""
     takes_back: _builtins.bool
     """Whether permits of a period can be returned, too."""
+    takes_told: _builtins.bool
+    """Whether the worker ends what it tells after the Welcome with a BudgetsTold."""
     def __init__(
         self,
         *,
         workers: _builtins.int = ...,
         position: _builtins.int = ...,
         takes_back: _builtins.bool = ...,
+        takes_told: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "takes_back", b"takes_back", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "takes_back", b"takes_back", "takes_told", b"takes_told", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fleet: _TypeAlias = Fleet  # noqa: Y015
+
+@_typing.final
+class BudgetsTold(_message.Message):
+    """A worker has told, since the Welcome, what it has of all limits. A control plane that was started
+    meanwhile leases budgets as soon as the whole fleet has told.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    workers: _builtins.int
+    """The number of workers in the last Fleet before the Welcome. Zero means that there was none."""
+    def __init__(
+        self,
+        *,
+        workers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BudgetsTold: _TypeAlias = BudgetsTold  # noqa: Y015
 
 @_typing.final
 class BudgetKey(_message.Message):
@@ -679,6 +713,7 @@ class BudgetAsk(_message.Message):
     RETURNED_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     RENEWS_IN_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
     """The permits of a period, or the calls at once."""
     needed: _builtins.int
@@ -689,6 +724,10 @@ class BudgetAsk(_message.Message):
     """Permits that the worker returns; those of a period only if the Fleet takes them back."""
     held: _builtins.int
     """What the worker has had of the open period, or of calls at once. Set after a Welcome only."""
+    leased: _builtins.int
+    """What all workers together had of the open period when the worker last got an answer. Set after
+    a Welcome only, for the case that a worker of the fleet does not return.
+    """
     @_builtins.property
     def key(self) -> Global___BudgetKey:
         """The limit."""
@@ -712,10 +751,11 @@ class BudgetAsk(_message.Message):
         returned: _builtins.int = ...,
         held: _builtins.int = ...,
         renews_in: _duration_pb2.Duration | None = ...,
+        leased: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "period", b"period", "renews_in", b"renews_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "held", b"held", "key", b"key", "limit", b"limit", "needed", b"needed", "period", b"period", "renews_in", b"renews_in", "returned", b"returned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "held", b"held", "key", b"key", "leased", b"leased", "limit", b"limit", "needed", b"needed", "period", b"period", "renews_in", b"renews_in", "returned", b"returned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -723,7 +763,9 @@ Global___BudgetAsk: _TypeAlias = BudgetAsk  # noqa: Y015
 
 @_typing.final
 class BudgetGrant(_message.Message):
-    """The answer to a BudgetAsk that needs permits. Permits of a period end with it."""
+    """The answer to a BudgetAsk that needs permits. Permits of a period end with it. One without a key
+    only tells that the fleet has changed.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -739,7 +781,7 @@ class BudgetGrant(_message.Message):
     """What is left for all workers."""
     @_builtins.property
     def key(self) -> Global___BudgetKey:
-        """The limit."""
+        """The limit. Unset if nothing but the fleet is told."""
 
     @_builtins.property
     def renews_in(self) -> _duration_pb2.Duration:

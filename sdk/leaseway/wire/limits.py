@@ -73,6 +73,8 @@ class BudgetAsk:
         returned: Slots, or permits of the window, that it returns.
         held: What it has of the window or of the slots, told to a control plane that may not know.
         renews_in: Seconds to the end of the window that `held` or `returned` belongs to.
+        leased: What all workers had of the window when this one last got an answer, told to a
+            control plane that may not know.
     """
 
     key: BudgetKey
@@ -83,6 +85,7 @@ class BudgetAsk:
     returned: int = 0
     held: int = 0
     renews_in: float = 0.0
+    leased: int = 0
 
 
 @dataclass(frozen=True, slots=True)

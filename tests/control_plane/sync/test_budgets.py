@@ -1,9 +1,13 @@
-"""Requests for permits that name no limit."""
+"""Requests for permits that name no limit, and what workers learn of their fleet."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
+from leaseway.control_plane.core.workers.actions import WorkerAction
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.sync.budgets import BudgetAnswers
 from leaseway.v1 import sync_pb2
@@ -53,3 +57,41 @@ def test_a_request_that_names_no_limit_costs_its_worker_nothing_else(
     BudgetAnswers(plane).answer("w1", ask)
     assert len(plane.budgets) == 0
     assert "does not know" in caplog.text
+
+
+class Stream:
+    """Keeps what is sent to a worker."""
+
+    def __init__(self) -> None:
+        self.fleets: list[tuple[int, int]] = []
+
+    def send(self, message: WorkerAction | sync_pb2.SyncResponse) -> None:
+        assert isinstance(message, sync_pb2.SyncResponse)
+        fleet = message.budget_grant.fleet
+        self.fleets.append((fleet.workers, fleet.position))
+
+    def end(self, reason: str) -> None:
+        """Do nothing."""
+
+
+async def test_each_worker_is_told_its_place_when_others_join_and_leave() -> None:
+    plane = Plane(epoch=1)
+    answers = BudgetAnswers(plane)
+    streams = {name: Stream() for name in ("w2", "w1", "w3")}
+    for name, stream in streams.items():
+        plane.streams[name] = stream
+        answers.fleet(name)
+        answers.handle_fleet_changed()
+    await wait_until(lambda: bool(streams["w2"].fleets))
+    assert [stream.fleets for stream in streams.values()] == [[(3, 1)], [(3, 0)], []]
+    del plane.streams["w1"]
+    answers.handle_fleet_changed()
+    await wait_until(lambda: bool(streams["w3"].fleets))
+    assert [stream.fleets[1:] for stream in streams.values()] == [[(2, 0)], [], []]
+    assert streams["w3"].fleets == [(2, 1)]
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)

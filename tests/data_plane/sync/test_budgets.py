@@ -67,6 +67,21 @@ async def test_a_call_waits_for_an_answer_for_a_bounded_time() -> None:
         await again
 
 
+async def test_a_worker_tells_what_it_has_then_that_it_has_told_all() -> None:
+    permits, queue = joined()
+    now = asyncio.get_running_loop().time()
+    permits.budgets.ask(DEMAND, 1, now)
+    permits.budgets.handle_grant(BudgetGrant(KEY, 2, 3, 60.0, 0.0), now)
+    permits.handle_grant(sync_pb2.BudgetGrant(fleet=sync_pb2.Fleet(workers=4, position=1)))
+    permits.handle_loss()
+    fleet = sync_pb2.Fleet(workers=1, takes_told=True)
+    permits.handle_welcome(sync_pb2.Welcome(fleet=fleet))
+    told, ended = queue.get_nowait(), queue.get_nowait()
+    assert (told.budget_ask.held, told.budget_ask.leased) == (2, 3)
+    assert ended.budgets_told.workers == 4
+    assert queue.empty()
+
+
 async def test_a_control_plane_that_leases_no_budgets_leaves_limits_to_the_worker() -> None:
     permits, queue = joined()
     permits.handle_welcome(sync_pb2.Welcome())

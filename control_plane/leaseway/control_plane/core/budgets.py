@@ -5,8 +5,9 @@ ended, and all that is left of it, wherever it lies, ends with it. So the share 
 returns within one period, without any message. A budget of concurrent calls is a number of slots,
 which workers return; those of a lost worker are free at once.
 
-The budgets die with the control plane. Workers tell the next one what they have, and for a moment
-after its start it waits for that instead of leasing out what may be spent
+The budgets die with the control plane. Workers tell the next one what they have, and it waits until
+all of the earlier fleet have told, for a bounded time, instead of leasing out what may be spent. If
+some do not return, what the others know of the whole fleet's window stands for them
 (design.md#limits-over-the-fleet).
 """
 
@@ -22,7 +23,8 @@ from leaseway.wire.bounds import MAX_BUDGETS
 from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey
 
 RESTORE_TIME: Final = 3.0
-"""Seconds in which the workers of an earlier control plane tell this one what they have."""
+"""Seconds for which workers of an earlier control plane are waited for, to tell what they have."""
+_TOLD_RETRY: Final = 0.5
 _FREE_SLOT_RETRY: Final = 0.1
 _ENDING: Final = 1.0
 _ENDING_PART: Final = 0.1
@@ -65,10 +67,12 @@ class _Budget:
         period: The seconds of the window, likewise.
         held: The permits of each worker that has some.
         leased: Their sum, kept because each request needs it.
+        known: What the fleet had of the window before this control plane and has got from it, as
+            far as workers know; 0 if none has told.
         checked: The generation of the fleet when lost workers were last looked for.
     """
 
-    __slots__ = ("checked", "ends", "held", "leased", "limit", "period")
+    __slots__ = ("checked", "ends", "held", "known", "leased", "limit", "period")
 
     def __init__(self, ends: float) -> None:
         self.ends = ends
@@ -76,6 +80,7 @@ class _Budget:
         self.period = 0.0
         self.held: dict[str, int] = {}
         self.leased = 0
+        self.known = 0
         self.checked = -1
 
     def set(self, worker_id: str, count: int) -> None:
@@ -88,6 +93,8 @@ class _Budget:
     def add(self, worker_id: str, count: int) -> None:
         """Change what a worker has."""
         self.set(worker_id, self.held.get(worker_id, 0) + count)
+        if self.known:
+            self.known = max(0, self.known + count)
 
     def is_over(self, now: float) -> bool:
         """Return whether it counts nothing any more."""
@@ -104,6 +111,9 @@ class Budgets:
     def __init__(self, now: float) -> None:
         self._restored_at = now + RESTORE_TIME
         self._restores = False
+        self._returning: set[str] = set()
+        self._told: set[str] = set()
+        self._fleet = 0
         self._budgets: OrderedDict[BudgetKey, _Budget] = OrderedDict()
 
     def handle_joined(self, worker_id: str, *, had_leader: bool) -> None:
@@ -113,10 +123,29 @@ class Budgets:
             worker_id: The worker.
             had_leader: Whether an earlier control plane may have leased budget to it.
         """
-        self._restores = self._restores or had_leader
+        if had_leader:
+            self._restores = True
+            self._returning.add(worker_id)
         for budget in self._budgets.values():
             if math.isinf(budget.ends):
                 budget.set(worker_id, 0)
+
+    def handle_told(self, worker_id: str, workers: int) -> None:
+        """Note that a worker has told what it has of all limits since it joined.
+
+        Args:
+            worker_id: The worker.
+            workers: The workers that shared the limits before, as it knows.
+        """
+        if worker_id in self._returning:
+            self._returning.remove(worker_id)
+            self._told.add(worker_id)
+            self._fleet = max(self._fleet, workers)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all workers of the earlier fleet have told what they have."""
+        return not self._returning and 0 < self._fleet <= len(self._told)
 
     def ask(
         self,
@@ -138,7 +167,7 @@ class Budgets:
         if ask.returned:
             self._take_back(worker_id, ask, now)
         budget = self._find(ask, now)
-        if ask.held:
+        if ask.held or ask.leased:
             self._restore(budget, worker_id, ask, now)
         if ask.period:
             retry_in = budget.ends - now
@@ -148,10 +177,10 @@ class Budgets:
                 budget.checked = generation
                 for lost in [holder for holder in budget.held if holder not in workers]:
                     budget.set(lost, 0)
-        left = max(0, ask.limit - budget.leased)
+        left = max(0, ask.limit - self._leased(budget))
         restoring = self._restored_at - now if self._restores else 0.0
-        if restoring > 0:
-            left, retry_in = 0, min(restoring, retry_in)
+        if restoring > 0 and not self._is_whole:
+            left, retry_in = 0, min(restoring, retry_in, _TOLD_RETRY)
         granted = min(ask.needed, left)
         left -= granted
         granted_early = min(ask.expected, left // (_SPREAD * max(1, len(workers))))
@@ -163,6 +192,14 @@ class Budgets:
             remaining=left - granted_early,
             renews_in=budget.ends - now if ask.period else 0.0,
             retry_in=retry_in if granted < ask.needed else 0.0,
+        )
+
+    def _leased(self, budget: _Budget) -> int:
+        """Return what workers have of a budget, also those of which only others know."""
+        return (
+            max(budget.leased, budget.known)
+            if self._restores and not self._is_whole
+            else (budget.leased)
         )
 
     def _take_back(self, worker_id: str, ask: BudgetAsk, now: float) -> None:
@@ -203,15 +240,17 @@ class Budgets:
             renews_in = min(ask.renews_in, ask.period)
             if renews_in < min(_ENDING, _ENDING_PART * ask.period):
                 return
-            known = budget.ends if budget.held else now
-            budget.ends = max(known, now + renews_in)
+            ends = budget.ends if budget.held or budget.known else now
+            budget.ends = max(ends, now + renews_in)
+            budget.known = max(budget.known, ask.leased)
         budget.set(worker_id, max(budget.held.get(worker_id, 0), ask.held))
 
     def uses(self, now: float) -> Iterator[BudgetUse]:
         """Return what is left of each limit of which a worker has something."""
         for key, budget in self._budgets.items():
-            if budget.leased and budget.ends > now:
-                left = max(0, budget.limit - budget.leased)
+            leased = self._leased(budget)
+            if leased and budget.ends > now:
+                left = max(0, budget.limit - leased)
                 renews_in = budget.ends - now if budget.period else 0.0
                 yield BudgetUse(key, budget.limit, budget.period, left, renews_in)
 

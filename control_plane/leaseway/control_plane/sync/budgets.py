@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Final
 
 from leaseway.control_plane.plane import Plane
 from leaseway.v1 import sync_pb2
 from leaseway.wire.messages.budgets import budget_ask_from_proto, budget_grant_to_proto
 
 _logger = logging.getLogger(__name__)
+
+_FLEET_DELAY: Final = 0.5
+"""Seconds for which changes of the fleet are collected."""
 
 
 class BudgetAnswers:
@@ -20,15 +25,48 @@ class BudgetAnswers:
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
-        self._told: dict[str, int] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def fleet(self, worker_id: str) -> sync_pb2.Fleet:
-        """Return the fleet as a worker sees it."""
+        """Return the fleet as a worker sees it that joins; the others learn of it in a moment."""
+        streams = self._plane.streams
+        place = len(streams), sum(name < worker_id for name in streams)
+        return self._fleet(worker_id, place)
+
+    def _fleet(self, worker_id: str, place: tuple[int, int]) -> sync_pb2.Fleet:
+        self._told[worker_id] = place
+        workers, position = place
+        return sync_pb2.Fleet(
+            workers=max(1, workers), position=position, takes_back=True, takes_told=True
+        )
+
+    def handle_fleet_changed(self) -> None:
+        """Tell all workers, in a moment, that one has joined or left.
+
+        Without a control plane the parts of all workers add up to a limit only if all of them know
+        the same fleet.
+        """
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_FLEET_DELAY, self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._timer = None
         streams = self._plane.streams
         self._told = {name: told for name, told in self._told.items() if name in streams}
-        self._told[worker_id] = len(streams)
-        position = sum(name < worker_id for name in streams)
-        return sync_pb2.Fleet(workers=max(1, len(streams)), position=position, takes_back=True)
+        for position, worker_id in enumerate(sorted(streams)):
+            place = len(streams), position
+            if self._told.get(worker_id) != place:
+                grant = sync_pb2.BudgetGrant(fleet=self._fleet(worker_id, place))
+                streams[worker_id].send(sync_pb2.SyncResponse(budget_grant=grant))
+
+    def handle(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
+        """Handle a message about budgets."""
+        if message.HasField("budgets_told"):
+            self._plane.budgets.handle_told(worker_id, message.budgets_told.workers)
+        else:
+            self.answer(worker_id, message.budget_ask)
 
     def answer(self, worker_id: str, message: sync_pb2.BudgetAsk) -> None:
         """Handle a request, and answer it if it needs permits.
@@ -52,7 +90,4 @@ class BudgetAnswers:
         stream = plane.streams.get(worker_id)
         if stream is None or not ask.needed:
             return
-        answer = budget_grant_to_proto(grant)
-        if self._told.get(worker_id) != len(plane.streams):
-            answer.fleet.CopyFrom(self.fleet(worker_id))
-        stream.send(sync_pb2.SyncResponse(budget_grant=answer))
+        stream.send(sync_pb2.SyncResponse(budget_grant=budget_grant_to_proto(grant)))

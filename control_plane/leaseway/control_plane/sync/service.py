@@ -152,6 +152,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             had_leader = 0 < hello.highest_epoch < self._plane.state.epoch
             self._plane.budgets.handle_joined(hello.address.id, had_leader=had_leader)
             await self._send_welcome(context, hello.address.id)
+            self._budgets.handle_fleet_changed()
             await self._serve(hello, messages, stream, context)
         finally:
             self._handle_stream_ended(hello, stream)
@@ -217,6 +218,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if self._plane.streams.get(worker_id) is not stream:
             return
         del self._plane.streams[worker_id]
+        self._budgets.handle_fleet_changed()
         self._plane.audit_anchors.handle_left(worker_id, self._plane.clock().unix)
         with self._plane.transition() as (state, now):
             state.handle_worker_disconnected(worker_id, now)
@@ -281,8 +283,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._plane.handle_inspected(message.inspected)
             case "login_result":
                 self._logins.handle_result(worker_id, message.login_result)
-            case "budget_ask":
-                self._budgets.answer(worker_id, message.budget_ask)
+            case "budget_ask" | "budgets_told":
+                self._budgets.handle(worker_id, message)
             case "subject_listing":
                 self._subjects.handle(worker_id, message.subject_listing)
             case "audit_head":

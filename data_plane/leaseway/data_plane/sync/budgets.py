@@ -87,17 +87,22 @@ class Permits:
     def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
         """Begin with a control plane: tell it what this worker has."""
         fleet = _fleet_from_proto(welcome.fleet) if welcome.HasField("fleet") else None
+        earlier = self.budgets.fleet
         told = self.budgets.join(fleet, self._loop.time())
         if fleet is not None:
             self._send(told)
+        if welcome.fleet.takes_told:
+            workers = earlier.workers if earlier is not None else 0
+            ended = sync_pb2.BudgetsTold(workers=workers)
+            self._outgoing.send(sync_pb2.SyncRequest(budgets_told=ended))
 
     def handle_grant(self, message: sync_pb2.BudgetGrant) -> None:
         """Note the answer to a question, and let the calls that wait try again, in their order."""
-        grant = budget_grant_from_proto(message)
-        if grant is None:
-            return  # this worker asks for no such limit
         if message.HasField("fleet"):
             self.budgets.update_fleet(_fleet_from_proto(message.fleet))
+        grant = budget_grant_from_proto(message)
+        if grant is None:
+            return  # only the fleet has changed, or this worker asks for no such limit
         self.budgets.handle_grant(grant, self._loop.time())
         self._asked.discard(grant.key)
         self._wake(self._waiting.pop(grant.key, ()))

@@ -54,6 +54,7 @@ def budget_ask_to_proto(ask: BudgetAsk) -> sync_pb2.BudgetAsk:
         expected=ask.expected,
         returned=ask.returned,
         held=ask.held,
+        leased=ask.leased,
     )
     if ask.period:
         message.period.CopyFrom(duration(ask.period))
@@ -79,6 +80,7 @@ def budget_ask_from_proto(message: sync_pb2.BudgetAsk) -> BudgetAsk | None:
         returned=message.returned,
         held=min(message.held, message.limit),
         renews_in=seconds(message.renews_in),
+        leased=min(message.leased, message.limit) if period else 0,
     )
 
 

@@ -73,6 +73,7 @@ class Demand:
         returned: int = 0,
         held: int = 0,
         renews_in: float = 0.0,
+        leased: int = 0,
     ) -> BudgetAsk:
         """Return a request to the control plane about this limit; see `BudgetAsk`."""
         return BudgetAsk(
@@ -84,6 +85,7 @@ class Demand:
             returned=returned,
             held=held,
             renews_in=renews_in,
+            leased=leased,
         )
 
 
@@ -125,6 +127,8 @@ class _Share:
         blocked_until: Until when the control plane refuses more.
         taken: Permits taken since the last grant.
         remaining: What all workers had left at the last answer.
+        given_back: Permits of an earlier limit, which go back to the control plane.
+        excess: Slots of an earlier limit that calls use, and that go back as these end.
     """
 
     demand: Demand
@@ -140,6 +144,28 @@ class _Share:
     granted_at: float = float("-inf")
     taken: int = 0
     remaining: int = 0
+    given_back: int = 0
+    excess: int = 0
+
+    def leased(self) -> int:
+        """Return what all workers had of the open window at the last answer."""
+        is_known = self.demand.period and not self.is_own
+        return max(0, self.demand.limit - self.remaining) if is_known else 0
+
+    def change(self, demand: Demand, now: float) -> None:
+        """Begin with a limit that the configuration has changed.
+
+        What the earlier one has left goes back, so that no worker keeps more than the new one
+        allows; and a limit that was used up may have permits again.
+        """
+        self.demand = demand
+        if demand.period:
+            self.ends = min(self.ends, now + demand.period)
+        else:
+            self.excess = max(0, self.used + min(0, self.left))
+        self.given_back += max(0, self.left)
+        self.left = min(0, self.left)
+        self.blocked_until = now
 
     def is_over(self, now: float) -> bool:
         """Return whether it counts nothing any more, and nothing is about to be granted."""
@@ -194,14 +220,15 @@ class WorkerBudgets:
         for share in self._shares.values():
             share.blocked_until = now
             share.is_asked = False
+            share.given_back = share.excess = 0
             if not share.demand.period:
                 share.left = 0
             elif share.ends <= now:
                 continue
-            held = share.used + share.left
-            if held:
+            held, leased = share.used + share.left, share.leased()
+            if held or leased:
                 renews_in = share.ends - now if share.demand.period else 0.0
-                told.append(share.demand.ask(held=held, renews_in=renews_in))
+                told.append(share.demand.ask(held=held, renews_in=renews_in, leased=leased))
         return told
 
     def lose(self, now: float) -> None:
@@ -245,7 +272,11 @@ class WorkerBudgets:
             share = self._shares.get(key)
             if share is not None and share.used:
                 share.used -= 1
-                share.left += 1
+                if share.excess:
+                    share.excess -= 1
+                    share.given_back += 1
+                else:
+                    share.left += 1
 
     def remaining(self, key: BudgetKey) -> int:
         """Return what all workers had left when the control plane last answered; 0 without one."""
@@ -273,7 +304,17 @@ class WorkerBudgets:
         expected = 0
         if demand.period:
             expected = int(share.taken * SLICE / max(now - share.granted_at, SLICE / 4))
-        return demand.ask(needed=needed, expected=expected)
+        returned, renews_in = self._given_back(share, now)
+        return demand.ask(needed=needed, expected=expected, returned=returned, renews_in=renews_in)
+
+    def _given_back(self, share: _Share, now: float) -> tuple[int, float]:
+        """Return what goes back of an earlier limit, and the time to the end of its window."""
+        returned, share.given_back = share.given_back, 0
+        if not share.demand.period:
+            return returned, 0.0
+        renews_in = share.ends - now
+        is_taken = self.fleet is not None and self.fleet.takes_back and renews_in > 0
+        return (returned, renews_in) if returned and is_taken else (0, 0.0)
 
     def handle_grant(self, grant: BudgetGrant, now: float) -> None:
         """Add permits that the control plane has granted."""
@@ -283,7 +324,7 @@ class WorkerBudgets:
         if share.demand.period:
             ends = now + grant.renews_in
             if share.ends <= now or ends > share.ends + share.demand.period / 2:
-                share.left = share.used = 0  # another window
+                share.left = share.used = share.given_back = 0  # another window
             share.ends, share.is_own = ends, False
         share.is_asked = False
         share.left += grant.granted
@@ -299,29 +340,31 @@ class WorkerBudgets:
         if fleet is None or fleet.lost_at is not None:
             return
         for share in self._shares.values():
-            renews_in = 0.0
             if share.demand.period:
-                renews_in = share.ends - now
-                is_spare = share.is_idle and fleet.takes_back and renews_in > 0
-                idle, share.is_idle = share.left if is_spare else 0, True
+                idle, share.is_idle = share.left if share.is_idle else 0, True
             else:
                 idle = share.left - (share.peak - share.used)
                 share.peak = share.used
-            if idle > 0:
+            if idle > 0 and (fleet.takes_back or not share.demand.period):
                 share.left -= idle
-                yield share.demand.ask(returned=idle, renews_in=renews_in)
+                share.given_back += idle
+            if share.given_back:
+                returned, renews_in = self._given_back(share, now)
+                if returned:
+                    yield share.demand.ask(returned=returned, renews_in=renews_in)
 
     def _open(self, demand: Demand, now: float) -> _Share:
         """Return the share of a limit in the open window."""
         share = self._shares.get(demand.key)
         if share is None:
             share = self._shares[demand.key] = _Share(demand)
-        elif share.demand is not demand and share.demand != demand:
-            if demand.period:
-                share.left = min(share.left, max(0, demand.limit - share.used))
-            share.demand = demand
+        elif share.demand is not demand:
+            if share.demand == demand:
+                share.demand = demand  # of another policy, or of a configuration read again
+            else:
+                share.change(demand, now)
         if demand.period and share.ends <= now:
-            share.left = share.used = 0
+            share.left = share.used = share.given_back = 0
             share.is_own = False
         return share
 
