@@ -99,17 +99,29 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
                 return
 
 
-def echo_server(**settings: object) -> dict[str, object]:
-    """Return the configuration entry of the light stdio server."""
-    command = {"command": sys.executable, "args": [str(SERVERS / "echo.py")]}
+def echo_server(*arguments: str, **settings: object) -> dict[str, object]:
+    """Return the configuration entry of the light stdio server.
+
+    Args:
+        arguments: Further arguments of its command line.
+        settings: Further keys of the entry.
+    """
+    command = {"command": sys.executable, "args": [str(SERVERS / "echo.py"), *arguments]}
     return {"transport": "stdio", **command, **settings}
 
 
 class System:
-    """A running Leaseway: the address of its control plane and its workers' process ids."""
+    """A running Leaseway.
+
+    Attributes:
+        address: Where its control plane listens.
+        planes: The process ids of its control plane and workers.
+        workers: Those of its workers.
+    """
 
     def __init__(self, address: str, pid: int) -> None:
         self.address = address
+        self.planes = list(children(pid))
         self.workers = [child for child, line in children(pid).items() if " worker " in line]
 
 

@@ -1,11 +1,9 @@
-"""The table, the goals and the plots of a run."""
+"""The table and the goals of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,14 +13,14 @@ from benchmarks.figures import Figures, Load, Spread, spread
 from benchmarks.goals import GoalResult, judge
 from benchmarks.rows.peers import NAMED
 
-__all__ = ["draw", "show"]
+__all__ = ["ShownRow", "show", "shown_rows"]
 
 Results = Mapping[str, Sequence[Figures]]
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """A row of the table or the plot."""
+class ShownRow:
+    """A row of the table or the chart."""
 
     name: str
     title: str
@@ -48,16 +46,16 @@ def _rows(results: Results) -> Table:
         table.add_column(name, justify="right")
     for name in ("client µs CPU, 32", "worker µs CPU, 32", "worker MiB"):
         table.add_column(name, justify="right")
-    for row in _shown(results):
+    for row in shown_rows(results):
         table.add_row(row.title, *_cells(results[row.name]))
     return table
 
 
-def _shown(results: Results) -> list[_Shown]:
+def shown_rows(results: Results) -> list[ShownRow]:
     """Return the measured rows in order; peers that only this run names are last."""
-    known = [_Shown(row.name, row.title, row.peer) for row in ROWS if row.name in results]
+    known = [ShownRow(row.name, row.title, row.peer) for row in ROWS if row.name in results]
     named = [name for name in results if name.startswith(NAMED)]
-    return known + [_Shown(name, name.removeprefix(NAMED), True) for name in named]
+    return known + [ShownRow(name, name.removeprefix(NAMED), True) for name in named]
 
 
 def _cells(rounds: Sequence[Figures]) -> list[str]:
@@ -110,58 +108,3 @@ def _goals(goal_results: Sequence[GoalResult]) -> Table:
             verdict,
         )
     return table
-
-
-def draw(results: Results, folder: Path) -> None:
-    """Write `calls.png` and `calls.svg`: calls per second and CPU of each row with calls.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is missing.
-    """
-    rows = [row for row in _shown(results) if "1m" not in row.name]
-    if not rows:
-        return
-    import matplotlib  # only a run that draws needs it
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 0.42 * len(rows) + 1.6), sharey=True)
-    names = [row.title for row in rows]
-    _bars(left, [_median(results[row.name], lambda load: load.rate) for row in rows], rows)
-    left.set_xlabel("calls per second, 32 in flight (more is better)")
-    left.set_yticks(range(len(rows)), names)
-    left.invert_yaxis()
-    cpu = [_median(results[row.name], lambda load: load.client_cpu) for row in rows]
-    worker = [_median(results[row.name], lambda load: load.worker_cpu) for row in rows]
-    right.barh(range(len(rows)), cpu, color="#8ecae6", label="caller")
-    bars = right.barh(range(len(rows)), worker, left=cpu, color="#fb8500", label="between")
-    sums = [f"{one + other:,.0f}" for one, other in zip(cpu, worker, strict=True)]
-    right.bar_label(bars, sums, padding=3, fontsize=8)
-    right.set_xlabel("CPU µs per call, 32 in flight (less is better)")
-    right.margins(x=0.12)
-    right.legend()
-    figure.tight_layout()
-    for kind in ("png", "svg"):
-        figure.savefig(
-            folder / f"calls.{kind}", dpi=110, metadata={"Date": None} if kind == "svg" else None
-        )
-
-
-def _median(rounds: Sequence[Figures], figure: Callable[[Load], float]) -> float:
-    found = spread(figure(measured.loads[32]) for measured in rounds if 32 in measured.loads)
-    return found.median if found else 0.0
-
-
-def _bars(axes: Any, values: Sequence[float], rows: Sequence[_Shown]) -> None:
-    colours = [_colour(row) for row in rows]
-    bars = axes.barh(range(len(values)), values, color=colours)
-    axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
-    axes.set_xscale("log")
-    axes.margins(x=0.12)
-
-
-def _colour(row: _Shown) -> str:
-    if row.title.startswith("Leaseway"):
-        return "#2a9d8f"
-    return "#e76f51" if row.is_peer else "#9a9a9a"

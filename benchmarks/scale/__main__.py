@@ -76,6 +76,9 @@ def _save(path: Path, row: str, figures: Mapping[str, Mapping[str, float]]) -> N
         "rows": known,
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
+    from benchmarks.charts import draw_growth  # only a run that draws needs matplotlib
+
+    draw_growth(known, path.parent)
 
 
 def main(words: Sequence[str] | None = None) -> int:

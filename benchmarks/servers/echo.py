@@ -1,9 +1,11 @@
 """An MCP server over stdio with one tool, `echo`, that takes a few microseconds per call.
 
-Run as `python echo.py`. It needs only orjson, so that it runs in the peers' environments too.
+Run as `python echo.py`, with `SECONDS` that it waits before it reads, if wanted. It needs only
+orjson, so that it runs in the peers' environments too.
 """
 
 import sys
+import time
 
 import orjson
 
@@ -36,6 +38,8 @@ def answer(method, params):
 
 def main():
     """Answer requests until standard input ends."""
+    for seconds in sys.argv[1:]:
+        time.sleep(float(seconds))
     out = sys.stdout.buffer
     for line in sys.stdin.buffer:
         message = orjson.loads(line)
