@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.conftest import BOUND
-from tests.control_plane.postgres_server import PostgresServer, postgres_server
+from tests.postgres_server import PostgresServer, postgres_server
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import Problem

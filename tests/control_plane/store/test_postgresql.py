@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from functools import partial
+from pathlib import Path
 
 import pytest
 from psycopg import conninfo
-from tests.control_plane.postgres_server import PASSWORD, PostgresServer
+from tests.postgres_server import PASSWORD, PostgresServer
 
 from leaseway.control_plane.store.port import (
     Put,
@@ -131,3 +133,33 @@ async def test_a_database_that_cannot_hold_all_keys_is_refused(postgres: Postgre
     with pytest.raises(StoreRefused, match="has the encoding LATIN1"):
         await store.claim(1, elected=True)
     await store.close()
+
+
+async def test_the_certificate_of_another_machine_is_checked_by_the_authorities_of_the_system(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = self_signed(tmp_path / "own", "127.0.0.2")
+    other = self_signed(tmp_path / "other", "127.0.0.2")
+    dsn = postgres.dsn(postgres.database(), host="127.0.0.2")
+    bundles = (str(tmp_path / "missing"), str(own[0]), str(other[0]))
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with postgres.tls(*own):
+        for given in (dsn, f"{dsn} sslrootcert=system"):
+            store = PostgresStore(partial(str, given), bundles=bundles)
+            await store.claim(1, elected=True)
+            await store.close()
+        monkeypatch.setenv("SSL_CERT_FILE", str(other[0]))
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+            await PostgresStore(partial(str, dsn), bundles=bundles).claim(1, elected=True)
+
+
+def self_signed(folder: Path, address: str) -> tuple[Path, Path]:
+    """Write a certificate for an address, and its key."""
+    folder.mkdir()
+    certificate, key = folder / "server.crt", folder / "server.key"
+    command = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt"]
+    command += ["ec_paramgen_curve:prime256v1", "-subj", "/CN=test", "-days", "2"]
+    command += ["-addext", f"subjectAltName=IP:{address}"]
+    command += ["-out", str(certificate), "-keyout", str(key)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key

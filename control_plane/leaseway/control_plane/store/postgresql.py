@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -57,6 +58,14 @@ _SESSION: Final = (
     WHERE current_setting('synchronous_commit') = 'off'""",
 )
 _LOCAL: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
+_SYSTEM: Final = "system"
+BUNDLES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+    "/etc/ssl/cert.pem",  # macOS
+)
+"""The files in which systems keep their authorities."""
 _MIGRATION: Final = 0x4C535759
 """Key of the lock under which one process at a time migrates."""
 
@@ -82,6 +91,8 @@ class PostgresStore:
         read_dsn: Returns the connection string, with its password; called for each connection.
         schema: The steps of the schema.
         timeout: Seconds that one operation may take.
+        bundles: Files in which a system keeps its authorities; the first that exists counts, unless
+            the variable SSL_CERT_FILE names another one.
     """
 
     kind = "postgresql"
@@ -92,10 +103,12 @@ class PostgresStore:
         *,
         schema: tuple[tuple[str, ...], ...] = SCHEMA,
         timeout: float = TIMEOUT,
+        bundles: tuple[str, ...] = BUNDLES,
     ) -> None:
         self._timeout = timeout
         self._read_dsn = read_dsn
         self._schema = schema
+        self._bundles = bundles
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -199,8 +212,19 @@ class PostgresStore:
         if not _is_local(given):
             settings.setdefault("sslmode", "verify-full")
             if settings["sslmode"].startswith("verify"):
-                settings.setdefault("sslrootcert", "system")
+                settings.setdefault("sslrootcert", _SYSTEM)
+        if settings.get("sslrootcert") == _SYSTEM:
+            settings["sslrootcert"] = self._authorities()
         return settings
+
+    def _authorities(self) -> str:
+        """Return the file of the system's authorities.
+
+        The wheel of the client has an OpenSSL of its own, which looks for `system` in a folder that
+        no system has.
+        """
+        known = (os.environ.get("SSL_CERT_FILE", ""), *self._bundles)
+        return next((path for path in known if path and Path(path).is_file()), _SYSTEM)
 
     async def _migrate(self, connection: Connection) -> None:
         """Check the database, and bring its schema to this release's version."""

@@ -7,10 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -27,14 +28,34 @@ class PostgresServer:
     Attributes:
         folder: The folder of its socket.
         programs: The folder of its programs.
-        process: Its main process.
         port: Its port at 127.0.0.2, where it speaks no TLS.
+        identity: The user and group of its processes, if they are not those of the test.
+        process: Its main process.
     """
 
     folder: Path
     programs: Path
-    process: subprocess.Popen[bytes]
     port: int
+    identity: dict[str, int]
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        serve = [self.programs / "postgres", "-D", self.folder / "data", "-F", "-k", self.folder]
+        serve += ["-h", "127.0.0.2", "-p", str(self.port)]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(serve, stderr=log, cwd=self.folder, **self.identity)  # type: ignore[call-overload]
+        until = time.monotonic() + 2 * BOUND
+        ready = [str(self.programs / "pg_isready"), "-q", "-h", str(self.folder)]
+        ready += ["-p", str(self.port)]
+        while subprocess.run(ready, check=False).returncode:
+            assert time.monotonic() < until, (self.folder / "log").read_text()
+            time.sleep(0.05)
+
+    def crash(self) -> None:
+        """Stop it as a failure does: it recovers from its log when it is started again."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(BOUND)
 
     def dsn(self, database: str = "postgres", **settings: str) -> str:
         """Return a connection string."""
@@ -53,6 +74,29 @@ class PostgresServer:
             [*command, self.dsn(database)], check=True, capture_output=True, text=True
         )
         return made.stdout.strip()
+
+    @contextmanager
+    def tls(self, certificate: Path, key: Path) -> Iterator[None]:
+        """Speak TLS with a certificate until the end of the block."""
+        data = self.folder / "data"
+        for source, name in ((certificate, "server.crt"), (key, "server.key")):
+            (data / name).write_bytes(source.read_bytes())
+            (data / name).chmod(0o600)
+            if self.identity:
+                os.chown(data / name, self.identity["user"], self.identity["group"])
+        self._set_tls("on")
+        try:
+            yield
+        finally:
+            self._set_tls("off")
+
+    def _set_tls(self, value: str) -> None:
+        self.sql(f"ALTER SYSTEM SET ssl = {value}")
+        self.sql("SELECT pg_reload_conf()")
+        until = time.monotonic() + BOUND
+        while self.sql("SHOW ssl") != value:  # each is another connection
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
     def database(self, *options: str) -> str:
         """Create a database; return its name."""
@@ -76,8 +120,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         absent("postgres", "no PostgreSQL server is installed (apt-get install postgresql)")
     programs = Path(postgres or "").resolve().parent
     # Its socket's path has at most 107 characters, and its user must reach it.
-    folder = Path(f"/tmp/leaseway-postgres-{os.getpid()}")
-    folder.mkdir(mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix="leaseway-postgres-", dir="/tmp"))
     identity: dict[str, int] = {}
     if os.getuid() == 0:
         identity = {"user": 65534, "group": 65534}
@@ -87,21 +130,11 @@ def postgres_server() -> Iterator[PostgresServer]:
         initdb = [programs / "initdb", "-D", folder / "data", "-U", "leaseway", "-E", "UTF8", "-N"]
         initdb += ["--locale=C", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}"]
         subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **identity)  # type: ignore[call-overload]
-        port = _free_port()
-        serve = [programs / "postgres", "-D", folder / "data", "-F", "-k", folder]
-        serve += ["-h", "127.0.0.2", "-p", str(port)]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(serve, stderr=log, cwd=folder, **identity)  # type: ignore[call-overload]
+        server = PostgresServer(folder, programs, _free_port(), identity)
+        server.start()
         try:
-            server = PostgresServer(folder, programs, process, port)
-            until = time.monotonic() + 2 * BOUND
-            ready = [str(programs / "pg_isready"), "-q", "-h", str(folder), "-p", str(port)]
-            while subprocess.run(ready, check=False).returncode:
-                assert time.monotonic() < until, (folder / "log").read_text()
-                time.sleep(0.05)
             yield server
         finally:
-            process.send_signal(signal.SIGQUIT)
-            process.wait(BOUND)
+            server.crash()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
