@@ -138,6 +138,8 @@ class System:
         }
         self.cwd: Path | None = None
         self.worker_options: tuple[str, ...] = ()
+        self.control_plane_options: tuple[str, ...] = ()
+        self.standbys: list[Part] = []
         self.programs: dict[str, tuple[str, ...]] = {}  # roles that run another installation
         self.control_plane: Part | None = None
         self.workers: dict[str, Part] = {}
@@ -178,6 +180,7 @@ class System:
     def logs(self) -> str:
         """Return the stderr of all processes."""
         parts = {"control-plane": self.control_plane, **self.workers}
+        parts |= {f"standby-{number}": part for number, part in enumerate(self.standbys, 1)}
         return "\n".join(f"[{name}] {line}" for name, p in parts.items() if p for line in p.log)
 
     async def start_control_plane(self) -> None:
@@ -189,8 +192,19 @@ class System:
             *("--expect-workers", str(self._count)),
             *(("--console", urlsplit(self.console).netloc) if self.console else ()),
             *self._metrics_of("control-plane"),
+            *self.control_plane_options,
         )
         self.address = self.control_plane.address
+
+    async def start_standby(self) -> Part:
+        """Start another control plane, which leads when the one at `address` does not."""
+        standby = await self._start(
+            "control-plane",
+            *("--config", str(self.config), "--listen", f"127.0.0.1:{free_port()}"),
+            *self.control_plane_options,
+        )
+        self.standbys.append(standby)
+        return standby
 
     async def start_worker(self, name: str, *options: str, without: str = "") -> None:
         """Start a worker, if required without one of the environment variables."""
@@ -227,6 +241,7 @@ class System:
     async def stop(self) -> None:
         """Stop all processes."""
         await asyncio.gather(*(part.end() for part in self.workers.values()))
+        await asyncio.gather(*(part.end() for part in self.standbys))
         if self.control_plane is not None:
             await self.control_plane.end()
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.forking import Completed, run_leaseway
+from tests.e2e.lease_api import DURATION, LEASE, lease_api
 from tests.e2e.system import System, eventually, python_server, running
+from tests.postgres_server import PostgresServer, postgres_server
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import runs_in
@@ -22,9 +26,12 @@ from leaseway.sdk import (
     AsyncClient,
     Client,
     ConfirmationRequired,
+    ControlPlaneUnavailable,
     InvalidRequest,
     LeaseLost,
+    NotLeader,
     PermissionDenied,
+    StoreUnavailable,
 )
 
 BANK = python_server(
@@ -70,6 +77,93 @@ async def test_what_was_approved_runs_once_after_the_control_plane_was_killed(
         with pytest.raises(RuntimeError, match=r"is damaged\. Restore the folder from a backup"):
             await system.start_control_plane()
         assert (await client.call_tool("next")).text == "7"
+
+
+async def test_control_planes_that_share_a_database_keep_one_approval_for_one_call(
+    tmp_path: Path, database: PostgresServer
+) -> None:
+    async with (
+        lease_api(tmp_path) as kubeconfig,
+        sharing(tmp_path, database, kubeconfig) as (system, client),
+    ):
+        approval = await refused(client, 5)
+        await client.approve(approval.confirmation_id)
+        undecided = await refused(client, 6)
+        await kill_control_plane(system)
+        assert (await client.call_tool("next")).text == "1"
+
+        async def rejoined() -> bool:
+            with contextlib.suppress(NotLeader, ControlPlaneUnavailable):
+                return len(await client.workers()) == 1
+            return False
+
+        await eventually(rejoined)
+        assert (await client.status()).store == "postgresql"
+        both = await asyncio.gather(
+            *(client.call_tool("add", {"by": 5}, timeout=60) for _ in range(2)),
+            return_exceptions=True,
+        )
+        assert sorted(type(outcome).__name__ for outcome in both) == [
+            "ConfirmationRequired", "ToolResult",
+        ]  # fmt: skip
+        assert await state_of(client, approval) == "used"
+
+        await asyncio.to_thread(database.crash)
+        with pytest.raises(StoreUnavailable):
+            await client.approve(undecided.confirmation_id)
+        with pytest.raises(StoreUnavailable) as down:
+            await client.call_tool("add", {"by": 6}, timeout=5)
+        assert down.value.started == "no"
+        assert (await client.call_tool("next")).text == "7"
+        assert [problem.reason for problem in await client.problems()] == ["STORE_UNAVAILABLE"]
+
+        await asyncio.to_thread(database.start)
+
+        async def approved() -> bool:
+            with contextlib.suppress(StoreUnavailable, InvalidRequest):
+                await client.approve(undecided.confirmation_id)
+            return await state_of(client, undecided) == "approved"
+
+        await eventually(approved)
+        assert (await client.call_tool("add", {"by": 6}, timeout=60)).text == "13"
+        assert not await client.problems()
+
+
+@pytest.fixture
+def database() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def sharing(
+    folder: Path, database: PostgresServer, kubeconfig: Path
+) -> AsyncIterator[tuple[System, AsyncClient]]:
+    """Run two control planes with a database and a leader, and a worker that knows both."""
+    environment = {
+        "KUBECONFIG": str(kubeconfig),
+        "LEASEWAY_SEAL_KEY": "of both control planes",
+        "LEASEWAY_STORE": "env:STORE_DSN",
+        "STORE_DSN": database.dsn(database.database()),
+    }
+    system = System(folder, {"bank": BANK}, environment=environment)
+    system.control_plane_options = ("--leader-lease", LEASE)
+    system.control_plane_options += ("--leader-lease-duration", str(DURATION))
+    try:
+        await system.start_control_plane()
+        standby = await system.start_standby()
+        await system.start_worker("worker-1", "--control-plane", standby.address)
+        async with AsyncClient(f"{system.address},{standby.address}", agent="test") as client:
+            await system.ready()
+            yield system, client
+    finally:
+        await system.stop()
+        print(system.logs())
+
+
+async def state_of(client: AsyncClient, asked: ConfirmationRequired) -> str:
+    found = {approval.id: approval.state for approval in await client.approvals()}
+    return found[asked.confirmation_id]
 
 
 async def kill_control_plane(system: System) -> None:
