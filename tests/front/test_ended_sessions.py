@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -62,6 +63,22 @@ async def test_a_session_that_both_fronts_serve_ends_on_both() -> None:
             assert other._ends is not None
             await other._ends.exchange([here.sealed.key])
             assert await other.open(live.id, "") is None
+
+
+async def test_leases_of_a_session_that_another_front_ended_are_released(
+    fake: FakeLeaseway,
+) -> None:
+    fake.server("files", stateful=True)
+    async with front(fake) as first, front(fake) as other:
+        live = first.create("", "2025-11-25", {})
+        await first.admit(live)
+        await live.sdk.acquire("files")
+        here = await other.open(live.id, "")
+        assert here is not None
+        await other.end(here)
+        assert fake.leases, "the other front has none of its own"
+        await first.check(since=time.monotonic())
+        assert not fake.leases
 
 
 async def test_a_restarted_control_plane_is_told_again_by_the_fronts() -> None:

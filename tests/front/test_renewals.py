@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -143,3 +145,77 @@ async def test_another_front_goes_on_with_a_session_that_was_told_a_handle(
             lease, _ = await client.count(headers)
         async with host(second) as client:
             assert await client.count(headers) == (lease, 2)
+
+
+class Balanced(Host):
+    """A host whose requests go to each of several fronts in turn."""
+
+    def balance(self, *urls: str) -> None:
+        self.turns = itertools.cycle(urls)
+
+    async def send(
+        self, method: str, params: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> Any:
+        self.url = next(self.turns)
+        return await super().send(method, params, headers)
+
+
+@asynccontextmanager
+async def balanced(*urls: str) -> AsyncIterator[Balanced]:
+    """Run a host behind a balancer that knows no sessions."""
+    async with host("") as client:
+        balanced = Balanced(client.http, "")
+        balanced.balance(*urls)
+        yield balanced
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["in step", "out of step"])
+async def test_two_fronts_learn_together_that_a_program_renews_its_sessions(
+    fake: FakeLeaseway, others: int
+) -> None:
+    async with front(fake) as first, front(fake) as second, balanced(first, second) as client:
+        model, counted = Renewing(client), list[int]()
+        for _ in range(8):
+            counted.append((await model.count())[1])
+            for _ in range(others):  # so that either front begins and continues sessions
+                await client.send("ping", {}, await client.initialize("another"))
+                next(client.turns)
+        assert counted[-5:] == list(range(counted[-1] - 4, counted[-1] + 1))
+        assert counted[-1] >= 5, "at most three processes of first calls are lost"
+
+
+async def test_a_front_that_starts_later_knows_which_programs_renew_their_sessions(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        await Renewing(client).count()
+        await Renewing(client).count()
+    async with front(fake) as url, host(url) as client:
+        assert has_argument(await Renewing(client).listed())
+
+
+async def test_other_fronts_learn_that_a_program_continues_its_sessions(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        await Renewing(client, "host").listed()
+        headers = await client.initialize()
+        for _ in range(2):
+            await client.call(headers)
+    async with front(fake) as url, host(url) as client:
+        assert not has_argument(await client.send("tools/list", {}, await client.initialize()))
+
+
+async def test_a_session_that_is_only_taken_for_renewed_has_one_process_at_all_fronts(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as first, front(fake) as second:
+        async with host(first) as client:
+            await Renewing(client, "host").listed()
+            headers = await client.initialize()
+        async with balanced(second, first) as client:
+            counted = [
+                (await client.call(headers))["content"][0]["text"].split()[1] for _ in range(4)
+            ]
+        assert counted == ["1", "2", "3", "4"]
+        assert len(fake.leases) == 1

@@ -126,7 +126,7 @@ class Conversations:
             return carried.handle
         if rule == MCP_SESSION:
             protocol = carried.protocol
-            if protocol is None or not (protocol.renews or protocol.placed):
+            if protocol is None or not protocol.place:
                 return protocol
             return carried.sessions.placed(protocol, tells_end=tells_end)
         if rule == "conversation":

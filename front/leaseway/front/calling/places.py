@@ -117,11 +117,9 @@ class Places:
         sessions, live = request.carried.sessions, protocol.placed
         assert live is not None
         if protocol.has_told and not live.calls_in_flight:
-            sessions.keep(protocol)
+            await sessions.keep(protocol)
             return Place(live)
-        if not protocol.has_told:
-            protocol.has_told = True
-            await sessions.save(protocol)
+        protocol.has_told = True
         if argument is not None:  # the client may know another schema of the result
             argument = replace(argument, is_structured=False)
         return Place(live, is_carried=False, is_told=True, argument=argument)

@@ -362,7 +362,7 @@ class HttpFront:
         version = negotiate_version(params.get("protocolVersion"))
         info = params.get("clientInfo")
         try:
-            live = self._sessions.create(scope, version, params.get("capabilities"), info)
+            live = await self._sessions.begin(scope, version, params.get("capabilities"), info)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         instructions = await self._methods.instructions.text(scope)

@@ -65,7 +65,6 @@ class SharedEnds:
         self._unsent: OrderedDict[str, None] = OrderedDict()
         self._states: OrderedDict[str, bytes] = OrderedDict()
         self._unsent_states: dict[str, bytes] = {}
-        self._found: dict[str, bytes] = {}
         self._run = ""
         self._paused_until = 0.0
 
@@ -88,23 +87,28 @@ class SharedEnds:
             self._states.popitem(last=False)
         await self.exchange(())
 
-    async def has_ended(self, key: str) -> bool:
-        """Return whether a session has ended on any front."""
-        if key not in self._known:
-            await self.exchange((key,))
-        return key in self._known
+    async def ask(self, key: str, *others: str) -> bytes | None:
+        """Return what other fronts have recorded of a session, or None if it has ended on one.
 
-    def take_state(self, key: str) -> bytes:
-        """Return, once, what another front has recorded of a session that was asked about."""
-        return self._found.pop(key, b"")
+        Args:
+            key: The session.
+            others: Sessions of which only the end is asked.
+        """
+        if key in self._known:
+            return None
+        found = await self.exchange((key, *others))
+        return None if key in self._known else found.get(key, b"")
 
-    async def exchange(self, asked: Collection[str]) -> None:
+    async def exchange(self, asked: Collection[str]) -> dict[str, bytes]:
         """Send the ends that the control plane does not know, and ask about sessions.
 
         While it does not answer, this does nothing: its outage must not stop sessions.
+
+        Returns:
+            What other fronts have recorded of the sessions.
         """
         now = asyncio.get_running_loop().time
-        rest = list(asked)
+        rest, found = list(asked), dict[str, bytes]()
         while now() >= self._paused_until:
             ended = list(self._unsent)[:_MAX_SENT]
             batch, rest = rest[:_MAX_SENT], rest[_MAX_SENT:]
@@ -113,7 +117,7 @@ class SharedEnds:
                 answer = await share_session_ends(self._client, ended, batch, _TIMEOUT, states)
             except LeasewayError:
                 self._paused_until = now() + _PAUSE
-                return  # what is unsent is sent with a later exchange
+                break  # what is unsent is sent with a later exchange
             for key in ended:
                 self._unsent.pop(key, None)
             for key, state in states.items():
@@ -121,15 +125,15 @@ class SharedEnds:
                     del self._unsent_states[key]
             for key in answer.ended:
                 self._known.add(key)
-            if len(asked) == 1:  # of a session that is about to be opened
-                self._found.update(answer.states)
+            found.update(answer.states)
             if answer.run != self._run:
                 if self._run:
                     self._unsent = self._own.copy()
                     self._unsent_states = dict(self._states)
                 self._run = answer.run
             if not self._unsent and not self._unsent_states and not rest:
-                return
+                break
+        return found
 
     @property
     def has_own(self) -> bool:

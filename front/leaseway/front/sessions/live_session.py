@@ -45,15 +45,12 @@ class SessionState(msgspec.Struct):
     """What another front needs to continue a session.
 
     Attributes:
-        declared: What `initialize` declared to the client; None if another front answered it.
         log_level: The lowest level of log messages that the client requested, or empty.
         subscriptions: The resources that it subscribed to, by the URIs that it knows.
-        placed: The handle of the session that has its leases, or empty.
     """
 
     log_level: str
     subscriptions: dict[str, ServerResource]
-    placed: str = ""
 
 
 class _Log(msgspec.Struct):
@@ -222,10 +219,12 @@ class LiveSession:
         renews: Whether its client may leave it for a new one after a call, so that results say a
             handle.
         has_told: Whether a result has said it.
-        placed: The session with that handle, which has its leases; None if `renews` was never set.
+        place: The handle of the session that has its leases; empty if it has them itself.
+        placed: That session, once a request has needed it here.
         requests: Requests of its client.
         log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
+        declared: What `initialize` declared to the client; None if another front answered it.
         waits_until: Monotonic time until which its client may answer its server.
         client: What its client has declared.
         answers: The methods of server requests that the client answers.
@@ -249,8 +248,9 @@ class LiveSession:
         self.streams: list[Callable[[bytes], bool]] = []
         self.on_idle: Callable[[], None] | None = None
         self.outlet: LiveSession | None = None
-        self.renews = False
+        self.renews = bool(sealed.handle)
         self.has_told = False
+        self.place = sealed.handle
         self.placed: LiveSession | None = None
         self.requests = 0
         self.id = session_id
@@ -281,6 +281,11 @@ class LiveSession:
     @property
     def is_busy(self) -> bool:
         return bool(self._running or self.calls_in_flight)
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether it, or the session that has them for it, may have leases on this front."""
+        return self.on_idle is not None or self.placed is not None
 
     def let_out(self, conversation: LiveSession) -> None:
         """Let another session, of which its client has made a call, reach the client here."""
@@ -425,16 +430,12 @@ class LiveSession:
     def state(self) -> bytes:
         """Return what another front needs to continue the session."""
         resources = {uri: item.resource for uri, item in self._subscriptions.items()}
-        placed = self.placed.id if self.placed is not None else ""
-        return encode(SessionState(self.log_level, resources, placed))
+        return encode(SessionState(self.log_level, resources))
 
-    def restore(self, state: bytes) -> str:
+    def restore(self, state: bytes) -> None:
         """Continue with the log level and the subscriptions that another front has recorded.
 
         Each resource counts as updated: the client may have missed something in between.
-
-        Returns:
-            The handle of the session that has its leases, or empty.
         """
         known = _decode_state(state)
         self.log_level = known.log_level
@@ -444,7 +445,6 @@ class LiveSession:
                 self._subscriptions[uri] = ResourceSubscription(
                     self.sdk, resource, self._on_updated, is_restored=True
                 )
-        return known.placed
 
     def push_missed(self) -> None:
         """Push the updates and the completed elicitations that no stream took."""

@@ -60,6 +60,8 @@ class SealedSession(msgspec.Struct, frozen=True):
         principal: The client's principal; empty if clients are not told apart.
         client: The name of the client's program, shortened; empty if it sent none.
         info: What the client's program says about itself.
+        handle: The handle of the session that has its leases, because its client may leave it
+            after a call; empty if it has them itself.
     """
 
     key: str
@@ -71,6 +73,7 @@ class SealedSession(msgspec.Struct, frozen=True):
     principal: str = ""
     client: str = ""
     info: dict[str, str] = {}
+    handle: str = ""
 
     @property
     def owner(self) -> Owner:

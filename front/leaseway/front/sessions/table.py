@@ -132,6 +132,21 @@ class SessionTable:
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(list(self._live.values()))
 
+    async def begin(
+        self, scope: str, version: str, capabilities: object, info: object
+    ) -> LiveSession:
+        """Create a session as `create`, with what other fronts know of the client's program."""
+        program = _program(McpClient(version, capabilities, info))
+        was_known = self._renewals.knows(program)
+        if self._ends is not None and program not in self._renewals:
+            was_known = bool(await self._ends.ask(self._program_key(program)))
+            if was_known:
+                self._renewals.learn(program)
+        live = self.create(scope, version, capabilities, info)
+        if live.renews and not was_known:
+            await self._share_renewal(program, b"1")
+        return live
+
     def create(
         self, scope: str, version: str, capabilities: object, info: object = None
     ) -> LiveSession:
@@ -139,6 +154,7 @@ class SessionTable:
         self._check_limit()
         key = f"mcp-{secrets.token_hex(12)}"
         client = McpClient(version, capabilities, info)
+        renews = _program(client) in self._renewals
         sealed = self._sealed(
             key,
             scope,
@@ -147,16 +163,11 @@ class SessionTable:
             client.capabilities,
             time.time() + _MAX_AGE,
             client.info,
+            self._make_handle(scope) if renews else "",
         )
         live = self._add(sealed, self._sealer.seal(sealed))
-        live.renews = self._renewals.begin(live)
+        self._renewals.see(live)
         return live
-
-    def _place(self, live: LiveSession, placed: LiveSession | None) -> None:
-        """Let another session have the leases of one whose client may leave it."""
-        live.placed = placed
-        if placed is not None:
-            live.let_out(placed)
 
     def placed(self, live: LiveSession, *, tells_end: bool = True) -> LiveSession:
         """Return the session, with a handle, that has the leases of one whose client may leave it.
@@ -165,38 +176,60 @@ class SessionTable:
             EndedConversation: It has ended, and `tells_end` is set; told once.
             TooManySessions: There are too many.
         """
-        placed = live.placed
-        found = self.find(placed.id, live.scope) if placed is not None else None
-        if found is None and (placed is None or not placed.calls):  # nothing is lost
-            found = self.create_handle(live.scope, live.sealed.client)
+        before = live.placed
+        found = self.find(live.place, live.scope, live.sealed.client)
         if found is None and not tells_end:
             return live
-        if found is not placed:
-            self._place(live, found)
-        if found is None:
-            live.renews = False
+        live.placed = found
+        if found is not None:
+            live.let_out(found)
+            return found
+        live.place, live.renews = "", False
+        if before is None or before.calls:
             raise EndedConversation
-        return found
+        return live
 
-    def keep(self, live: LiveSession) -> None:
+    async def keep(self, live: LiveSession) -> None:
         """Note that the client of a session continues it, so that it needs no handle."""
         live.renews = False
-        self._renewals.forget(live.sealed.client)
+        if self._renewals.knows(live.sealed.client):
+            self._renewals.forget(live.sealed.client)
+            await self._share_renewal(live.sealed.client, b"")
+
+    def _program_key(self, program: str) -> str:
+        return self._sealer.derive_key(self._owner, "", "renews", program)
+
+    async def _share_renewal(self, program: str, state: bytes) -> None:
+        """Let other fronts know that a program renews its sessions, or that it does not."""
+        if self._ends is not None:
+            await self._ends.save(self._program_key(program), state)
+
+    async def _see(self, live: LiveSession) -> None:
+        """Note a session that a client continues here, and what that shows of its program."""
+        program = live.sealed.client
+        was_known = live.renews or self._renewals.knows(program)
+        is_known = program in self._renewals
+        self._renewals.see(live)
+        if is_known and not was_known:
+            await self._share_renewal(program, b"1")
+
+    def _make_handle(self, scope: str) -> str:
+        return self._sealer.make_handle(self._owner, scope, time.time() + _MAX_AGE)
 
     def create_handle(self, scope: str, client: str = "") -> LiveSession:
         """Create a session whose id is short; raises `TooManySessions`."""
         self._check_limit()
-        handle = self._sealer.make_handle(self._owner, scope, time.time() + _MAX_AGE)
+        handle = self._make_handle(scope)
         return self._add(self._open_id(handle, scope, client), handle)
 
-    def find(self, session_id: str, scope: str) -> LiveSession | None:
+    def find(self, session_id: str, scope: str, client: str = "") -> LiveSession | None:
         """Return the session of an id from any front, or None if it has ended or is invalid."""
         live = self._live.get(session_id)
         if live is not None and live.sealed.key in self._ended:
             return None  # ended with another credential; `expire_idle` removes it
         if live is None:
             try:
-                sealed = self._open_id(session_id, scope)
+                sealed = self._open_id(session_id, scope, client)
             except InvalidSessionId:
                 return None
             if sealed.key in self._ended or sealed.key in self._forgotten:
@@ -254,6 +287,7 @@ class SessionTable:
         capabilities: dict[str, Any],
         expires: float,
         info: dict[str, str] | None = None,
+        handle: str = "",
     ) -> SealedSession:
         tenant, principal = self._owner
         client = client[:_MAX_CLIENT]
@@ -267,6 +301,7 @@ class SessionTable:
             principal=principal,
             client=client,
             info=info or {},
+            handle=handle,
         )
 
     def seal_text(self, text: bytes, bound: bytes) -> str:
@@ -288,15 +323,24 @@ class SessionTable:
                 sealed = self._open_id(session_id, scope)
             except InvalidSessionId:
                 return None
-            if await self._ends.has_ended(sealed.key):
-                return None
-            live = self.find(session_id, scope)
-            if live is not None and (state := self._ends.take_state(sealed.key)):
-                placed = live.restore(state)
-                if placed:
-                    self._place(live, await self.open(placed, scope))
+            others = self._placed_keys(sealed)
+            state = await self._ends.ask(sealed.key, *others)
+            live = self.find(session_id, scope) if state is not None else None
+            if live is not None and state:
+                live.restore(state)
+            if live is not None and not live.is_handle:
+                await self._see(live)
             return live
         return self.find(session_id, scope)
+
+    def _placed_keys(self, sealed: SealedSession) -> tuple[str, ...]:
+        """Return the key of the session that has the leases of another one, if there is one."""
+        if not sealed.handle:
+            return ()
+        try:
+            return (self._open_id(sealed.handle, sealed.scope).key,)
+        except InvalidSessionId:  # it is about to expire
+            return ()
 
     async def save(self, live: LiveSession) -> None:
         """Let other fronts know what they need to continue a session."""
@@ -327,16 +371,18 @@ class SessionTable:
 
         One with a derived key can start anew.
         """
-        self._live.pop(live.id, None)
-        self._renewals.end(live)
         if not live.is_derived:
             self._ended.add(live.sealed.key)
+        await self._release(live)
+        if not live.is_derived and self._ends is not None:
+            await self._ends.end(live.sealed.key)
+
+    async def _release(self, live: LiveSession) -> None:
+        """Forget a session that has ended, and release its leases."""
+        self._live.pop(live.id, None)
+        self._renewals.end(live)
         await live.release()
         self._limits.remove(live)
-        if live.is_derived:
-            return
-        if self._ends is not None:
-            await self._ends.end(live.sealed.key)
         if live.placed is not None and live.placed.outlet is live:  # no other session has taken it
             await self.end(live.placed)
 
@@ -369,27 +415,37 @@ class SessionTable:
         return True
 
     async def expire_idle(self) -> None:
-        """Forget idle and ended sessions, and end superseded ones, until cancelled."""
+        """Check the sessions from time to time, until cancelled."""
         checked = time.monotonic()
         while True:
             await asyncio.sleep(min(self._idle / 4, _CHECK_INTERVAL))
             now = time.monotonic()
-            if self._ends is not None:
-                used = [live.sealed.key for live in self if live.last_used >= checked]
-                if used or self._ends.has_own:
-                    await self._ends.exchange(used)
+            await self.check(checked)
             checked = now
-            superseded = [live for live in self if self._limits.is_superseded(live)]
-            await asyncio.gather(*map(self._evict, superseded))
-            for live in self:
-                is_idle = now - live.last_used > self._idle and not live.is_busy
-                if is_idle or live.sealed.key in self._ended:
-                    self._live.pop(live.id, None)
-                    self._renewals.end(live)
-                    self._limits.remove(live)
-                    self._forgotten.add(live.sealed.key)
-                    await live.stop()
-                    await leave_leases(live.sdk, min(_UNUSED, self._idle))
+
+    async def check(self, since: float) -> None:
+        """Forget idle sessions and those that have ended on other fronts; end superseded ones.
+
+        Args:
+            since: The monotonic time of the last check.
+        """
+        if self._ends is not None:
+            asked = [live.sealed.key for live in self if live.last_used >= since or live.has_leases]
+            if asked or self._ends.has_own:
+                await self._ends.exchange(asked)
+        superseded = [live for live in self if self._limits.is_superseded(live)]
+        await asyncio.gather(*map(self._evict, superseded))
+        now = time.monotonic()
+        for live in self:
+            if live.sealed.key in self._ended:
+                await self._release(live)
+            elif now - live.last_used > self._idle and not live.is_busy:
+                self._live.pop(live.id, None)
+                self._renewals.end(live)
+                self._limits.remove(live)
+                self._forgotten.add(live.sealed.key)
+                await live.stop()
+                await leave_leases(live.sdk, min(_UNUSED, self._idle))
 
     async def _leave(self, live: LiveSession) -> None:
         await live.stop()
@@ -414,3 +470,7 @@ class SessionTable:
             f"This front has reached its limit of {self._limit} sessions; try again later, or use "
             "another front.",
         )
+
+
+def _program(client: McpClient) -> str:
+    return client.info.get("name", "")[:_MAX_CLIENT]
