@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from leaseway.server import BaseMCPServer, Tool, tool
-from leaseway.server.definitions import tools_by_name
+from leaseway.server import BaseMCPServer, Tool, ToolResult, tool
+from leaseway.server.definitions import ServedTool, tools_by_name
 
 
 class Shop(BaseMCPServer):
@@ -19,11 +20,15 @@ class Shop(BaseMCPServer):
         return {"amount": amount}
 
 
-def test_type_hints_become_a_schema() -> None:
-    (order,) = tools_by_name(Shop().list_tools()).values()
-    assert order.name == "order"
-    assert order.description == "Order something."
-    assert order.input_schema == {
+def tools_of(server: BaseMCPServer) -> dict[str, ServedTool]:
+    return tools_by_name(server.list_tools(), server.handle_tool)
+
+
+def test_type_hints_become_schemas() -> None:
+    (order,) = tools_of(Shop()).values()
+    assert order.definition.name == "order"
+    assert order.definition.description == "Order something."
+    assert order.definition.input_schema == {
         "type": "object",
         "properties": {
             "item": {"title": "Item", "type": "string"},
@@ -33,9 +38,38 @@ def test_type_hints_become_a_schema() -> None:
         "required": ["item"],
         "additionalProperties": False,
     }
-    assert order.output_schema is None
-    assert order.function is not None
-    assert order.function({"item": "pen"}) == {"amount": 1}
+    assert order.definition.output_schema == {
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+        "title": "orderDictOutput",
+    }
+    assert order.bind({"item": "pen"})() == {"amount": 1}
+
+
+class Echo(BaseMCPServer):
+    server_name = "echo"
+
+    @tool
+    def echo(self, value, word: str | None, json: int = 0, **rest: object) -> Any:  # type: ignore[no-untyped-def]
+        return value, word, json, rest
+
+
+def test_texts_that_look_like_json_stay_texts() -> None:
+    (echo,) = tools_of(Echo()).values()
+    given = {"value": "[1]", "word": "null", "json": 5, "more": "{}"}
+    assert echo.bind(given)() == ("[1]", "null", 5, {"more": "{}"})
+    assert echo.definition.input_schema["properties"]["value"] == {"title": "Value"}
+
+
+@pytest.mark.parametrize(
+    "returned", [str, int, list[str], object, ToolResult, Iterator[int], str | None]
+)
+def test_only_a_result_with_fields_has_a_schema(returned: Any) -> None:
+    def answer() -> None: ...
+
+    answer.__annotations__["return"] = returned
+    (tool,) = tools_by_name([answer], Shop().handle_tool).values()
+    assert tool.definition.output_schema is None
 
 
 def test_a_class_works_without_a_connection() -> None:
@@ -52,8 +86,8 @@ def test_an_overridden_tool_is_listed_once() -> None:
         def order(self, item: str, amount: int = 100, *, gift: bool = False) -> dict[str, int]:
             return {"amount": amount}
 
-    (order,) = tools_by_name(Bigger().list_tools()).values()
-    assert order.description == "Order more."
+    (order,) = tools_of(Bigger()).values()
+    assert order.definition.description == "Order more."
 
 
 @pytest.mark.parametrize(
@@ -64,18 +98,17 @@ def test_an_overridden_tool_is_listed_once() -> None:
         ([5], "has a int, which is no tool"),
         ([Tool("a b")], "a tool named 'a b'; a name is"),
         ([Tool("a"), Tool("a")], "the tool 'a' twice"),
-        ([{"name": "a", "input": {}}], "the unknown key 'input'"),
-        ([{"description": "a"}], "no 'name'"),
+        ([{"name": "a", "input": {}}], "has an invalid tool: .*\n*inputSchema"),
         ([lambda *words: words], "tool named '<lambda>'|'words' of tool"),
     ],
 )
 def test_an_invalid_list_of_tools_is_an_error(listed: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        tools_by_name(listed)
+        tools_by_name(listed, Shop().handle_tool)
 
 
 def test_a_type_without_a_json_schema_is_an_error() -> None:
     def odd(value: Shop) -> None: ...
 
-    with pytest.raises(TypeError, match="the tool 'odd' has a type that JSON can't hold"):
-        tools_by_name([odd])
+    with pytest.raises(TypeError, match="the type hints of the tool 'odd' have no JSON Schema"):
+        tools_by_name([odd], Shop().handle_tool)

@@ -99,6 +99,10 @@ class Harsh(BaseMCPServer):
         return ToolResult("text", {"a": object()})
 
     @tool
+    def other_type(self) -> Forecast:
+        return {"city": "Oslo"}  # type: ignore[typeddict-item]
+
+    @tool
     def broken_refusal(self) -> str:
         raise ToolError("no file \udcff")
 

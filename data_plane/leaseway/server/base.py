@@ -79,16 +79,6 @@ class Resource:
     title: str | None = None
 
 
-@dataclass(frozen=True)
-class ToolMark:
-    """The arguments of `@tool` on a method."""
-
-    name: str
-    description: str | None
-    title: str | None
-    annotations: Mapping[str, Any]
-
-
 @overload
 def tool(function: _Function) -> _Function: ...
 
@@ -122,17 +112,22 @@ def tool(
     """
 
     def mark(method: _Function) -> _Function:
-        marked = ToolMark(name or method.__name__, description, title, dict(annotations or {}))
+        marked = Tool(
+            name or method.__name__,
+            description or "",
+            title=title,
+            annotations=annotations or {},
+        )
         setattr(_function_of(method), _MARK, marked)
         return method
 
     return mark if function is None else mark(function)
 
 
-def find_mark(function: Any) -> ToolMark | None:
-    """Return the mark of `@tool` on a function, or None."""
+def find_mark(function: Any) -> Tool | None:
+    """Return what `@tool` says of a function, without schemas, or None."""
     marked = getattr(_function_of(function), _MARK, None)
-    return marked if isinstance(marked, ToolMark) else None
+    return marked if isinstance(marked, Tool) else None
 
 
 def _function_of(member: Any) -> Any:

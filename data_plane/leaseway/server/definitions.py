@@ -1,170 +1,193 @@
 """Converts the result of `list_tools` to tools.
 
-Pydantic makes the schemas of methods from their type hints, and converts their arguments.
+The official package makes the schemas of methods from their type hints, and converts arguments and
+structured results. Three of its habits are left out, as they change data: it reads text arguments
+as JSON, takes a parameter without a type hint for a text, and puts a result that is no object into
+one, besides its text.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+import jsonschema_rs
+import mcp_types as types
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata, func_metadata
+from pydantic import ValidationError, create_model
+from pydantic.errors import PydanticUserError
 
-from leaseway.server.base import Tool, ToolError, find_mark
-from leaseway.server.faults import InvalidValueError, location_of
+from leaseway.server.base import Tool, ToolError, ToolResult, find_mark
+from leaseway.server.faults import InvalidValueError, located, location_of
+from leaseway.wire.names import is_valid_name
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MAX_TOOLS: Final = 10_000
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_MCP_KEYS: Final[Mapping[str, str]] = {
-    "inputSchema": "input_schema",
-    "outputSchema": "output_schema",
-}
-_FIELDS: Final = frozenset(
-    {"name", "description", "input_schema", "output_schema", "title", "annotations"}
-)
 
 
-def tools_by_name(listed: Any) -> dict[str, Tool]:
+@dataclass(frozen=True)
+class ServedTool:
+    """A tool as it is listed and called.
+
+    Attributes:
+        definition: Its entry in `tools/list`.
+        function: Handles a call; takes keyword arguments if there is `metadata`, else a mapping.
+        metadata: The parameters and the result of a function with type hints, else None.
+    """
+
+    definition: types.Tool
+    function: Callable[..., Any]
+    metadata: FuncMetadata | None = None
+
+    @cached_property
+    def _validator(self) -> jsonschema_rs.Validator:
+        return jsonschema_rs.validator_for(self.definition.input_schema)
+
+    def bind(self, arguments: dict[str, Any]) -> Callable[[], Any]:
+        """Return the call with these arguments; raises `ToolError` if they are invalid."""
+        if self.metadata is not None:
+            try:
+                return partial(self.function, **convert(self.metadata.arg_model, arguments))
+            except ValidationError as error:
+                fault = error.errors(include_url=False)[0]
+                raise _invalid_argument(fault["loc"], fault["msg"]) from None
+        for wrong in self._validator.iter_errors(arguments):
+            raise _invalid_argument(wrong.instance_path, wrong.message)
+        return partial(self.function, arguments)
+
+
+def tools_by_name(
+    listed: Any, handle: Callable[[str, dict[str, Any]], Any]
+) -> dict[str, ServedTool]:
     """Return the result of `list_tools` as tools by name.
+
+    Args:
+        listed: The result.
+        handle: Handles calls of tools without a function, given the tool's name.
 
     Raises:
         InvalidValueError: It is no list of tools; the message names the invalid entry.
     """
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise InvalidValueError(f"list_tools() returned {_kind(listed)}; return a list of tools")
-    tools: dict[str, Tool] = {}
+    tools: dict[str, ServedTool] = {}
     for entry in listed:
-        tool = _tool(entry)
-        if not isinstance(tool.name, str) or not _NAME.fullmatch(tool.name):
-            raise InvalidValueError(
-                f"list_tools() has a tool named {tool.name!r:.80}; a name is 1 to 64 of a-z, A-Z,"
-                " 0-9, '_' and '-'",
-                location_of(tool.function),
-            )
-        if tool.name in tools:
-            raise InvalidValueError(
-                f"list_tools() has the tool {tool.name!r} twice", location_of(tool.function)
-            )
-        tools[tool.name] = tool
-        if len(tools) > _MAX_TOOLS:
-            raise InvalidValueError(f"list_tools() has more than {_MAX_TOOLS} tools")
+        tool = _tool(entry, handle)
+        name, fault = tool.definition.name, None
+        if not is_valid_name(name):
+            fault = f"a tool named {name!r:.80}; a name is 1 to 64 of a-z, A-Z, 0-9, '_' and '-'"
+        elif name in tools:
+            fault = f"the tool {name!r} twice"
+        elif len(tools) == _MAX_TOOLS:
+            fault = f"more than {_MAX_TOOLS} tools"
+        if fault is not None:
+            raise InvalidValueError(f"list_tools() has {fault}", location_of(tool.function))
+        tools[name] = tool
     return tools
 
 
-def _tool(entry: Any) -> Tool:
-    if isinstance(entry, Tool):
-        return entry
-    if isinstance(entry, Mapping):
-        fields = {_MCP_KEYS.get(name, name): value for name, value in entry.items()}
-        unknown = sorted(str(name) for name in fields if name not in _FIELDS)
-        if unknown or "name" not in fields:
-            error = f"the unknown key {unknown[0]!r}" if unknown else "no 'name'"
-            raise InvalidValueError(f"list_tools() has a tool with {error}")
-        return Tool(**fields)
+def _tool(entry: Any, handle: Callable[[str, dict[str, Any]], Any]) -> ServedTool:
     if callable(entry):
-        return tool_of(entry)
-    raise InvalidValueError(
-        f"list_tools() has {_kind(entry)}, which is no tool: return a Tool or a method"
+        return _tool_of(entry)
+    if not isinstance(entry, Tool | Mapping):
+        raise InvalidValueError(
+            f"list_tools() has {_kind(entry)}, which is no tool: return a Tool or a method"
+        )
+    fields = vars(entry) if isinstance(entry, Tool) else dict(entry)
+    try:
+        definition = types.Tool.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidValueError(f"list_tools() has an invalid tool: {error!s:.300}") from None
+    return ServedTool(definition, fields.get("function") or partial(handle, definition.name))
+
+
+def _tool_of(function: Callable[..., Any]) -> ServedTool:
+    marked = find_mark(function) or Tool(function.__name__)
+    with located(function):
+        try:
+            metadata = describe(marked.name, inspect.signature(function, eval_str=True))
+            schema = input_schema(metadata.arg_model)
+        except (NameError, PydanticUserError) as error:
+            raise InvalidValueError(
+                f"the type hints of the tool {marked.name!r} have no JSON Schema: {error}"
+            ) from None
+    definition = types.Tool(
+        name=marked.name,
+        title=marked.title,
+        description=marked.description or inspect.getdoc(function),
+        input_schema=schema,
+        output_schema=metadata.output_schema,
+        annotations=types.ToolAnnotations.model_validate(marked.annotations),
     )
+    return ServedTool(definition, function, metadata)
 
 
-def tool_of(function: Callable[..., Any]) -> Tool:
-    """Return a function as a tool, with schemas from its type hints.
+def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
+    """Return the models of a tool's arguments and of its result.
+
+    Unknown arguments are invalid unless the signature has `**` parameters. Only a result with named
+    fields has a model.
 
     Raises:
-        InvalidValueError: Its parameters have no schema.
+        InvalidValueError: A parameter is positional, or its name begins with an underscore.
+        PydanticUserError: The type hint of a parameter is no type of pydantic's.
     """
-    mark = find_mark(function)
-    name = mark.name if mark else getattr(function, "__name__", "")
-    description = mark.description if mark else None
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except NameError as error:
-        raise InvalidValueError(
-            f"a type hint of the tool {name!r} is unknown: {error}", location_of(function)
-        ) from None
-    try:
-        model = arguments_model(name, signature.parameters.values())
-        schema: dict[str, Any] = model.model_json_schema()
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise InvalidValueError(
-            f"the tool {name!r} has a type that JSON can't hold: {error}", location_of(function)
-        ) from None
-    except InvalidValueError as error:
-        error.location = location_of(function)
-        raise
-    schema.pop("title", None)
-
-    @functools.wraps(function)
-    def call(arguments: Mapping[str, Any]) -> Any:
-        try:
-            model_values = model.model_validate(arguments)
-        except ValidationError as error:  # such as an invalid date: schemas do not check formats
-            first = error.errors(include_url=False)[0]
-            path = ".".join(str(part) for part in first["loc"])
-            raise ToolError(f"The argument {path} is wrong: {first['msg']}.") from None
-        values = {key: getattr(model_values, key) for key in model.model_fields}
-        return function(**values, **(model_values.model_extra or {}))
-
-    return Tool(
-        name=name,
-        description=description if description is not None else inspect.getdoc(function) or "",
-        input_schema=schema,
-        output_schema=_output_schema(signature.return_annotation),
-        title=mark.title if mark else None,
-        annotations=mark.annotations if mark else {},
-        function=async_like(function, call),
-    )
-
-
-def async_like(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call of a function, as an async function if the called function is async."""
-    if not inspect.iscoroutinefunction(function):
-        return call
-
-    @functools.wraps(call)
-    async def run(*arguments: Any) -> Any:
-        return await call(*arguments)
-
-    return run
-
-
-def arguments_model(name: str, parameters: Iterable[inspect.Parameter]) -> Any:
-    """Return a pydantic model of a tool's parameters; raises `InvalidValueError`."""
-    fields: dict[str, Any] = {}
-    extra: Any = "forbid"
-    for parameter in parameters:
+    extra: Literal["allow", "forbid"] = "forbid"
+    named = []
+    for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             extra = "allow"
-            continue
-        if parameter.kind not in _NAMED or parameter.name.startswith("_"):
+        elif parameter.kind not in _NAMED or parameter.name.startswith("_"):
             raise InvalidValueError(
                 f"The parameter {parameter.name!r} of tool {name!r} cannot be an argument:"
                 " arguments are passed by name, and names do not start with an underscore."
             )
-        empty = inspect.Parameter.empty
-        kind = Any if parameter.annotation is empty else parameter.annotation
-        fields[parameter.name] = (kind, ... if parameter.default is empty else parameter.default)
-    return create_model(name, __config__=ConfigDict(extra=extra), **fields)
-
-
-def _output_schema(returned: Any) -> dict[str, Any] | None:
-    """Return the schema of a return type with named fields, else None."""
-    if returned in (inspect.Signature.empty, None, Any):
-        return None
+        elif parameter.annotation is inspect.Parameter.empty:
+            named.append(parameter.replace(annotation=Any))  # the package would call it a text
+        else:
+            named.append(parameter)
+    function = _Described(name, signature.replace(parameters=named))
+    structured = False if signature.return_annotation is ToolResult else None
     try:
-        schema = TypeAdapter(returned).json_schema(mode="serialization")
-    except (PydanticUserError, TypeError):
-        return None  # such as ToolResult
-    if schema.get("type") != "object" or "properties" not in schema:
-        return None
-    schema.pop("title", None)
+        metadata = func_metadata(function, structured_output=structured)
+    except PydanticUserError:  # the result's type, such as an iterator, or a parameter's
+        metadata = func_metadata(function, structured_output=False)
+    model = create_model(name, __base__=metadata.arg_model, __cls_kwargs__={"extra": extra})
+    if metadata.wrap_output:  # the text is enough
+        return FuncMetadata(arg_model=model)
+    return metadata.model_copy(update={"arg_model": model})
+
+
+def input_schema(model: type[ArgModelBase]) -> dict[str, Any]:
+    """Return the JSON Schema of arguments; raises `PydanticUserError`."""
+    schema = model.model_json_schema()
+    del schema["title"]
     return schema
+
+
+def convert(model: type[ArgModelBase], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as the types of the parameters; raises pydantic's `ValidationError`."""
+    values = model.model_validate(arguments)
+    return {**values.model_dump_one_level(), **(values.model_extra or {})}
+
+
+class _Described:
+    """A function with an evaluated signature, which may lack parameters of the original."""
+
+    def __init__(self, name: str, signature: inspect.Signature) -> None:
+        self.__name__ = name
+        self.__signature__ = signature
+
+    def __call__(self) -> None: ...
+
+
+def _invalid_argument(path: Iterable[object], message: str) -> ToolError:
+    argument = ".".join(str(part) for part in path)
+    subject = f"The argument {argument} is wrong" if argument else "The arguments are wrong"
+    return ToolError(f"{subject}: {message}.")
 
 
 def _kind(value: Any) -> str:

@@ -64,13 +64,23 @@ def contained_exits() -> Iterator[None]:
         raise HandlerExitError(error) from error
 
 
-def location_of(function: Callable[..., Any] | None) -> str:
+def location_of(function: Callable[..., Any]) -> str:
     """Return `FILE, line N, in NAME` of a function, or an empty string if unknown."""
-    unwrapped = inspect.unwrap(function) if function is not None else None
+    unwrapped = inspect.unwrap(getattr(function, "func", function))
     code = getattr(unwrapped, "__code__", None)
     if code is None:
         return ""
     return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+
+
+@contextmanager
+def located(function: Callable[..., Any]) -> Iterator[None]:
+    """Give an `InvalidValueError` the location of the function that returned the value."""
+    try:
+        yield
+    except InvalidValueError as error:
+        error.location = location_of(function)
+        raise
 
 
 def describe(error: BaseException, folder: str | None = None) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.errors import PydanticUserError
 
 from leaseway.sdk.testing.context import CallContext
-from leaseway.server.definitions import arguments_model
+from leaseway.server.definitions import convert, describe, input_schema
 from leaseway.wire.names import is_valid_name
 
 
@@ -52,12 +52,7 @@ class FakeTool:
 
     def bind(self, arguments: dict[str, Any], context: CallContext) -> dict[str, Any]:
         """Return the function's keyword arguments, converted to the types of its parameters."""
-        if self.model is not None:
-            values_model = self.model.model_validate(arguments)
-            values = {name: getattr(values_model, name) for name in self.model.model_fields}
-            values.update(values_model.model_extra or {})
-        else:
-            values = dict(arguments)
+        values = convert(self.model, arguments) if self.model else dict(arguments)
         if self.context is not None:
             values[self.context] = context
         return values
@@ -81,12 +76,17 @@ def describe_parameters(
     Raises:
         TypeError: The parameters cannot be described by a schema.
     """
-    parameters = _parameters(function, scope)
+    signature = _signature(function, scope)
+    parameters = signature.parameters.values()
     context = next((p.name for p in parameters if p.annotation is CallContext), None)
     if schema is not None:
         return schema, None, context
-    model = arguments_model(name, [p for p in parameters if p.name != context])
-    return _build_schema(name, model), model, context
+    described = signature.replace(parameters=[p for p in parameters if p.name != context])
+    try:
+        model = describe(name, described).arg_model
+        return input_schema(model), model, context
+    except PydanticUserError as error:
+        raise TypeError(f"No JSON Schema can be made for tool '{name}': {error}") from None
 
 
 def check_name(kind: str, exposed: str, original: str) -> None:
@@ -98,21 +98,11 @@ def check_name(kind: str, exposed: str, original: str) -> None:
         )
 
 
-def _parameters(function: Callable[..., Any], scope: Mapping[str, Any]) -> list[inspect.Parameter]:
+def _signature(function: Callable[..., Any], scope: Mapping[str, Any]) -> inspect.Signature:
     try:
-        signature = inspect.signature(function, locals=dict(scope), eval_str=True)
+        return inspect.signature(function, locals=dict(scope), eval_str=True)
     except NameError as error:
         raise TypeError(
             f"An annotation of '{function.__name__}' uses a name that is not defined where the "
             f"function becomes a tool ({error}). Define it before, or pass schema=."
         ) from None
-    return list(signature.parameters.values())
-
-
-def _build_schema(name: str, model: Any) -> dict[str, Any]:
-    try:
-        schema: dict[str, Any] = model.model_json_schema()
-    except PydanticInvalidForJsonSchema as error:
-        raise TypeError(f"No JSON Schema can be made for tool '{name}': {error}") from None
-    schema.pop("title", None)
-    return schema
