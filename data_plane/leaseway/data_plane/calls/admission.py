@@ -169,7 +169,8 @@ class CallAdmission:
         """
         if active.was_counted:
             return
-        active.slots = self.usage.start_call(policy.demands, self._loop.time())
+        self.usage.start_call(policy.demands, self._loop.time())
+        active.slots = policy.slots
         active.was_counted = True
 
     def missing_permit(self, active: ActiveCall) -> PermitNeeded | None:

@@ -55,11 +55,11 @@ def test_in_no_time_more_calls_pass_than_twice_the_rate(
 
 def test_calls_at_once_are_limited_until_they_end() -> None:
     usage = CallUsage()
-    slots = usage.start_call([SLOTS], 0.0)
+    usage.start_call([SLOTS], 0.0)
     assert wait(usage, SLOTS, now=0.0) == 0
     assert wait(usage, SLOTS, now=0.0) > 0
     assert usage.in_flight == {"acme": 2}
-    usage.end_call(slots)
+    usage.end_call([SLOTS.key])
     assert wait(usage, SLOTS, now=0.0) == 0
 
 

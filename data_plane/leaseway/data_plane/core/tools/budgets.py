@@ -119,13 +119,13 @@ class _Share:
         left: Permits that no call has taken.
         used: Permits that calls have taken in the window, or take now.
         peak: Of `used`, since idle permits were last returned.
-        is_idle: Whether none was granted or taken since then.
+        seen: `used` of a window when idle permits were last returned; -1 after a grant.
         is_asked: Whether the control plane has been asked and has not answered.
-        ends: When the window ends, or the last one has ended.
+        ends: When the window ends, or the last one has ended; slots never end.
         is_own: Whether this worker has opened the window without a control plane.
         full_at: When all permits of its own windows are there again.
         blocked_until: Until when the control plane refuses more.
-        taken: Permits taken since the last grant.
+        used_before: `used` at the last grant.
         remaining: What all workers had left at the last answer.
         given_back: Permits of an earlier limit, which go back to the control plane.
         excess: Slots of an earlier limit that calls use, and that go back as these end.
@@ -135,17 +135,28 @@ class _Share:
     left: int = 0
     used: int = 0
     peak: int = 0
-    is_idle: bool = True
+    seen: int = 0
     is_asked: bool = False
     ends: float = float("-inf")
     is_own: bool = False
     full_at: float = float("-inf")
     blocked_until: float = float("-inf")
     granted_at: float = float("-inf")
-    taken: int = 0
+    used_before: int = 0
     remaining: int = 0
     given_back: int = 0
     excess: int = 0
+
+    def take(self) -> None:
+        """Count a call."""
+        self.left -= 1
+        used = self.used = self.used + 1
+        if used > self.peak:
+            self.peak = used
+
+    def empty(self) -> None:
+        """Begin with a window of which this worker has nothing."""
+        self.left = self.used = self.used_before = self.given_back = 0
 
     def leased(self) -> int:
         """Return what all workers had of the open window at the last answer."""
@@ -247,6 +258,9 @@ class WorkerBudgets:
             LimitReached: One is used up; of some, the one for which to wait longest.
             PermitNeeded: The control plane must be asked.
         """
+        fleet = self.fleet
+        if fleet is not None and fleet.lost_at is None and self._take_own(demands, now):
+            return
         known = len(self._shares)
         shares = [self._open(demand, now) for demand in demands]
         if len(self._shares) > known:
@@ -265,6 +279,17 @@ class WorkerBudgets:
             raise PermitNeeded(needed)
         for share in shares:
             self._take_one(share, now)
+
+    def _take_own(self, demands: Sequence[Demand], now: float) -> bool:
+        """Take a permit of each limit if this worker has one of each: what most calls do."""
+        shares = self._shares
+        for demand in demands:
+            share = shares.get(demand.key)
+            if share is None or share.left <= 0 or share.ends <= now or share.demand is not demand:
+                return False
+        for demand in demands:
+            shares[demand.key].take()
+        return True
 
     def end_call(self, slots: Iterable[BudgetKey]) -> None:
         """Free the slots of a call that has ended."""
@@ -303,7 +328,8 @@ class WorkerBudgets:
         needed = waiting + max(0, -share.left)
         expected = 0
         if demand.period:
-            expected = int(share.taken * SLICE / max(now - share.granted_at, SLICE / 4))
+            taken = share.used - share.used_before
+            expected = int(taken * SLICE / max(now - share.granted_at, SLICE / 4))
         returned, renews_in = self._given_back(share, now)
         return demand.ask(needed=needed, expected=expected, returned=returned, renews_in=renews_in)
 
@@ -324,15 +350,15 @@ class WorkerBudgets:
         if share.demand.period:
             ends = now + grant.renews_in
             if share.ends <= now or ends > share.ends + share.demand.period / 2:
-                share.left = share.used = share.given_back = 0  # another window
+                share.empty()  # another window
             share.ends, share.is_own = ends, False
         share.is_asked = False
         share.left += grant.granted
-        share.is_idle = False
+        share.seen = -1
         share.remaining = grant.remaining
         share.blocked_until = now + grant.retry_in
         share.granted_at = now
-        share.taken = 0
+        share.used_before = share.used
 
     def idle_permits(self, now: float) -> Iterator[BudgetAsk]:
         """Return what gives back the permits that no call has used since the last time."""
@@ -341,7 +367,8 @@ class WorkerBudgets:
             return
         for share in self._shares.values():
             if share.demand.period:
-                idle, share.is_idle = share.left if share.is_idle else 0, True
+                idle = share.left if share.seen == share.used else 0
+                share.seen = share.used
             else:
                 idle = share.left - (share.peak - share.used)
                 share.peak = share.used
@@ -357,14 +384,15 @@ class WorkerBudgets:
         """Return the share of a limit in the open window."""
         share = self._shares.get(demand.key)
         if share is None:
-            share = self._shares[demand.key] = _Share(demand)
+            ends = float("-inf") if demand.period else float("inf")
+            share = self._shares[demand.key] = _Share(demand, ends=ends)
         elif share.demand is not demand:
             if share.demand == demand:
                 share.demand = demand  # of another policy, or of a configuration read again
             else:
                 share.change(demand, now)
         if demand.period and share.ends <= now:
-            share.left = share.used = share.given_back = 0
+            share.empty()
             share.is_own = False
         return share
 
@@ -395,17 +423,13 @@ class WorkerBudgets:
     def _take_one(self, share: _Share, now: float) -> None:
         """Take a permit for which there is nothing to wait."""
         fleet, demand = self.fleet or _ALONE, share.demand
+        share.take()
         if fleet.lost_at is not None and demand.period and (share.is_own or share.ends <= now):
             if share.ends <= now:
                 share.ends, share.is_own = now + demand.period, True
             part = fleet.share_of(demand.limit)
             share.full_at = max(share.full_at, now) + demand.period / part
-        else:
-            share.left -= 1
-        share.used += 1
-        share.taken += 1
-        share.is_idle = False
-        share.peak = max(share.peak, share.used)
+            share.left += 1  # it is of this worker's own
 
 
 def _wait_alone(share: _Share, fleet: Fleet, lost_at: float, now: float) -> float:

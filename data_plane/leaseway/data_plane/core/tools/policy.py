@@ -32,6 +32,7 @@ from leaseway.spec.rules import (
     RuleNotCompiled,
     compile_expression,
 )
+from leaseway.wire.bounds import MAX_BUDGETS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import BudgetKey
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
@@ -75,6 +76,7 @@ class ToolPolicy:
 
     Attributes:
         demands: The limits that each call counts against.
+        slots: Those of calls at once, which count it until it ends.
         restrictions: From the permissions of the server and of the tenant.
         expressions: The expressions of all rules, evaluated together.
         needs_approval: Whether a person must approve each call.
@@ -85,6 +87,7 @@ class ToolPolicy:
     rules: tuple[CompiledRule, ...] = ()
     demands: tuple[Demand, ...] = ()
     restrictions: tuple[Restrictions, ...] = ()
+    slots: tuple[BudgetKey, ...] = field(init=False, repr=False, compare=False)
     expressions: Expressions = field(init=False, repr=False, compare=False)
     needs_approval: bool = field(init=False, repr=False, compare=False)
     judges_calls: bool = field(init=False, repr=False, compare=False)
@@ -93,6 +96,8 @@ class ToolPolicy:
         together = Expressions([rule.expression for rule in self.rules])
         # Each call asks for these, and a policy never changes.
         object.__setattr__(self, "expressions", together)
+        slots = tuple(demand.key for demand in self.demands if not demand.period)
+        object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "needs_approval", self.risk == "financial")
         object.__setattr__(self, "judges_calls", bool(self.rules or self.restrictions))
 
@@ -241,9 +246,15 @@ class ToolPolicies:
 def _demands_of(limits: CallLimits, of_calls: BudgetKey) -> Iterator[Demand]:
     """Yield the limits of one owner, whose key for calls in a time is given."""
     if limits.concurrent is not None:
-        yield Demand(of_calls._replace(quota="concurrent"), limits.concurrent)
+        yield _demand(of_calls._replace(quota="concurrent"), limits.concurrent)
     if limits.calls is not None:
-        yield Demand(of_calls, limits.calls.calls, limits.calls.seconds)
+        yield _demand(of_calls, limits.calls.calls, limits.calls.seconds)
+
+
+@functools.lru_cache(MAX_BUDGETS)
+def _demand(key: BudgetKey, limit: int, period: float = 0.0) -> Demand:
+    """Return the one object for a limit: shares know it by identity, for each call."""
+    return Demand(key, limit, period)
 
 
 def _restrict(permissions: Permissions, base: str, schema: object, *, reads: bool) -> Restrictions:

@@ -31,8 +31,8 @@ class CallUsage:
         self._budgets = budgets or WorkerBudgets()
         self.refused: Counter[tuple[str, CallQuota]] = Counter()
 
-    def start_call(self, demands: Sequence[Demand], now: float) -> tuple[BudgetKey, ...]:
-        """Count a call that is about to run; return what `end_call` has to free after it.
+    def start_call(self, demands: Sequence[Demand], now: float) -> None:
+        """Count a call that is about to run; `end_call` has to free its slots after it.
 
         Raises:
             Fault: RATE_LIMITED, with the delay after which to try again; nothing was counted.
@@ -42,7 +42,6 @@ class CallUsage:
             self._budgets.take(demands, now)
         except LimitReached as reached:
             raise self._fault(reached) from None
-        return tuple(demand.key for demand in demands if not demand.period)
 
     def end_call(self, slots: Iterable[BudgetKey]) -> None:
         """Free the slots of a call that has ended."""
