@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
+from tests.calls import call_message
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running, serving
 from tests.control_plane.fake_worker import worker
@@ -123,8 +124,7 @@ def calls(*numbers: int, **fields: Any) -> Any:
     fields.setdefault("arguments", b'{"text": "x"}')
     return execution_pb2.ExchangeRequest(
         calls=[
-            execution_pb2.Call(id=number, server_id="time", tool="echo", **fields)
-            for number in numbers
+            call_message(id=number, server_id="time", tool="echo", **fields) for number in numbers
         ]
     )
 

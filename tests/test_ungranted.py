@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf import message_factory
+from tests.calls import call_message
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.conftest import serving as plane_serving
@@ -96,7 +97,7 @@ ON_CONTROL_PLANE: Final[dict[str, Row]] = {
 }
 ON_WORKER: Final[dict[str, Row]] = {
     "ExecutionService/Exchange": lambda n: execution_pb2.ExchangeRequest(
-        calls=[execution_pb2.Call(id=1, tenant=POOR, server_id=n.server, tool="echo")]
+        calls=[call_message(id=1, tenant=POOR, server_id=n.server, tool="echo")]
     ),
     "ExecutionService/CallTool": lambda n: execution_pb2.CallToolRequest(
         tenant=POOR, server_id=n.server, tool="echo"

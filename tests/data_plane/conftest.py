@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.calls import call_message
 from tests.data_plane.doubles.servers import MemoryCall, MemoryInstance, MemoryServers
 
 from leaseway.data_plane.app import run
@@ -238,7 +239,7 @@ class Caller:
         fields.setdefault("arguments", b'{"text": "hi"}')
         call_id = fields.pop("id", None) or next(self._ids)
         self.results[call_id] = asyncio.get_running_loop().create_future()
-        call = execution_pb2.Call(id=call_id, server_id=server_id, tool=tool, **fields)
+        call = call_message(id=call_id, server_id=server_id, tool=tool, **fields)
         await self.send(calls=[call])
         return call_id
 

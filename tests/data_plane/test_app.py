@@ -49,7 +49,7 @@ async def test_sessions_keep_their_own_state(running: Bench) -> None:
     await running.probe(spec(running, "echo", shared=False))
     caller = running.caller()
     first = await caller.call("echo", "counter", session="a", arguments=b"{}")
-    lease = first.new_lease.id
+    lease = first.lease.id
     second = await caller.call("echo", "counter", session="a", lease_id=lease, arguments=b"{}")
     other = await caller.call("echo", "counter", session="b", arguments=b"{}")
     assert text(first) == text(other) != text(second)

@@ -224,7 +224,7 @@ async def test_requests_reach_the_server_with_its_own_names(bench: Bench, shared
         "notes", "greet", method="prompts/get", arguments=params, session="s1"
     )
     assert not result.HasField("status")
-    assert result.HasField("new_lease") is not shared
+    assert result.is_new_lease is not shared
     sent = json.loads(json.loads(result.payload)["content"][0]["text"])
     assert sent == {"name": "greet", "arguments": {"who": "Ada"}}
 
@@ -328,7 +328,7 @@ async def test_a_lease_can_be_released_and_revoked_while_something_is_followed(
     await serve(bench, shared=False)
     caller = bench.caller()
     first = await caller.call("notes", "note://a", session="s1", **about("note://a"))
-    lease_id = first.new_lease.id
+    lease_id = first.lease.id
     call_id = await follow(caller, session="s1", lease_id=lease_id)
     lease = bench.worker.leases.get(lease_id)
     assert lease.calls == 0

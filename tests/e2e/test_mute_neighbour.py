@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.calls import call_message
 from tests.conftest import BOUND
 from tests.e2e.counting import counts, settled
 from tests.e2e.system import Part, eventually, python_server, running
@@ -147,7 +148,7 @@ async def test_calls_beyond_the_limit_of_a_stream_are_rejected_as_overload(
 def _never(ids: range, version: int) -> execution_pb2.ExchangeRequest:
     return execution_pb2.ExchangeRequest(
         calls=[
-            execution_pb2.Call(id=number, server_id="mute", tool="never", registry_version=version)
+            call_message(id=number, server_id="mute", tool="never", registry_version=version)
             for number in ids
         ]
     )

@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any, Final
 
 import grpc
+from tests.calls import call_message
 from tests.e2e.system import System, python_server
 from tests.observability.recording import Recording, scrape
 
@@ -176,9 +177,7 @@ async def _flood(stage: Stage) -> None:
     async def fill() -> None:
         for first in range(1, MAX_CALLS_IN_FLIGHT + 1_000, 32):
             calls = [
-                execution_pb2.Call(
-                    id=number, server_id="mute", tool="never", registry_version=version
-                )
+                call_message(id=number, server_id="mute", tool="never", registry_version=version)
                 for number in range(first, first + 32)
             ]
             await stream.write(execution_pb2.ExchangeRequest(calls=calls))

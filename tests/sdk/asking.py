@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import Answer, FakeWorker, text_result
 
 from leaseway.v1 import execution_pb2
@@ -21,7 +22,7 @@ SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text"
 def asking(method: str = ELICIT, params: dict[str, Any] | bytes | None = None) -> Answer:
     """Return an answer that sends a request and returns its answer."""
 
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         return heard(await worker.ask(call, method, params))
 
     return answer

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from tests.calls import ReceivedCall, read_call
+
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT
 from leaseway.wire.errors import Fault
@@ -65,7 +67,8 @@ class FakeStream:
         worker.batches.append(message)
         for chunk in message.chunks:
             self._assembler.add(chunk)
-        for call in message.calls:
+        for sent in message.calls:
+            call = read_call(sent)
             worker.calls.append(call)
             arguments = self._assembler.take(call.id, call.arguments)
             fault = worker.faults.pop(0) if worker.faults else None
@@ -79,9 +82,7 @@ class FakeStream:
         if message.HasField("keep_alive") and not worker.silent:
             self.put("keep_alive", worker.renew(message.keep_alive))
 
-    async def _answer(
-        self, call: execution_pb2.Call, arguments: bytes, fault: Fault | None
-    ) -> None:
+    async def _answer(self, call: ReceivedCall, arguments: bytes, fault: Fault | None) -> None:
         worker = self._worker
         result = execution_pb2.Result(call_id=call.id)
         with contextlib.suppress(asyncio.CancelledError):
@@ -105,10 +106,11 @@ class FakeStream:
                 result.payload = payload
                 self.put("results", result)
 
-    def _lease(self, call: execution_pb2.Call, result: execution_pb2.Result) -> None:
+    def _lease(self, call: ReceivedCall, result: execution_pb2.Result) -> None:
         worker = self._worker
         if call.lease_id:
             worker.check(call.lease_id)
         elif call.server_id in worker.stateful:
             lease, created = worker.grant(call.session, call.server_id, call.tenant, call.acquirer)
-            (result.new_lease if created else result.joined_lease).CopyFrom(lease)
+            result.lease.CopyFrom(lease)
+            result.is_new_lease = created

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 import grpc
+from tests.calls import ReceivedCall
 from tests.sdk.fake_stream import FakeStream
 from tests.sdk.helpers import text_result
 
@@ -23,14 +24,14 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.timing.durations import duration, seconds
 
-Answer = Callable[["FakeWorker", execution_pb2.Call, bytes], "bytes | Awaitable[bytes]"]
+Answer = Callable[["FakeWorker", ReceivedCall, bytes], "bytes | Awaitable[bytes]"]
 
 
-def echo(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+def echo(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
     return text_result(arguments.decode())
 
 
-async def never(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+async def never(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
     await asyncio.Event().wait()
     return b""
 
@@ -49,9 +50,7 @@ class Gate:
     def open(self) -> None:
         self._opened.set()
 
-    async def __call__(
-        self, worker: FakeWorker, call: execution_pb2.Call, arguments: bytes
-    ) -> bytes:
+    async def __call__(self, worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         if self._only in arguments:
             await self._opened.wait()
         return echo(worker, call, arguments)
@@ -68,7 +67,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.cut_acquires = 0  # answers that the connection breaks before
         self.acquire_faults: list[Fault] = []
         self.batches: list[execution_pb2.ExchangeRequest] = []
-        self.calls: list[execution_pb2.Call] = []
+        self.calls: list[ReceivedCall] = []
         self.cancels: list[execution_pb2.Cancel] = []
         self.answers: list[execution_pb2.Answer] = []
         self.renewals: list[list[str]] = []
@@ -121,7 +120,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             stream.put("going_away", execution_pb2.GoingAway(reason="test"))
 
     def say(
-        self, call: execution_pb2.Call, frame: execution_pb2.Progress | execution_pb2.LogMessage
+        self, call: ReceivedCall, frame: execution_pb2.Progress | execution_pb2.LogMessage
     ) -> None:
         """Send progress or a log message of a call to its caller."""
         frame.call_id = call.id
@@ -131,7 +130,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
                 stream.put(field, frame)
 
     async def ask(
-        self, call: execution_pb2.Call, method: str, params: dict[str, Any] | bytes | None = None
+        self, call: ReceivedCall, method: str, params: dict[str, Any] | bytes | None = None
     ) -> execution_pb2.Answer:
         """Send a request to the caller of a call, and wait for the answer."""
         ask_id = len(self._asked) + 1
@@ -190,7 +189,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         if lease_id not in self.leases:
             raise Fault(Reason.LEASE_LOST, "This worker does not know the lease.")
 
-    def release_by_tool(self, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    def release_by_tool(self, call: ReceivedCall, arguments: bytes) -> bytes:
         server = json.loads(arguments)["serverId"]
         for lease in list(self.leases.values()):
             if (lease.session, lease.server_id) == (call.session, server):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import BOUND, FakeWorker, text_result
 
 from leaseway.v1 import execution_pb2
@@ -57,7 +58,7 @@ async def lines_of(address: str, program: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-async def held(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+async def held(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
     """Answer all calls except subscriptions, and calls with the argument `held`."""
     if call.method:
         for stream in fake._outboxes.values():

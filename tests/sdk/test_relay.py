@@ -6,6 +6,7 @@ import asyncio
 import inspect
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.asking import ELICIT, asking
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
 
@@ -59,7 +60,7 @@ async def test_arguments_and_results_keep_their_bytes(
     strange = b'{ "b":1.0,  "a":[1e2] }'
     received: list[bytes] = []
 
-    def answer(_worker: FakeWorker, _call: execution_pb2.Call, arguments: bytes) -> bytes:
+    def answer(_worker: FakeWorker, _call: ReceivedCall, arguments: bytes) -> bytes:
         received.append(arguments)
         return b'{"content" : [ ],"x": 1.50}'
 
@@ -74,7 +75,7 @@ async def test_progress_logs_and_requests_reach_the_events_of_their_call(
 ) -> None:
     ask = asking(ELICIT, b'{"message": "?"}')
 
-    async def answer(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         fake.say(call, execution_pb2.Progress(progress=1, message="one"))
         fake.say(call, execution_pb2.Progress(progress=2, total=2))
         fake.say(call, execution_pb2.LogMessage(level="info", data=b'{"n":1}'))

@@ -37,6 +37,7 @@ from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.frames import head_field
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.status import fault_from_status
 
@@ -237,22 +238,22 @@ async def call_placed(
     """
     identity = ClientIdentity(address="", agent=call.agent, tenant=call.tenant, key=call.key)
     link = WorkerLink(WorkerRun(call.worker, "", call.address), identity)
-    head = execution_pb2.Call(
+    head = execution_pb2.CallHead(
         server_id=call.server,
         tool=call.tool,
         tenant=call.tenant,
         agent=call.agent,
         session=call.session,
-        inline_media=events.inline_media,
+        options=execution_pb2.CallOptions(inline_media=events.inline_media),
     )
     what = f"tool '{call.tool}' of server '{call.server}'"
     deadline = asyncio.get_running_loop().time() + timeout
     try:
         result, payload = await link.exchange.call(
-            head.SerializeToString(), arguments, deadline, what, events
+            head_field(head.SerializeToString()), arguments, deadline, what, events
         )
-        if result.HasField("new_lease"):
-            await _release(link, call, result.new_lease.id)
+        if result.is_new_lease:
+            await _release(link, call, result.lease.id)
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error)

@@ -237,48 +237,92 @@ Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
 class Call(_message.Message):
-    """One tool call, or another request to a server."""
+    """One tool call, or another request to a server: what differs from call to call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
-    SERVER_ID_FIELD_NUMBER: _builtins.int
-    TOOL_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
-    REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
-    TENANT_FIELD_NUMBER: _builtins.int
-    AGENT_FIELD_NUMBER: _builtins.int
-    SESSION_FIELD_NUMBER: _builtins.int
-    LEASE_ID_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     TRACESTATE_FIELD_NUMBER: _builtins.int
-    WANTS_PROGRESS_FIELD_NUMBER: _builtins.int
-    LOG_LEVEL_FIELD_NUMBER: _builtins.int
-    ANSWERS_FIELD_NUMBER: _builtins.int
-    INLINE_MEDIA_FIELD_NUMBER: _builtins.int
-    LEASE_TTL_FIELD_NUMBER: _builtins.int
-    METHOD_FIELD_NUMBER: _builtins.int
-    ACQUIRER_FIELD_NUMBER: _builtins.int
-    PASSES_INPUT_FIELD_NUMBER: _builtins.int
-    INPUT_FIELD_NUMBER: _builtins.int
     META_FIELD_NUMBER: _builtins.int
-    REPORT_END_FIELD_NUMBER: _builtins.int
-    EXPECTED_LEASE_FIELD_NUMBER: _builtins.int
-    USER_FIELD_NUMBER: _builtins.int
     SUBJECT_TOKEN_FIELD_NUMBER: _builtins.int
-    MCP_CLIENT_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Identifies the call on its stream. Chosen by the caller, never zero, never reused."""
+    head: _builtins.bytes
+    """A serialized CallHead, at most 64 KiB: what the calls of a session to a tool have in common. On
+    the wire it is a field of that type; it is bytes here, so that a worker decodes a head once and
+    knows it again in the stream's next calls.
+    """
+    arguments: _builtins.bytes
+    """The arguments as one UTF-8 JSON object, or the rest of it after its chunks. For other methods,
+    the params. Empty means `{}`. At most 4 MiB with its chunks.
+    """
+    timeout_ms: _builtins.int
+    """The call's timeout in milliseconds, from when the caller sent it; at most 24 h. Zero means the
+    server's call timeout.
+    """
+    traceparent: _builtins.str
+    """The W3C trace context of the caller. Empty means none."""
+    tracestate: _builtins.str
+    """The W3C trace state of the caller. Ignored without `traceparent`. Empty means none."""
+    meta: _builtins.bytes
+    """Additional members for the `_meta` of the request to the server: a JSON object of at most 16
+    KiB. The worker drops keys that MCP reserves for a connection, progress tokens and trace
+    contexts. Empty means none.
+    """
+    subject_token: _builtins.str
+    """The OAuth token of whoever the call is for, at servers that exchange it for one of their own.
+    Empty means the token that the caller is authenticated with, if it is one. Never logged.
+    """
+    input: _builtins.bytes
+    """The `inputResponses` and `requestState` of a repeated call: a JSON object with these members,
+    at most 256 KiB. Ignored without `passes_input`. Empty means none.
+    """
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+        arguments: _builtins.bytes = ...,
+        timeout_ms: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
+        meta: _builtins.bytes = ...,
+        subject_token: _builtins.str = ...,
+        input: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "head", b"head", "id", b"id", "input", b"input", "meta", b"meta", "subject_token", b"subject_token", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Call: _TypeAlias = Call  # noqa: Y015
+
+@_typing.final
+class CallHead(_message.Message):
+    """What a call asks for, and for whom."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     tool: _builtins.str
     """The tool's original name. For other methods, the prompt's original name or the resource's URI,
     or empty for a notification.
-    """
-    arguments: _builtins.bytes
-    """The arguments as one UTF-8 JSON object, or the rest of it after its chunks. For other methods,
-    the params. Empty means `{}`. At most 4 MiB with its chunks.
     """
     registry_version: _builtins.int
     """The registry version that resolved the name. A worker with an older version waits at most 2 s
@@ -288,47 +332,79 @@ class Call(_message.Message):
     """The tenant. Empty means `default`."""
     agent: _builtins.str
     """The agent. Empty means unnamed."""
+    user: _builtins.str
+    """The tenant's user for whom it calls, as in ClientInfo."""
     session: _builtins.str
     """The session, for leased servers."""
     lease_id: _builtins.str
     """The lease to call on. A lease of another session than `session` is LEASE_LOST. Empty means that
     the worker acquires a lease for the session if the server is leased.
     """
-    timeout_ms: _builtins.int
-    """The call's timeout in milliseconds, from when the caller sent it; at most 24 h. Zero means the
-    server's call timeout.
-    """
-    traceparent: _builtins.str
-    """The W3C trace context of the caller. Empty means none."""
-    tracestate: _builtins.str
-    """The W3C trace state of the caller. Empty means none."""
-    wants_progress: _builtins.bool
-    """Whether the caller wants progress frames."""
-    log_level: _builtins.str
-    """The lowest level of log frames to send, such as `info`. Empty means no log frames."""
-    inline_media: _builtins.bool
-    """Whether the caller wants images and audio in the result and not as artifacts."""
+    @_builtins.property
+    def options(self) -> Global___CallOptions:
+        """What few calls ask for. Unset means none of it."""
+
+    def __init__(
+        self,
+        *,
+        server_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        registry_version: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        user: _builtins.str = ...,
+        session: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        options: Global___CallOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "lease_id", b"lease_id", "options", b"options", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallHead: _TypeAlias = CallHead  # noqa: Y015
+
+@_typing.final
+class CallOptions(_message.Message):
+    """What few calls ask for; apart, so that all others cost their worker nothing for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    WANTS_PROGRESS_FIELD_NUMBER: _builtins.int
+    LOG_LEVEL_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    INLINE_MEDIA_FIELD_NUMBER: _builtins.int
+    PASSES_INPUT_FIELD_NUMBER: _builtins.int
+    MCP_CLIENT_FIELD_NUMBER: _builtins.int
+    ACQUIRER_FIELD_NUMBER: _builtins.int
+    LEASE_TTL_FIELD_NUMBER: _builtins.int
+    REPORT_END_FIELD_NUMBER: _builtins.int
+    EXPECTED_LEASE_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """The MCP method. Empty means `tools/call`; otherwise `prompts/get`, `resources/read`,
     `completion/complete`, `resources/subscribe`, which sends ResourceUpdates until it is cancelled,
     or `notifications/roots/list_changed`, which names a lease and ends when its server has asked
     nothing for some seconds.
     """
-    acquirer: _builtins.str
-    """The acquirer's name of a lease that this call acquires, as in AcquireLeaseRequest."""
+    wants_progress: _builtins.bool
+    """Whether the caller wants progress frames."""
+    log_level: _builtins.str
+    """The lowest level of log frames to send, such as `info`. Empty means no log frames."""
+    inline_media: _builtins.bool
+    """Whether the caller wants images and audio in the result and not as artifacts."""
     passes_input: _builtins.bool
     """Whether the caller accepts an `input_required` result of a server and repeats the call itself,
     instead of receiving Asks.
     """
-    input: _builtins.bytes
-    """The `inputResponses` and `requestState` of a repeated call: a JSON object with these members,
-    at most 256 KiB. Empty means none.
+    mcp_client: _builtins.bytes
+    """The MCP client that the caller speaks for: a JSON object of at most 2 KiB with its protocol
+    `version`, its `capabilities` and its clientInfo (`info`). The server gets the capabilities, and
+    on a lease the rest, too. Empty means that the caller is no gateway.
     """
-    meta: _builtins.bytes
-    """Additional members for the `_meta` of the request to the server: a JSON object of at most 16
-    KiB. The worker drops keys that MCP reserves for a connection, progress tokens and trace
-    contexts. Empty means none.
-    """
+    acquirer: _builtins.str
+    """The acquirer's name of a lease that this call acquires, as in AcquireLeaseRequest."""
     report_end: _builtins.bool
     """Whether a call that acquires a lease fails once, before that, with the reason why the session's
     previous lease has just ended, if the control plane cannot have known it when it placed the
@@ -336,17 +412,6 @@ class Call(_message.Message):
     """
     expected_lease: _builtins.str
     """With `report_end`, the lease that the control plane named for the session. Empty means none."""
-    user: _builtins.str
-    """The tenant's user for whom it calls, as in ClientInfo."""
-    subject_token: _builtins.str
-    """The OAuth token of whoever the call is for, at servers that exchange it for one of their own.
-    Empty means the token that the caller is authenticated with, if it is one. Never logged.
-    """
-    mcp_client: _builtins.bytes
-    """The MCP client that the caller speaks for: a JSON object of at most 2 KiB with its protocol
-    `version`, its `capabilities` and its clientInfo (`info`). The server gets the capabilities, and
-    on a lease the rest, too. Empty means that the caller is no gateway.
-    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Server requests that the caller answers: `elicitation/create`, `sampling/createMessage`,
@@ -361,41 +426,25 @@ class Call(_message.Message):
     def __init__(
         self,
         *,
-        id: _builtins.int = ...,
-        server_id: _builtins.str = ...,
-        tool: _builtins.str = ...,
-        arguments: _builtins.bytes = ...,
-        registry_version: _builtins.int = ...,
-        tenant: _builtins.str = ...,
-        agent: _builtins.str = ...,
-        session: _builtins.str = ...,
-        lease_id: _builtins.str = ...,
-        timeout_ms: _builtins.int = ...,
-        traceparent: _builtins.str = ...,
-        tracestate: _builtins.str = ...,
+        method: _builtins.str = ...,
         wants_progress: _builtins.bool = ...,
         log_level: _builtins.str = ...,
         answers: _abc.Iterable[_builtins.str] | None = ...,
         inline_media: _builtins.bool = ...,
-        lease_ttl: _duration_pb2.Duration | None = ...,
-        method: _builtins.str = ...,
-        acquirer: _builtins.str = ...,
         passes_input: _builtins.bool = ...,
-        input: _builtins.bytes = ...,
-        meta: _builtins.bytes = ...,
+        mcp_client: _builtins.bytes = ...,
+        acquirer: _builtins.str = ...,
+        lease_ttl: _duration_pb2.Duration | None = ...,
         report_end: _builtins.bool = ...,
         expected_lease: _builtins.str = ...,
-        user: _builtins.str = ...,
-        subject_token: _builtins.str = ...,
-        mcp_client: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "expected_lease", b"expected_lease", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "mcp_client", b"mcp_client", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "subject_token", b"subject_token", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "user", b"user", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "answers", b"answers", "expected_lease", b"expected_lease", "inline_media", b"inline_media", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "mcp_client", b"mcp_client", "method", b"method", "passes_input", b"passes_input", "report_end", b"report_end", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Call: _TypeAlias = Call  # noqa: Y015
+Global___CallOptions: _TypeAlias = CallOptions  # noqa: Y015
 
 @_typing.final
 class CallFate(_message.Message):
@@ -429,8 +478,8 @@ class Result(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     IS_ERROR_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    NEW_LEASE_FIELD_NUMBER: _builtins.int
-    JOINED_LEASE_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    IS_NEW_LEASE_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The call."""
     payload: _builtins.bytes
@@ -439,18 +488,16 @@ class Result(_message.Message):
     """
     is_error: _builtins.bool
     """Whether the tool reported a failure: `isError` of the payload."""
+    is_new_lease: _builtins.bool
+    """Whether the call acquired `lease`."""
     @_builtins.property
     def status(self) -> _status_pb2.Status:
         """The error. Unset if there is a result."""
 
     @_builtins.property
-    def new_lease(self) -> _leases_pb2.Lease:
-        """The lease that the call acquired. Unset means none."""
-
-    @_builtins.property
-    def joined_lease(self) -> _leases_pb2.Lease:
-        """The existing lease of the session that the call ran on, if the call named no lease. The caller
-        may renew it from now on. Unset otherwise.
+    def lease(self) -> _leases_pb2.Lease:
+        """The session's lease that the call ran on, if the call named none. The caller may renew it from
+        now on. Unset otherwise.
         """
 
     def __init__(
@@ -460,12 +507,12 @@ class Result(_message.Message):
         payload: _builtins.bytes = ...,
         is_error: _builtins.bool = ...,
         status: _status_pb2.Status | None = ...,
-        new_lease: _leases_pb2.Lease | None = ...,
-        joined_lease: _leases_pb2.Lease | None = ...,
+        lease: _leases_pb2.Lease | None = ...,
+        is_new_lease: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["joined_lease", b"joined_lease", "new_lease", b"new_lease", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "is_error", b"is_error", "joined_lease", b"joined_lease", "new_lease", b"new_lease", "payload", b"payload", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "is_error", b"is_error", "is_new_lease", b"is_new_lease", "lease", b"lease", "payload", b"payload", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

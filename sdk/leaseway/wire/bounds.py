@@ -114,6 +114,10 @@ MAX_TENANT_STREAMS: Final = 2048
 BATCH_SIZE: Final = 256 * KIB
 """A batch of exchange frames is closed at this size; also the size of one chunk."""
 MAX_MESSAGE: Final = 1 * MIB
+MAX_CALL_HEAD: Final = 64 * KIB
+"""What a call asks for, and for whom, without its arguments."""
+MAX_KNOWN_HEADS: Final = 256
+"""Heads of calls of one stream that a worker knows again, each of at most 1 KiB."""
 MAX_CALLS_IN_FLIGHT: Final = 1024
 """Calls in flight on one exchange stream."""
 MAX_CLIENT_CALLS: Final = 4096

@@ -13,6 +13,7 @@ from tests.data_plane.conftest import Bench, worker_bench
 from leaseway.data_plane.artifacts.storage import DirectoryStorage, MemoryStorage
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.artifacts.media import EncodedMedia, StoredMedia
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -67,7 +68,7 @@ def _put(bench: Bench, storage: DirectoryStorage, size: int) -> str:
     """Store an artifact larger than any result."""
     noise = artifact_reference("s", "t", "image/png", mark="0" * 12, stored_at=0, noise=1)
     storage.write(noise, (bytes(bounds.MIB) for _ in range(size // bounds.MIB)))
-    call = execution_pb2.Call(session="s1")
+    call = IncomingCall(session="s1")
     bench.worker.artifacts._add(
         call, "", EncodedMedia("image", "image/png", b""), StoredMedia(noise, size)
     )

@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.calls import call_message
 from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import AuditLog, runs_in
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
-from leaseway.v1 import execution_pb2, sync_pb2
+from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
 
 NOW = 1_800_000_000.0
@@ -120,7 +121,7 @@ async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_
         caller.results[number] = asyncio.get_running_loop().create_future()
     await caller.send(
         calls=[
-            execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=b'{"text":"a"}')
+            call_message(id=number, server_id="time", tool="echo", arguments=b'{"text":"a"}')
             for number in numbers
         ]
     )

@@ -54,7 +54,7 @@ async def test_a_model_releases_the_lease_of_its_session(bench: Bench) -> None:
     assert fault.reason is Reason.LEASE_RELEASED
     await bench.until(lambda: not bench.servers.live)
     fresh = await caller.call("db", session="s1")
-    assert fresh.new_lease.id != lease_id
+    assert fresh.lease.id != lease_id
 
 
 async def test_a_release_that_names_its_lease_may_be_repeated(bench: Bench) -> None:
@@ -193,11 +193,11 @@ async def test_a_call_that_joins_a_lease_gets_its_id(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     first, second = bench.caller(), bench.caller()
     made = await first.call("db", session="s1")
-    assert made.new_lease.id
-    assert not made.HasField("joined_lease")
+    assert made.lease.id
+    assert made.is_new_lease
     joined = await second.call("db", session="s1")
-    assert not joined.HasField("new_lease")
-    assert joined.joined_lease.id == made.new_lease.id
-    assert joined.joined_lease.ttl.seconds == 60
-    named = await second.call("db", session="s1", lease_id=made.new_lease.id)
-    assert not named.HasField("joined_lease")
+    assert not joined.is_new_lease
+    assert joined.lease.id == made.lease.id
+    assert joined.lease.ttl.seconds == 60
+    named = await second.call("db", session="s1", lease_id=made.lease.id)
+    assert not named.HasField("lease")

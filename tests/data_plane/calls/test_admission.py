@@ -268,7 +268,7 @@ async def test_how_another_tenants_lease_ended_is_not_revealed(bench: Bench) -> 
     await bench.serve("files", shared=False)
     caller = bench.caller()
     result = await caller.call("files", tenant="acme", session="d1")
-    lease = result.new_lease.id
+    lease = result.lease.id
     guesses = []
     for release in (False, True):
         if release:

@@ -265,7 +265,7 @@ async def test_a_lease_does_not_expire_while_its_caller_is_asked(held: Bench) ->
     assert await reply(question) == {"action": "accept"}
     call.answer(b"{}")
     result = await caller.result(call_id)
-    assert result.new_lease.id == lease.id
+    assert result.lease.id == lease.id
     assert not result.HasField("status")
 
 

@@ -11,12 +11,13 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.identity.interceptor import _caller
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk.retry_policy import FailedTry, decide
 from leaseway.spec.auth import Auth
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
-from leaseway.v1 import execution_pb2, sync_pb2
+from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 
@@ -192,7 +193,7 @@ async def test_calls_whose_rules_are_checked_together_keep_their_callers(
     await bench.serve("bank", policy=replace(NEEDS, rules=(rule,)))
     for name in ("key ann", "key bob"):
         principal = Principal(name, frozenset({Role.CALLER}))
-        call = execution_pb2.Call(id=1, server_id="bank", tool="echo", session=name)
+        call = IncomingCall(id=1, server_id="bank", tool="echo", session=name)
         context = copy_context()
         context.run(_caller.set, principal)
         context.run(bench.worker.executor.start_call, call, b'{"text": "hi"}', MagicMock())

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from leaseway.data_plane.calls.stages.rules import SLICE, RulesStage
-from leaseway.v1 import execution_pb2
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 
 
 class Judged:
     """A call without rules of its own, which notes when it goes on."""
 
     def __init__(self, tenant: str, went_on: list[str]) -> None:
-        self.call = execution_pb2.Call(tenant=tenant)
+        self.call = IncomingCall(tenant=tenant)
         self.policy = self.judged = None
         self.arguments = b"{}"
         self.has_ended = False

@@ -127,7 +127,7 @@ async def test_waiting_for_a_lease_is_an_event_and_the_lease_an_attribute(
     spans: InMemorySpanExporter, bench: Bench
 ) -> None:
     await bench.serve("db", shared=False)
-    lease = (await bench.caller().call("db", session="s1", traceparent=SAMPLED)).new_lease
+    lease = (await bench.caller().call("db", session="s1", traceparent=SAMPLED)).lease
     found = by_name(spans)
     names = [event.name for event in found["leaseway.call"].events]
     assert names == ["waiting for a lease", "the lease is held"]

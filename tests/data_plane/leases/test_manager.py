@@ -28,16 +28,16 @@ async def test_the_first_call_of_a_session_acquires_and_says_so(bench: Bench) ->
     await bench.serve("db", shared=False)
     caller = bench.caller()
     result = await caller.call("db", session="s1", agent="billing", lease_ttl=duration(90))
-    lease = result.new_lease
+    lease = result.lease
     assert lease.id.startswith(bench.first_hello.worker.incarnation)
     assert (lease.server_id, lease.session, lease.agent) == ("db", "s1", "billing")
     assert seconds(lease.ttl) == 90
     assert 'mcp_release({"serverId": "db"}) of mcp_admin' in lease.reminder
     assert 'session.release("db")' in lease.reminder
     again = await caller.call("db", session="s1")
-    assert not again.HasField("new_lease")
+    assert not again.is_new_lease
     named = await caller.call("db", lease_id=lease.id, session="s1")
-    assert not named.HasField("new_lease")
+    assert not named.is_new_lease
     assert len(bench.servers.opened) == 1
 
 
@@ -54,7 +54,7 @@ async def test_concurrent_callers_of_one_session_share_one_lease(
     results = [await caller.result(call_id) for call_id in calls]
     granted = await asyncio.gather(*acquiring)
     assert (
-        sum(result.HasField("new_lease") for result in results)
+        sum(result.is_new_lease for result in results)
         + sum(response.created for response in granted)
         == 1
     )
@@ -75,7 +75,7 @@ async def test_a_lease_carries_the_name_of_the_client_that_acquired_it(bench: Be
     response = await joining
     assert (response.created, response.lease.acquirer) == (False, "client-1")
     joined = await caller.call("db", session="s1", acquirer="client-2")
-    assert joined.joined_lease.acquirer == "client-1"
+    assert joined.lease.acquirer == "client-1"
     listed = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())
     assert [lease.acquirer for lease in listed.leases] == ["client-1"]
     own = await acquire(bench, session="s2", acquirer="client-2")

@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.data_plane.conftest import rpc_fault
 from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.unary import UnarySink
 from leaseway.identity.principal import LOOPBACK
@@ -263,9 +264,7 @@ async def test_suspended_calls_are_limited(held: Bench) -> None:
 def sink_of(tenant: str) -> Any:
     """Return the sink of a call that does not run."""
     sink: Any = UnarySink(False, tenant)
-    sink.active = SimpleNamespace(
-        call=execution_pb2.Call(tenant=tenant), asks=None, arguments=b"{}"
-    )
+    sink.active = SimpleNamespace(call=IncomingCall(tenant=tenant), asks=None, arguments=b"{}")
     return sink
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.calls import call_message
 from tests.data_plane.conftest import BOTH_WAYS, read_all, rpc_fault
 from tests.stall_finder import Stall, StallFinder
 
@@ -25,7 +26,7 @@ async def test_a_result_is_what_the_server_sent(bench: Bench) -> None:
     assert result.payload == b'{"content":[{"type":"text","text":"{\\"text\\": \\"hello\\"}"}]}'
     assert not result.is_error
     assert not result.HasField("status")
-    assert not result.HasField("new_lease")
+    assert not result.is_new_lease
     assert caller.frames[0].worker.id == "w1"
     assert caller.frames[0].worker.protocol_version == 1
 
@@ -48,7 +49,7 @@ async def test_arguments_over_their_bound_are_refused_although_in_chunks(bench: 
     piece = b"x" * bounds.BATCH_SIZE
     for _ in range(bounds.MAX_ARGUMENTS // bounds.BATCH_SIZE):
         await caller.send(chunks=[execution_pb2.Chunk(call_id=9, data=piece)])
-    await caller.send(calls=[execution_pb2.Call(id=9, server_id="time", arguments=b"x")])
+    await caller.send(calls=[call_message(id=9, server_id="time", arguments=b"x")])
     result = await caller.result(9)
     assert "4 MiB" in result.status.message
 
@@ -61,12 +62,12 @@ async def test_cancelling_a_chunked_call_frees_its_place(bench: Bench) -> None:
         await caller.send(chunks=[execution_pb2.Chunk(call_id=call_id, data=piece)])
     assert (await caller.call("time", id=9, arguments=piece)).payload  # whole, it needs no room
     caller.results[200] = asyncio.get_running_loop().create_future()
-    call = execution_pb2.Call(id=200, server_id="time", tool="echo")
+    call = call_message(id=200, server_id="time", tool="echo")
     await caller.send(chunks=[execution_pb2.Chunk(call_id=200, data=piece)], calls=[call])
     assert (await caller.result(200)).status.code == grpc.StatusCode.UNAVAILABLE.value[0]
     await caller.send(cancels=[execution_pb2.Cancel(call_id=100)])
     caller.results[201] = asyncio.get_running_loop().create_future()
-    call = execution_pb2.Call(id=201, server_id="time", tool="echo")
+    call = call_message(id=201, server_id="time", tool="echo")
     await caller.send(chunks=[execution_pb2.Chunk(call_id=201, data=piece)], calls=[call])
     assert (await caller.result(201)).payload
 
@@ -133,7 +134,7 @@ async def test_a_zero_or_repeated_call_id_ends_the_stream(bench: Bench, call_id:
     await bench.hold("time")
     caller = bench.caller()
     await caller.begin("time")
-    await caller.send(calls=[execution_pb2.Call(id=call_id, server_id="time", tool="echo")])
+    await caller.send(calls=[call_message(id=call_id, server_id="time", tool="echo")])
     await caller.until(lambda: caller.ended)
     fault = await rpc_fault(caller._reader)
     assert fault.reason is Reason.INVALID_REQUEST
@@ -234,7 +235,7 @@ async def test_no_arguments_stall_the_calls_of_another_caller(
     for start in range(0, len(document), size):
         chunk = execution_pb2.Chunk(call_id=9, data=document[start : start + size])
         await hostile.send(chunks=[chunk])
-    await hostile.send(calls=[execution_pb2.Call(id=9, server_id="time", tool="echo")])
+    await hostile.send(calls=[call_message(id=9, server_id="time", tool="echo")])
     while not hostile.results[9].done():
         assert (await neighbour.call("time")).payload
     finder.stop()

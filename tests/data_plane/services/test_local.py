@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls import call_message
 from tests.conftest import BOUND
 from tests.data_plane.conftest import worker_bench
 
@@ -14,7 +15,6 @@ from leaseway.data_plane.services.local import LocalCalls, LocalCallStream
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
-from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -93,9 +93,7 @@ async def test_a_call_that_crosses_the_end_of_its_stream_does_not_run() -> None:
         assert isinstance(stream, LocalCallStream)
         stream.abort(Fault(Reason.OVERLOADED, "It holds too much.", "unknown"))
         await end_of(caller)
-        stream.start_call(
-            execution_pb2.Call(id=9, server_id="time", tool="echo"), b'{"text": "hi"}'
-        )
+        stream.start_call(call_message(id=9, server_id="time", tool="echo"), b'{"text": "hi"}')
         assert not bench.worker.executor.in_flight
 
 

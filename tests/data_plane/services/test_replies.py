@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
+from tests.calls import call_message
 from tests.conftest import BOUND
 from tests.data_plane.conftest import BOTH_WAYS, read_all, rpc_fault, worker_bench
 
@@ -35,7 +36,7 @@ async def test_large_payloads_are_chunked_and_do_not_delay_small_ones(
         await caller.send(chunks=[execution_pb2.Chunk(call_id=9, data=piece)])
     await caller.send(
         chunks=[execution_pb2.Chunk(call_id=9, data=pieces[-1], last=True)],
-        calls=[execution_pb2.Call(id=9, server_id="time", tool="echo")],
+        calls=[call_message(id=9, server_id="time", tool="echo")],
     )
     small = await caller.begin("time")
     large_call, small_call = await bench.wait_for_calls(2)
@@ -115,7 +116,7 @@ async def test_the_stream_of_a_caller_that_does_not_read_is_aborted(
     await bench.hold("time")
     stream = bench.execution.Exchange()
     numbers = range(1, count + 2)
-    calls = [execution_pb2.Call(id=n, server_id="time", tool="echo") for n in numbers]
+    calls = [call_message(id=n, server_id="time", tool="echo") for n in numbers]
     for call in calls:
         call.arguments = b'{"text": "hi"}'
     await stream.write(execution_pb2.ExchangeRequest(calls=calls))
@@ -138,7 +139,7 @@ async def unread(bench: Bench, channel: Any, count: int, size: int) -> Any:
     stream = execution_pb2_grpc.ExecutionServiceStub(channel).Exchange()
     before = len(bench.servers.opened[0].calls)
     calls = [
-        execution_pb2.Call(id=n, server_id="time", tool="echo", arguments=b'{"text": "hi"}')
+        call_message(id=n, server_id="time", tool="echo", arguments=b'{"text": "hi"}')
         for n in range(1, count + 2)  # one stays
     ]
     await stream.write(execution_pb2.ExchangeRequest(calls=calls))
@@ -198,7 +199,7 @@ async def test_unfinished_arguments_count_as_memory_of_a_stream(
 async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream without calls in flight holds no memory."""
+    """A stream without calls in flight holds no arguments, only the head that it knows again."""
     monkeypatch.setattr(bounds, "MAX_HELD", 4 * bounds.MIB)
     await bench.serve("time")
     await bench.until(lambda: bench.servers.opened)
@@ -210,7 +211,7 @@ async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
 
     async def send(numbers: range) -> None:
         for number in numbers:
-            call = execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=text)
+            call = call_message(id=number, server_id="time", tool="echo", arguments=text)
             await stream.write(execution_pb2.ExchangeRequest(calls=[call]))
 
     await send(range(1, 11))
@@ -219,7 +220,7 @@ async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
     assert open_stream.held_bytes >= 10 * len(text)
     for call in tuple(instance.calls):
         call.answer(b"{}")
-    await bench.until(lambda: open_stream.held_bytes == 0)
+    await bench.until(lambda: open_stream.held_bytes == bounds.KIB)
 
     # Its caller may see another status, as its writes race with the end.
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -267,7 +268,7 @@ async def test_the_calls_on_all_streams_of_a_client_are_limited(
 
     async def begin(stream: Any, number: int) -> None:
         text = b'{"text": "x"}'
-        call = execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=text)
+        call = call_message(id=number, server_id="time", tool="echo", arguments=text)
         await stream.write(execution_pb2.ExchangeRequest(calls=[call]))
 
     async def results(stream: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.calls import call_message
 from tests.data_plane.artifact_calls import PNG, result
 from tests.data_plane.conftest import WAIT, Bench, worker_bench
 from tests.data_plane.doubles.servers import MemoryAsk, MemoryCall
@@ -34,7 +35,7 @@ SERVICES = [
 ]
 METHODS = methods_of(SERVICES)
 SECRET = "what-only-acme-knows"
-CALL = execution_pb2.Call
+CALL = call_message
 ANSWER = execution_pb2.Answer(call_id=1, ask_id=1, result=b"{}")
 ECHO: Mapping[str, Any] = {"server_id": "open", "tool": "echo", "arguments": {"text": "hi"}}
 

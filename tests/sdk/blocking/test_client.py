@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import (
     BOUND,
     FakeControlPlane,
@@ -26,7 +27,6 @@ from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
 from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.v1 import execution_pb2
 
 
 async def test_the_synchronous_client_has_all_methods(
@@ -200,7 +200,7 @@ print(client.call_tool("time_now").text, flush=True)
 client.close()
 """
 
-    async def slow(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def slow(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         if b"slow" in arguments:
             await asyncio.Event().wait()
         return text_result("quick")

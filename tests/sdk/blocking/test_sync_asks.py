@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.asking import ACCEPTED, ELICIT, SAMPLE, SAMPLED, asking, heard
 from tests.sdk.fakes import FakeControlPlane, FakeWorker, in_thread, until
 
@@ -43,7 +44,7 @@ async def test_synchronous_handlers_run_in_the_calling_thread_and_may_call(
 async def test_a_synchronous_clients_own_handlers_answer_calls_and_streams(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         worker.say(call, execution_pb2.Progress(progress=1))
         answered = await worker.ask(call, SAMPLE)
         worker.say(call, execution_pb2.Progress(progress=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import (
     BOUND,
     FakeControlPlane,
@@ -16,7 +17,6 @@ from tests.sdk.fakes import (
 )
 
 from leaseway.sdk import AsyncClient, AsyncSession, DeadlineExceeded
-from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import LEASE_IDLE
 from leaseway.wire.errors import Fault, Reason
 
@@ -56,7 +56,7 @@ async def test_the_lease_of_a_timed_out_call_is_released_when_the_client_closes(
 async def test_the_lease_of_a_call_that_timed_out_at_the_worker_is_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    def late(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    def late(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         raise Fault(Reason.DEADLINE_EXCEEDED, "The server took too long to start.")
 
     worker.answer = late
@@ -92,7 +92,7 @@ async def test_a_later_call_owns_the_lease_of_an_abandoned_call(
 async def test_a_lease_that_another_call_joined_is_released_after_the_first_was_cancelled(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def slow(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         if b"quick" not in arguments:
             await asyncio.Event().wait()
         return text_result("done")

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import (
     BOUND,
     FakeControlPlane,
@@ -25,7 +26,6 @@ from leaseway.sdk import (
     ServerNotReady,
     ToolNotFound,
 )
-from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -93,7 +93,7 @@ async def test_calls_of_the_same_moment_share_a_message(
 async def test_a_thousand_calls_at_once_each_get_their_own_result(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    async def late(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def late(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         for _ in range(call.id % 7):
             await asyncio.sleep(0)
         return text_result(arguments.decode())

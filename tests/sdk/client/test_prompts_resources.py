@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeTool, FakeWorker, never, until
 
 from leaseway.sdk import (
@@ -52,11 +53,11 @@ def answering(worker: FakeWorker, result: dict[str, Any]) -> None:
     worker.answer = lambda _worker, _call, _params: json.dumps(result).encode()
 
 
-def accept_subscriptions(worker: FakeWorker) -> list[execution_pb2.Call]:
+def accept_subscriptions(worker: FakeWorker) -> list[ReceivedCall]:
     """Make a worker accept subscriptions; return the active ones."""
-    subscriptions: list[execution_pb2.Call] = []
+    subscriptions: list[ReceivedCall] = []
 
-    async def answer(_worker: FakeWorker, call: execution_pb2.Call, _params: bytes) -> bytes:
+    async def answer(_worker: FakeWorker, call: ReceivedCall, _params: bytes) -> bytes:
         subscriptions.append(call)
         send_update(worker, call, "")
         try:
@@ -69,7 +70,7 @@ def accept_subscriptions(worker: FakeWorker) -> list[execution_pb2.Call]:
     return subscriptions
 
 
-def send_update(worker: FakeWorker, call: execution_pb2.Call, uri: str) -> None:
+def send_update(worker: FakeWorker, call: ReceivedCall, uri: str) -> None:
     for stream in worker._outboxes.values():
         if stream.has(call.id):
             stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id, uri=uri))
@@ -264,7 +265,7 @@ async def test_a_subscription_on_a_lease_ends_with_it(
 ) -> None:
     ended = asyncio.Event()
 
-    async def answer(_worker: FakeWorker, call: execution_pb2.Call, _params: bytes) -> bytes:
+    async def answer(_worker: FakeWorker, call: ReceivedCall, _params: bytes) -> bytes:
         send_update(offers, call, "")
         await ended.wait()
         raise Fault(Reason.LEASE_REVOKED, "An operator ended it.", "yes")

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import (
     BOUND,
     Answer,
@@ -35,7 +36,7 @@ from leaseway.wire.errors import Fault, Reason
 def reporting(count: int, *, then: Answer | None = None, logs: int = 0) -> Answer:
     """Return an answer that first reports progress and log messages."""
 
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         for step in range(1, count + 1):
             message = f"step {step}" if step > 1 else ""
             worker.say(call, execution_pb2.Progress(progress=step, total=count, message=message))
@@ -48,7 +49,7 @@ def reporting(count: int, *, then: Answer | None = None, logs: int = 0) -> Answe
     return answer
 
 
-async def fails(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+async def fails(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
     raise Fault(Reason.SERVER_ERROR, "It broke.", "yes")
 
 

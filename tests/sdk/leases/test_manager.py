@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
 
 from leaseway.sdk import (
@@ -16,7 +17,6 @@ from leaseway.sdk import (
     LeaseRevoked,
     LeasewayError,
 )
-from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -229,7 +229,7 @@ async def test_a_first_call_longer_than_its_lease_still_holds_it(
 ) -> None:
     worker.ttl = 1.0
 
-    async def slow(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def slow(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         await asyncio.sleep(1.2)
         return text_result("slow")
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import grpc
 import pytest
+from tests.calls import call_message
 from tests.sdk.fakes import BOUND, FakeWorker, until
 
 from leaseway.sdk import AsyncClient
@@ -15,7 +16,7 @@ from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
-HEAD = execution_pb2.Call(server_id="time", tool="now").SerializeToString()
+HEAD = call_message(server_id="time", tool="now").SerializeToString()
 
 
 class Stream:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.calls import call_message, read_call
 from tests.conftest import BOUND
 
 from leaseway.sdk.transport.events import CallEvents
@@ -17,7 +18,7 @@ from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
 
-HEAD = execution_pb2.Call(server_id="time", tool="now").SerializeToString()
+HEAD = call_message(server_id="time", tool="now").SerializeToString()
 OK = execution_pb2.Result()
 
 
@@ -96,7 +97,9 @@ async def test_calls_and_renewals_wait_until_the_worker_has_accepted_the_caller(
     assert not local.worker.calls
     await local.accept()
     ((sent, arguments),) = local.worker.calls
-    assert (sent.server_id, sent.tool, sent.id, arguments) == ("time", "now", 1, b'{"a":1}')
+    call_read = read_call(sent)
+    assert (call_read.server_id, call_read.tool, sent.id) == ("time", "now", 1)
+    assert arguments == b'{"a":1}'
     assert local.worker.authorization == "Bearer k"
     assert list(local.worker.requests[0].keep_alive.lease_ids) == ["l1"]
     answer = leases_pb2.KeepAliveResponse()

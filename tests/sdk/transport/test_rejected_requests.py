@@ -8,11 +8,11 @@ import logging
 from typing import Any
 
 import pytest
+from tests.calls import ReceivedCall
 from tests.sdk.asking import ACCEPTED, ELICIT, SAMPLE, SAMPLED, asking, returning
 from tests.sdk.fakes import BOUND, FakeWorker, text_result, until
 
 from leaseway.sdk import AsyncClient, Client
-from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
@@ -99,7 +99,7 @@ async def test_params_that_are_not_a_json_object_reach_no_handler(
 async def test_too_many_concurrent_requests_are_rejected(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         requests = [asyncio.create_task(worker.ask(call, ELICIT)) for _ in range(MAX_ASKS + 1)]
         await until(lambda: worker.answers)
         assert fault_from_status(worker.answers[0].error).message.startswith("16 requests")

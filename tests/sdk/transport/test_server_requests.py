@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from mcp_types import CreateMessageResult, ElicitResult, TextContent
+from tests.calls import ReceivedCall
 from tests.sdk.asking import ACCEPTED, ELICIT, ROOTS, SAMPLE, SAMPLED, Thinking, asking, heard
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
 
@@ -102,7 +103,7 @@ async def test_requests_of_one_call_are_answered_concurrently(
 ) -> None:
     together = asyncio.Barrier(3)
 
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         answers = await asyncio.gather(*(worker.ask(call, ELICIT, {"n": n}) for n in range(3)))
         return json.dumps([json.loads(each_answer.result) for each_answer in answers]).encode()
 
@@ -122,7 +123,7 @@ async def test_a_slow_handler_delays_neither_progress_nor_other_calls(
 ) -> None:
     entered, go, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         request = asyncio.create_task(worker.ask(call, ELICIT))
         await entered.wait()
         worker.say(call, execution_pb2.Progress(progress=1))
@@ -173,7 +174,7 @@ async def test_a_handler_may_call_tools_of_the_same_client(
 async def test_handlers_of_a_stream_run_while_it_is_not_read(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         worker.say(call, execution_pb2.Progress(progress=1))
         answered = await worker.ask(call, ELICIT)
         worker.say(call, execution_pb2.Progress(progress=2))
@@ -204,7 +205,7 @@ async def test_the_result_of_a_call_cancels_its_handlers(
 ) -> None:
     handler = Thinking()
 
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         request = asyncio.create_task(worker.ask(call, ELICIT))
         await handler.entered.wait()
         request.cancel()
@@ -252,7 +253,7 @@ async def test_another_try_starts_without_the_requests_of_the_first(
 ) -> None:
     entered, first = asyncio.Event(), asyncio.Event()
 
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         request = asyncio.create_task(worker.ask(call, ELICIT))
         if len(worker.calls) == 1:
             await entered.wait()
@@ -278,7 +279,7 @@ async def test_another_try_starts_without_the_requests_of_the_first(
     assert len(worker.answers) == 1
 
 
-def withdraw(worker: FakeWorker, call: execution_pb2.Call, ask_id: int) -> None:
+def withdraw(worker: FakeWorker, call: ReceivedCall, ask_id: int) -> None:
     """Withdraw a request."""
     withdrawal = execution_pb2.AskWithdrawal(call_id=call.id, ask_id=ask_id)
     for stream in worker._outboxes.values():
@@ -307,7 +308,7 @@ class Several:
 async def test_a_withdrawn_request_cancels_only_its_own_handler(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         first = asyncio.ensure_future(worker.ask(call, ELICIT, {"message": "first"}))
         second = asyncio.ensure_future(worker.ask(call, ELICIT, {"message": "second"}))
         assert {await handler.asked.get(), await handler.asked.get()} == {"first", "second"}
@@ -333,7 +334,7 @@ async def test_a_withdrawn_request_cancels_only_its_own_handler(
 async def test_a_request_may_be_withdrawn_at_once(
     client: AsyncClient, worker: FakeWorker, answers: bool
 ) -> None:
-    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    async def answer(worker: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
         asked = asyncio.ensure_future(worker.ask(call, ELICIT, {"message": "?"}))
         await asyncio.sleep(0)
         withdraw(worker, call, 1)

@@ -7,6 +7,7 @@ from leaseway.wire.messages.frames import (
     chunk_frame,
     frame,
     frame_tag,
+    head_field,
     result_frame,
     varint,
 )
@@ -18,12 +19,21 @@ IDS = st.integers(1, 2**64 - 1)
 def test_a_call_is_encoded_as_by_protobuf(
     call_id: int, arguments: bytes, timeout_ms: int, session: str
 ) -> None:
-    head = execution_pb2.Call(server_id="echo", tool="say", session=session, registry_version=7)
+    head = execution_pb2.CallHead(server_id="echo", session=session, registry_version=7)
+    encoded = head.SerializeToString()
+    fields = head_field(encoded) + execution_pb2.Call(traceparent="00-1").SerializeToString()
     batch = execution_pb2.ExchangeRequest.FromString(
-        call_frame(call_id, head.SerializeToString(), arguments, timeout_ms)
+        call_frame(call_id, fields, arguments, timeout_ms)
     )
-    head.id, head.arguments, head.timeout_ms = call_id, arguments, timeout_ms
-    assert list(batch.calls) == [head]
+    assert list(batch.calls) == [
+        execution_pb2.Call(
+            id=call_id,
+            head=encoded,
+            arguments=arguments,
+            timeout_ms=timeout_ms,
+            traceparent="00-1",
+        )
+    ]
 
 
 @given(IDS, st.binary(max_size=400), st.booleans())

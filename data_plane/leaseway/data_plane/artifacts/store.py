@@ -31,7 +31,7 @@ from leaseway.data_plane.core.artifacts.media import (
     replace_media,
 )
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
-from leaseway.v1 import execution_pb2
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import over_limit
@@ -112,7 +112,7 @@ class ArtifactStore:
 
     def store(
         self,
-        call: execution_pb2.Call,
+        call: IncomingCall,
         outcome: Outcome,
         finish: Callable[[bytes, bool], None],
         subject: str = "",
@@ -149,7 +149,7 @@ class ArtifactStore:
 
     async def _store(
         self,
-        call: execution_pb2.Call,
+        call: IncomingCall,
         outcome: Outcome,
         finish: Callable[[bytes, bool], None],
         subject: str,
@@ -171,7 +171,7 @@ class ArtifactStore:
             finish(payload, outcome.is_error)
 
     def _add(
-        self, call: execution_pb2.Call, subject: str, media: EncodedMedia, stored: StoredMedia
+        self, call: IncomingCall, subject: str, media: EncodedMedia, stored: StoredMedia
     ) -> None:
         artifact = StoredArtifact(
             ref=stored.ref,
@@ -310,7 +310,7 @@ class _MediaWriter:
     def __init__(
         self,
         storage: ArtifactStorage,
-        call: execution_pb2.Call,
+        call: IncomingCall,
         mark: str,
         limits: ArtifactLimits,
     ) -> None:

@@ -11,11 +11,11 @@ import msgspec
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.stages.login import with_login
 from leaseway.data_plane.core.calls.call import Outcome
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
-from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.messages.suggestions import alike
@@ -43,7 +43,7 @@ class AdminTools:
         """
         return _TOOLSET.find(ADMIN_TOOLSET, tool)
 
-    def run(self, call: execution_pb2.Call, arguments: Mapping[str, Any]) -> Outcome:
+    def run(self, call: IncomingCall, arguments: Mapping[str, Any]) -> Outcome:
         """Run an admitted call of `mcp_release`.
 
         Raises:

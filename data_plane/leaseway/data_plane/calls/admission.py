@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from leaseway.data_plane.calls.call import ActiveCall, parse_meta
 from leaseway.data_plane.core.tools.arguments import parse_arguments
@@ -141,7 +142,8 @@ class CallAdmission:
         request = admit(
             variant.toolset.prompts_resources, call.server_id, call.method, active.arguments
         )
-        call.tool = request.name  # the params decide, not the caller's `tool`
+        # The params decide, not the caller's `tool`.
+        call = active.call = replace(call, tool=request.name)
         if policies.is_needed:
             active.policy = policies.find_request(tenant, call.agent, call.method, request.name)
             if active.policy.judges_calls and not is_notice:

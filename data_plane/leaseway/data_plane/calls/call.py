@@ -19,6 +19,7 @@ from leaseway.data_plane.calls.recent import PastCall, call_outcome
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.artifacts.media import DATA_MARK
 from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.desired_state import DesiredState
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy, why_answer_is_denied
@@ -304,7 +305,7 @@ class ActiveCall:
 
     _owner: CallOwner
     number: int
-    call: execution_pb2.Call
+    call: IncomingCall
     arguments: bytes
     sink: CallSink
     trace: CallTrace | None = None

@@ -40,6 +40,7 @@ from leaseway.data_plane.calls.stages.turn import TurnStage
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.budgets import PERMIT_WAIT, PermitNeeded, PermitsPort
 from leaseway.data_plane.core.tools.prompts_resources import METHODS, SUBSCRIBE, has_only_tools
 from leaseway.data_plane.instances.generation import Generation
@@ -48,7 +49,6 @@ from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
 from leaseway.identity.interceptor import caller
 from leaseway.telemetry.tracing import tracing_active
-from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
@@ -166,7 +166,7 @@ class Executor:
         servers = {generation.key.server_id for generation in self._pool.generations}
         return call_loads(self._active.values(), servers, time.perf_counter())
 
-    def start_call(self, call: execution_pb2.Call, arguments: bytes, sink: CallSink) -> ActiveCall:
+    def start_call(self, call: IncomingCall, arguments: bytes, sink: CallSink) -> ActiveCall:
         """Start a call. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
         trace = CallTrace(call, self._worker_id) if self._traced and wants_trace(call) else None

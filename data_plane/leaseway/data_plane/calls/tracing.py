@@ -10,10 +10,10 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import error_type
 from leaseway.telemetry.tracing import tracer
-from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.channels.trace_context import (
     context_from,
@@ -31,7 +31,7 @@ _COMPLETE: Final = "completion/complete"
 _tracer = tracer("leaseway.data_plane")
 
 
-def wants_trace(call: execution_pb2.Call) -> bool:
+def wants_trace(call: IncomingCall) -> bool:
     """Return whether a call may get spans: its caller sampled it, or left that to the worker."""
     return not call.traceparent or is_sampled(call.traceparent)
 
@@ -41,7 +41,7 @@ class CallTrace:
 
     __slots__ = ("_call", "_request", "_worker")
 
-    def __init__(self, call: execution_pb2.Call, worker_id: str) -> None:
+    def __init__(self, call: IncomingCall, worker_id: str) -> None:
         self._call = call
         self._request: Span | None = None
         self._worker = _tracer.start_span(
@@ -121,14 +121,14 @@ def _trace_context(span: Span) -> dict[str, object]:
     return meta_from(*headers_of(span))
 
 
-def _span_name(call: execution_pb2.Call) -> str:
+def _span_name(call: IncomingCall) -> str:
     """Return the name of an MCP request's span. It contains no URI: there may be any number."""
     if not call.method:
         return f"tools/call {call.tool}"
     return f"{call.method} {call.tool}" if call.method == _PROMPT else call.method
 
 
-def _target(call: execution_pb2.Call) -> dict[str, str]:
+def _target(call: IncomingCall) -> dict[str, str]:
     """Return the attributes for a call's tool, prompt or resource."""
     if not call.method:
         return {

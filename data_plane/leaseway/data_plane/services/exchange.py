@@ -140,11 +140,11 @@ class ExchangeStream(CallStream):
         if len(self._rejected_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
             self._replies.end_with(fault)
 
-    def _arguments(self, call: execution_pb2.Call, rest: bytes) -> bytes:
-        if self._rejected_chunks and call.id in self._rejected_chunks:
-            raise self._rejected_chunks.pop(call.id)
+    def _arguments(self, call_id: int, rest: bytes) -> bytes:
+        if self._rejected_chunks and call_id in self._rejected_chunks:
+            raise self._rejected_chunks.pop(call_id)
         try:
-            return self._chunks.take(call.id, rest)
+            return self._chunks.take(call_id, rest)
         except OversizePayload:
             raise oversize_arguments() from None
 

@@ -15,6 +15,7 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.background import FairThreads
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.artifacts.index import ArtifactReader
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.context import StderrLog
@@ -179,9 +180,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         agent = request.client.agent
         user = request.client.user
         check_caller_names(session=request.session, tenant=request.tenant, agent=agent, user=user)
-        call = self._call(request, context)
-        call.wants_progress = sink.keeps_events
-        call.log_level = log_level
+        call = self._call(request, context, wants_progress=sink.keeps_events, log_level=log_level)
         sink.active = self._executor.start_call(
             call, await encode_arguments(request, self._conversions), sink
         )
@@ -213,12 +212,21 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
                 raise
         return response
 
-    def _call(self, request: execution_pb2.CallToolRequest, context: Context) -> execution_pb2.Call:
+    def _call(
+        self,
+        request: execution_pb2.CallToolRequest,
+        context: Context,
+        *,
+        wants_progress: bool,
+        log_level: str,
+    ) -> IncomingCall:
         remaining = context.time_remaining()
-        call = execution_pb2.Call(
-            id=1,
-            server_id=request.server_id,
-            tool=request.tool,
+        server_id, tool = request.server_id, request.tool
+        if not server_id:
+            server_id, tool = self._by_exposed_name(request)
+        return IncomingCall(
+            server_id=server_id,
+            tool=tool,
             registry_version=request.registry_version,
             tenant=request.tenant,
             agent=request.client.agent,
@@ -228,13 +236,12 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             timeout_ms=max(1, int(remaining * 1000)) if remaining is not None else 0,
             traceparent=request.traceparent,
             tracestate=request.tracestate,
-            answers=request.answers,
+            wants_progress=wants_progress,
+            log_level=log_level,
+            answers=tuple(request.answers),
             inline_media=request.inline_media,
             subject_token=caller().subject_token_for(request.client.user, request.subject_token),
         )
-        if not call.server_id:
-            call.server_id, call.tool = self._by_exposed_name(request)
-        return call
 
     def _by_exposed_name(self, request: execution_pb2.CallToolRequest) -> tuple[str, str]:
         if request.tool in TOOL_DEFINITIONS:

@@ -289,10 +289,10 @@ class Replies(ABC):
         result = Result()
         if active.lease is None:
             return result
-        if active.is_new_lease:
-            result.new_lease.CopyFrom(self._lease_message(active.lease))
-        elif not active.call.lease_id and self._leases.get(active.lease.id) is not None:
-            result.joined_lease.CopyFrom(self._lease_message(active.lease))
+        joined = not active.call.lease_id and self._leases.get(active.lease.id) is not None
+        if active.is_new_lease or joined:
+            result.lease.CopyFrom(self._lease_message(active.lease))
+            result.is_new_lease = active.is_new_lease
         return result
 
     def progress(

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.tools.arguments import oversize_arguments
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.data_plane.services.heads import CallHeads
 from leaseway.data_plane.services.leases import renew_leases
 from leaseway.data_plane.services.replies import Replies
 from leaseway.identity.interceptor import caller
@@ -97,11 +98,7 @@ class CallStream:
         self._calls = replies.calls
         self._long_arguments: dict[int, int] = {}  # bytes by call id; pruned when counted
         self._caller = caller()
-        self._is_bound = (
-            self._caller.tenant is not None
-            or self._caller.agent is not None
-            or not self._caller.names_users
-        )
+        self._heads = CallHeads(self._caller)
         self.connection = connection
         self.client = client_of(self._caller, connection)
         self.client_calls = ClientCalls(scope_of(self._caller))
@@ -113,8 +110,8 @@ class CallStream:
 
     @property
     def held_bytes(self) -> int:
-        """Memory held for the caller: unread results, and arguments until their call ends."""
-        held = self._replies.queued_bytes
+        """Memory held for the caller: unread results, known heads, arguments until a call ends."""
+        held = self._replies.queued_bytes + self._heads.held_bytes
         if self._long_arguments:
             self._long_arguments = {
                 call_id: size
@@ -180,20 +177,15 @@ class CallStream:
             reason = cancel.reason[:256] or "the caller cancelled"
             active.cancel(reason, timed_out=cancel.timed_out)
 
-    def _start_call(self, call: execution_pb2.Call, arguments: bytes) -> None:
-        call_id = call.id
+    def _start_call(self, message: execution_pb2.Call, arguments: bytes) -> None:
+        call_id = message.id
         if call_id in self._calls or not call_id:
-            message = f"Call id {call_id} is zero or in use; each call needs its own id."
-            self._replies.end_with(Fault(Reason.INVALID_REQUEST, message))
+            text = f"Call id {call_id} is zero or in use; each call needs its own id."
+            self._replies.end_with(Fault(Reason.INVALID_REQUEST, text))
             return
         try:
-            arguments = self._arguments(call, arguments)
-            if self._is_bound:
-                call.tenant = self._caller.tenant_for(call.tenant)
-                call.agent = self._caller.agent_for(call.agent)
-                call.user = self._caller.user_for(call.user)
-                if self._caller.token and not call.subject_token:
-                    call.subject_token = self._caller.subject_token_for(call.user, "")
+            arguments = self._arguments(call_id, arguments)
+            call = self._heads.read(message, call_id)
         except Fault as fault:
             self._replies.reject_call(call_id, fault)
             return
@@ -213,7 +205,7 @@ class CallStream:
         elif self._long_arguments:
             self._long_arguments.pop(call_id, None)  # of an earlier call with this id
 
-    def _arguments(self, _call: execution_pb2.Call, rest: bytes) -> bytes:
+    def _arguments(self, _call_id: int, rest: bytes) -> bytes:
         """Return the whole arguments of a call, of which `rest` came with it; raises a Fault."""
         if len(rest) > bounds.MAX_ARGUMENTS:
             raise oversize_arguments()

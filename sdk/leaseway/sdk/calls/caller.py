@@ -27,9 +27,11 @@ from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import ServingWorkers, WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
+from leaseway.wire.channels.trace_context import NO_TRACE
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
 from leaseway.wire.messages.admin import release_target
+from leaseway.wire.messages.frames import head_field
 from leaseway.wire.status import fault_from_status
 
 _MAX_CACHED: Final = 1024
@@ -59,7 +61,7 @@ class CallRunner:
     ) -> None:
         self.media: MediaReader | None = None  # set by the client that reads artifacts
         self._own_session = own_session
-        make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
+        make_head = partial(_call_head, identity.tenant or "", identity.agent or "")
         self._heads = lru_cache(_MAX_CACHED)(make_head)
         self._users = users
         self._resolver = resolver
@@ -127,15 +129,19 @@ class CallRunner:
         if self._users.have_tokens:
             state.subject_token = self._users.token_of(session)
         user = self._users.known.get(session, self._users.default)
-        call = execution_pb2.Call(server_id=server_id, method=method)
-        head = (
-            call.SerializeToString()
-            + self._heads(session, user)
-            + _optional_fields(state, lease.lease_id)
+        options = execution_pb2.CallOptions(method=method)
+        target = execution_pb2.CallHead(server_id=server_id, options=options)
+        head = self._heads(
+            target.SerializeToString(),
+            session,
+            user,
+            lease.lease_id,
+            _options(state, lease.lease_id),
         )
+        fields = head + _own_fields(state)
         what = f"{method} of server '{server_id}'"
         link = self._pool.link(lease.worker)
-        result, payload = await link.exchange.call(head, b"", deadline, what, events)
+        result, payload = await link.exchange.call(fields, b"", deadline, what, events)
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error)
@@ -174,25 +180,38 @@ class CallRunner:
             tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
         if state.events is not None:
             state.events.deadline = state.deadline
-        head = (
-            target.head + self._heads(state.session, state.user) + _optional_fields(state, lease_id)
-        )
-        arguments = state.payload
-        if state.request is not None:
-            fields, arguments = state.request.complete(target)
-            head += fields
+        if (
+            state.events is None
+            and state.request is None
+            and not state.acquirer
+            and state.trace is NO_TRACE
+            and not state.subject_token
+        ):
+            fields = self._heads(target.head, state.session, state.user, lease_id, b"")
+            arguments = state.payload
+        else:
+            fields, arguments = self._special(state, target, lease_id)
         result, payload = await link.exchange.call(
-            head, arguments, state.deadline, target.what, state.events
+            fields, arguments, state.deadline, target.what, state.events
         )
         new_lease = None
         if state.release is not None:
             self._leases.book.forget_released(*state.release, self._now())
-        elif not target.shared or state.lease is not None or _has_lease(result):
+        elif not target.shared or state.lease is not None or result.HasField("lease"):
             new_lease = self._record_lease(state, target, link, result, at)
         # A result with a payload has no status, so the field is rarely read.
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error, new_lease, self.media, state.session)
+
+    def _special(self, state: CallState, target: Target, lease_id: str) -> tuple[bytes, bytes]:
+        """Return the fields of a call that asks for more than most, and its arguments."""
+        options, arguments = _options(state, lease_id), state.payload
+        if state.request is not None:
+            request, arguments = state.request.complete(target)
+            options += request
+        head = self._heads(target.head, state.session, state.user, lease_id, options)
+        return head + _own_fields(state), arguments
 
     async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or on which it is placed."""
@@ -269,113 +288,91 @@ class CallRunner:
         at: float,
     ) -> Lease | None:
         """Record the lease that a result reports; return it if this call acquired it."""
-        if result.HasField("new_lease"):
-            key = self._leases.key(state.session, target.server_id)
-            lease = self._leases.record_grant(key, result.new_lease, link.worker, at, owned=True)
-            if target.shared:
-                self._resolver.invalidate(target, at_once=True)  # the server is now leased
-            if state.span is not None:
-                tracing.record_route(state.span, target.server_id, link.worker.id, lease.lease_id)
-            return Lease(lease)
-        if result.HasField("joined_lease"):
-            key = self._leases.key(state.session, target.server_id)
-            lease = self._leases.record_grant(
-                key, result.joined_lease, link.worker, at, owned=False
-            )
-            if state.span is not None:
-                tracing.record_route(state.span, target.server_id, link.worker.id, lease.lease_id)
-        elif state.lease is not None and not result.HasField("status"):
-            self._leases.record_call(state.lease, at)
-        return None
+        if not result.HasField("lease"):
+            if state.lease is not None and not result.HasField("status"):
+                self._leases.record_call(state.lease, at)
+            return None
+        key = self._leases.key(state.session, target.server_id)
+        owned = result.is_new_lease
+        lease = self._leases.record_grant(key, result.lease, link.worker, at, owned=owned)
+        if state.span is not None:
+            tracing.record_route(state.span, target.server_id, link.worker.id, lease.lease_id)
+        if not owned:
+            return None
+        if target.shared:
+            self._resolver.invalidate(target, at_once=True)  # the server is now leased
+        return Lease(lease)
 
 
-def _has_lease(result: execution_pb2.Result) -> bool:
-    return result.HasField("new_lease") or result.HasField("joined_lease")
+def _call_head(
+    tenant: str, agent: str, target: bytes, session: str, user: str, lease_id: str, options: bytes
+) -> bytes:
+    """Return the head of a call as a serialized `Call`; `target` and `options` are `CallHead`s."""
+    head = execution_pb2.CallHead(
+        tenant=tenant, agent=agent, user=user, session=session, lease_id=lease_id
+    )
+    return head_field(target + head.SerializeToString() + options)
 
 
-def _session_head(tenant: str, agent: str, session: str, user: str) -> bytes:
-    """Return the fields of every call in a session, as a serialized `Call`."""
-    call = execution_pb2.Call(tenant=tenant, agent=agent, session=session, user=user)
-    return call.SerializeToString()
-
-
-def _optional_fields(state: CallState, lease_id: str) -> bytes:
-    """Return the fields that most calls do not have, as a serialized `Call`."""
-    traceparent, tracestate = state.trace
+def _options(state: CallState, lease_id: str) -> bytes:
+    """Return what few calls ask for, as a serialized `CallHead`."""
     events = state.events
-    if (
-        not lease_id
-        and not traceparent
-        and events is None
-        and not state.acquirer
-        and not state.subject_token
-    ):
-        return b""
-    fields = b""
-    subject_token = state.subject_token
-    if events is not None and events.subject_token:
-        subject_token = events.subject_token
-    if subject_token:
-        fields = execution_pb2.Call(subject_token=subject_token).SerializeToString()
-    if traceparent:
-        trace = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
-        fields += trace.SerializeToString()
-    if lease_id:
-        fields += _lease_field(lease_id)
-    elif state.acquirer:
-        fields += _acquirer_fields(state.acquirer, events.lease_ttl if events is not None else 0.0)
-        if state.expected_lease is not None:
-            call = execution_pb2.Call(report_end=True, expected_lease=state.expected_lease)
-            fields += call.SerializeToString()
+    options = b""
     if events is not None:
-        fields += _event_fields(
+        options = _event_options(
             events.wants_progress,
             events.log_level,
             events.answers,
             events.inline_media,
             events.passes_input,
+            events.mcp_client,
         )
-        if events.mcp_client:
-            fields += _client_field(events.mcp_client)
-        if events.input or events.meta:
-            call = execution_pb2.Call(input=events.input, meta=events.meta)
-            fields += call.SerializeToString()
-    return fields
+    if state.acquirer and not lease_id:
+        ttl = events.lease_ttl if events is not None else 0.0
+        options += _acquirer_options(state.acquirer, ttl, state.expected_lease)
+    return options
 
 
 @lru_cache(_MAX_CACHED)
-def _lease_field(lease_id: str) -> bytes:
-    return execution_pb2.Call(lease_id=lease_id).SerializeToString()
-
-
-@lru_cache(_MAX_CACHED)
-def _acquirer_fields(acquirer: str, ttl: float) -> bytes:
-    call = execution_pb2.Call(acquirer=acquirer)
+def _acquirer_options(acquirer: str, ttl: float, expected_lease: str | None) -> bytes:
+    options = execution_pb2.CallOptions(acquirer=acquirer)
     if ttl:
-        call.lease_ttl.FromMilliseconds(int(ttl * 1000))
-    return call.SerializeToString()
+        options.lease_ttl.FromMilliseconds(int(ttl * 1000))
+    if expected_lease is not None:
+        options.report_end, options.expected_lease = True, expected_lease
+    return execution_pb2.CallHead(options=options).SerializeToString()
 
 
 @lru_cache(_MAX_CACHED)
-def _client_field(mcp_client: bytes) -> bytes:
-    return execution_pb2.Call(mcp_client=mcp_client).SerializeToString()
-
-
-@lru_cache(64)
-def _event_fields(
+def _event_options(
     wants_progress: bool,
     log_level: str,
     answers: tuple[str, ...],
     inline_media: bool,
     passes_input: bool,
+    mcp_client: bytes,
 ) -> bytes:
-    return execution_pb2.Call(
+    options = execution_pb2.CallOptions(
         wants_progress=wants_progress,
         log_level=log_level,
         answers=answers,
         inline_media=inline_media,
         passes_input=passes_input,
-    ).SerializeToString()
+        mcp_client=mcp_client,
+    )
+    return execution_pb2.CallHead(options=options).SerializeToString()
+
+
+def _own_fields(state: CallState) -> bytes:
+    """Return what no other call shares, as a serialized `Call`."""
+    traceparent, tracestate = state.trace
+    subject_token, events = state.subject_token, state.events
+    call = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
+    if events is not None:
+        subject_token = events.subject_token or subject_token
+        call.meta, call.input = events.meta, events.input
+    call.subject_token = subject_token
+    return call.SerializeToString()
 
 
 def _artifact_holders(workers: ServingWorkers, payload: bytes) -> ServingWorkers:

@@ -97,7 +97,7 @@ class McpRequest:
         self._params = params
 
     def complete(self, target: Target) -> tuple[bytes, bytes]:
-        """Return the request's fields as a serialized `Call`, and its params as JSON.
+        """Return the request's fields as a serialized `CallHead`, and its params as JSON.
 
         Raises:
             Fault: JSON cannot represent the params, or they are too large.
@@ -110,8 +110,9 @@ class McpRequest:
             params = {"name": name, **params}
         elif self.method == "completion/complete" and by_name:
             params = {"ref": {"type": "ref/prompt", "name": name}, **params}
-        call = execution_pb2.Call(method=self.method, tool=name)
-        return call.SerializeToString(), encode_arguments(self.item.name, params)
+        options = execution_pb2.CallOptions(method=self.method)
+        head = execution_pb2.CallHead(tool=name, options=options)
+        return head.SerializeToString(), encode_arguments(self.item.name, params)
 
 
 class Release(NamedTuple):

@@ -51,7 +51,7 @@ class Target:
         original_name: The server's own name, or a resource's URI.
         repeatable: Whether a second call has no further effect, as the server declares for a tool;
             always true for reading a prompt or a resource.
-        head: The fields that all calls to the target share, as a serialized `Call`.
+        head: The fields that all calls to the target share, as a serialized `CallHead`.
         what: The server and the tool, prompt or resource, for messages.
         of_user: Whether the name may mean something else for another user.
         user: The user for whom it was resolved; empty for the client's own or none.
@@ -99,7 +99,7 @@ class Target:
         self.call_timeout = seconds(tool.call_timeout) or CALL_TIMEOUT
         self.workers = workers if workers is not None else serving_workers(tool.workers)
         self.registry_version = version
-        self.head = execution_pb2.Call(
+        self.head = execution_pb2.CallHead(
             server_id=self.server_id, tool=self.original_name, registry_version=version
         ).SerializeToString()
         noun = "tool" if isinstance(item, str) else NOUNS[item.kind]

@@ -92,7 +92,7 @@ class Exchange(ABC):
         """Carry messages both ways until the exchange ends; raises a Fault if that is no end."""
 
     @abstractmethod
-    def _send_call(self, call_id: int, head: bytes, payload: bytes, timeout_ms: int) -> int:
+    def _send_call(self, call_id: int, fields: bytes, payload: bytes, timeout_ms: int) -> int:
         """Send a call, now or once the exchange is open; return a ticket to withdraw it."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class Exchange(ABC):
 
     async def call(
         self,
-        head: bytes,
+        fields: bytes,
         payload: bytes,
         deadline: float,
         what: str,
@@ -134,7 +134,7 @@ class Exchange(ABC):
         its response is not awaited.
 
         Args:
-            head: A serialized `Call` without id, arguments and timeout; see `call_frame`.
+            fields: A serialized `Call` without id, arguments and timeout; see `call_frame`.
             payload: The arguments as UTF-8 JSON.
             deadline: The call's deadline, in the event loop's time.
             what: The tool, prompt or resource, for messages.
@@ -157,7 +157,7 @@ class Exchange(ABC):
         call = _InFlightCall(reply, what, events, chunked=len(payload) > BATCH_SIZE)
         pending[call_id] = call
         self._deadlines.add(deadline, call_id)
-        call.ticket = self._send_call(call_id, head, payload, timeout_ms)
+        call.ticket = self._send_call(call_id, fields, payload, timeout_ms)
         try:
             return await reply
         except asyncio.CancelledError:

@@ -80,11 +80,11 @@ class GrpcExchange(Exchange):
         """Start ending the stream, without waiting."""
         self._task.cancel()
 
-    def _send_call(self, call_id: int, head: bytes, payload: bytes, timeout_ms: int) -> int:
+    def _send_call(self, call_id: int, fields: bytes, payload: bytes, timeout_ms: int) -> int:
         if len(payload) > BATCH_SIZE:
-            last = call_frame(call_id, head, b"", timeout_ms)
+            last = call_frame(call_id, fields, b"", timeout_ms)
             return self._outbox.put_large(last, call_id, payload)
-        return self._outbox.put(call_frame(call_id, head, payload, timeout_ms))
+        return self._outbox.put(call_frame(call_id, fields, payload, timeout_ms))
 
     def _withdraw(self, ticket: int) -> bool:
         return self._outbox.withdraw(ticket)

@@ -71,8 +71,8 @@ class LocalExchange(Exchange):
         finally:
             self._stream = None
 
-    def _send_call(self, call_id: int, head: bytes, payload: bytes, timeout_ms: int) -> int:
-        call = execution_pb2.Call.FromString(head)
+    def _send_call(self, call_id: int, fields: bytes, payload: bytes, timeout_ms: int) -> int:
+        call = execution_pb2.Call.FromString(fields)
         call.id = call_id
         call.timeout_ms = timeout_ms
         if self._stream is None:

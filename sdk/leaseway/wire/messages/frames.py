@@ -53,6 +53,7 @@ _CALLS: Final = frame_tag(execution_pb2.ExchangeRequest, "calls")
 _RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
 _CHUNKS: Final = frame_tag(execution_pb2.ExchangeResponse, "chunks")
 _CALL_ID: Final = _tag(execution_pb2.Call, "id", _VARINT)
+_CALL_HEAD: Final = _tag(execution_pb2.Call, "head", _LENGTH)
 _CALL_TIMEOUT: Final = _tag(execution_pb2.Call, "timeout_ms", _VARINT)
 _CALL_ARGUMENTS: Final = _tag(execution_pb2.Call, "arguments", _LENGTH)
 _RESULT_ID: Final = _tag(execution_pb2.Result, "call_id", _VARINT)
@@ -74,12 +75,17 @@ def frame(tag: bytes, message: Any) -> bytes:
     return tag + varint(len(body)) + body
 
 
-def call_frame(call_id: int, head: bytes, arguments: bytes, timeout_ms: int) -> bytes:
+def head_field(head: bytes) -> bytes:
+    """Return a serialized `Call` with a serialized `CallHead` and nothing else."""
+    return b"%b%b%b" % (_CALL_HEAD, varint(len(head)), head)
+
+
+def call_frame(call_id: int, fields: bytes, arguments: bytes, timeout_ms: int) -> bytes:
     """Encode a call as a frame.
 
     Args:
         call_id: Identifies the call on its stream; above zero.
-        head: All other fields, as a serialized `Call`.
+        fields: All other fields, as a serialized `Call`.
         arguments: UTF-8 JSON, or empty if they were sent as chunks.
         timeout_ms: Milliseconds until the caller's deadline.
     """
@@ -91,7 +97,7 @@ def call_frame(call_id: int, head: bytes, arguments: bytes, timeout_ms: int) -> 
         _CALL_ARGUMENTS,
         varint(len(arguments)),
         arguments,
-        head,
+        fields,
     )
     return _CALLS + varint(len(body)) + body
 

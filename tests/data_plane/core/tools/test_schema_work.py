@@ -12,10 +12,10 @@ import pytest
 from tests.pace import slowness
 
 from leaseway.data_plane.calls.admission import check_arguments
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck, SchemaNotCompiled
 from leaseway.data_plane.core.tools.schema_work import MAX_UNITS, SchemaWork, TooMuchWork
 from leaseway.data_plane.core.tools.toolset import ToolPlan
-from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -54,7 +54,7 @@ class Call:
     """What `check_arguments` uses of an active call."""
 
     def __init__(self, arguments: bytes) -> None:
-        self.call = execution_pb2.Call(server_id="notes", tool="save")
+        self.call = IncomingCall(server_id="notes", tool="save")
         self.arguments = arguments
 
 

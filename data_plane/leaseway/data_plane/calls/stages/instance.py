@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.stages.login import with_login
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
-from leaseway.wire.timing.durations import seconds
 
 
 class InstanceStage:
@@ -115,7 +114,7 @@ class InstanceStage:
         """Return the instance of a call's lease; acquire the lease if necessary."""
         active.event("waiting for a lease")
         call = active.call
-        ttl = seconds(call.lease_ttl) if call.HasField("lease_ttl") else bounds.LEASE_TTL
+        ttl = call.lease_ttl if call.lease_ttl is not None else bounds.LEASE_TTL
         key = _lease_key(call)
         if call.lease_id:
             held = self._leases.get_held(call.lease_id, key)
@@ -142,5 +141,5 @@ class InstanceStage:
         return live
 
 
-def _lease_key(call: execution_pb2.Call) -> LeaseKey:
+def _lease_key(call: IncomingCall) -> LeaseKey:
     return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
