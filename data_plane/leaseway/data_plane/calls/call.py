@@ -7,12 +7,12 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from leaseway.data_plane.audit.record import AuditEntry
 from leaseway.data_plane.calls.recent import PastCall, call_outcome
@@ -55,6 +55,8 @@ INVALID_PARAMS: Final = -32602
 _ADMISSION: Final = ("the worker admits it", 0.0)
 _ONLY_ADMISSION: Final = (_ADMISSION,)
 _mark_time = itemgetter(1)
+_UNADMITTED: Final[Any] = None
+"""Stands for what a call has once it is admitted."""
 
 
 class OpenAsks:
@@ -270,8 +272,7 @@ class CallOwner(Protocol):
         """Called when a call has ended, before its sink is called."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class ActiveCall:
+class ActiveCall(Struct, eq=False):
     """An in-flight call. It ends exactly once, by calling its sink.
 
     Attributes:
@@ -304,14 +305,15 @@ class ActiveCall:
     """
 
     _owner: CallOwner
+    __repr__ = object.__repr__
     number: int
     call: IncomingCall
     arguments: bytes
     sink: CallSink
     trace: CallTrace | None = None
-    generation: Generation = field(init=False)
-    plan: ToolPlan | AdmittedRequest = field(init=False)
-    line: Iterator[Callable[[ActiveCall], bool]] = field(init=False)
+    generation: Generation = _UNADMITTED
+    plan: ToolPlan | AdmittedRequest = _UNADMITTED
+    line: Iterator[Callable[[ActiveCall], bool]] = _UNADMITTED
     configuration: DesiredState | None = None
     pending: PendingCall | None = None
     live: LiveInstance | None = None

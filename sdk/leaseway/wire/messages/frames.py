@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from leaseway.v1 import execution_pb2
@@ -33,7 +34,13 @@ def varint(value: int) -> bytes:
         return _ONE[value]
     if value < 16384:
         return _MORE[value & 127] + _ONE[value >> 7]
+    if value < 2097152:  # most call ids, and timeouts
+        return _MORE[value & 127] + _MORE[value >> 7 & 127] + _ONE[value >> 14]
     return _MORE[value & 127] + varint(value >> 7)
+
+
+_size: Final = lru_cache(1024)(varint)
+"""The varint of a number that returns: a length, or a timeout. From a cache in C."""
 
 
 def frame_tag(batch: type[Any], field: str) -> bytes:
@@ -89,17 +96,19 @@ def call_frame(call_id: int, fields: bytes, arguments: bytes, timeout_ms: int) -
         arguments: UTF-8 JSON, or empty if they were sent as chunks.
         timeout_ms: Milliseconds until the caller's deadline.
     """
-    body = b"%b%b%b%b%b%b%b%b" % (
-        _CALL_ID,
-        varint(call_id),
-        _CALL_TIMEOUT,
-        varint(timeout_ms),
-        _CALL_ARGUMENTS,
-        varint(len(arguments)),
-        arguments,
-        fields,
+    body = b"".join(
+        (
+            _CALL_ID,
+            varint(call_id),
+            _CALL_TIMEOUT,
+            _size(timeout_ms),
+            _CALL_ARGUMENTS,
+            _size(len(arguments)),
+            arguments,
+            fields,
+        )
     )
-    return _CALLS + varint(len(body)) + body
+    return _CALLS + _size(len(body)) + body
 
 
 def result_frame(call_id: int, payload: bytes, is_error: bool, rest: bytes = b"") -> bytes:
@@ -111,16 +120,18 @@ def result_frame(call_id: int, payload: bytes, is_error: bool, rest: bytes = b""
         is_error: Whether the tool reported an error.
         rest: All other fields, as a serialized `Result`.
     """
-    body = b"%b%b%b%b%b%b%b" % (
-        _RESULT_ID,
-        varint(call_id),
-        _RESULT_PAYLOAD,
-        varint(len(payload)),
-        payload,
-        _RESULT_ERROR if is_error else b"",
-        rest,
+    body = b"".join(
+        (
+            _RESULT_ID,
+            varint(call_id),
+            _RESULT_PAYLOAD,
+            _size(len(payload)),
+            payload,
+            _RESULT_ERROR if is_error else b"",
+            rest,
+        )
     )
-    return _RESULTS + varint(len(body)) + body
+    return _RESULTS + _size(len(body)) + body
 
 
 def chunk_frame(call_id: int, data: bytes | memoryview, last: bool) -> bytes:

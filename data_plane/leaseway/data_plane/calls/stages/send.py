@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta

@@ -1,4 +1,7 @@
-"""A call as its instance sees it: request, questions, outcome. The same for every transport."""
+"""A call as its instance sees it: request, questions, outcome. The same for every transport.
+
+What each call makes anew is a `Struct`, whose constructor takes half the time of a dataclass's.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -106,8 +111,7 @@ OnAsk = Callable[[Ask], None]
 """Receives a question; runs on the loop and must not block."""
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """The result or the fault of a call.
 
     Attributes:
@@ -175,8 +179,7 @@ NO_CALLBACKS: Final = Callbacks()
 """Of most calls, so that a request is built from few values."""
 
 
-@dataclass(slots=True)
-class ToolRequest:
+class ToolRequest(Struct):
     """A `tools/call` request, or another MCP request of a caller.
 
     Attributes:

@@ -71,3 +71,6 @@ class IncomingCall(Struct, frozen=True, gc=False):
     lease_ttl: float | None = None
     report_end: bool = False
     expected_lease: str = ""
+
+    def __repr__(self) -> str:  # without the token
+        return f"IncomingCall({self.id}, {self.server_id!r}, {self.tool!r})"

@@ -22,6 +22,7 @@ from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyInt
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from msgspec import structs
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
@@ -470,7 +471,7 @@ class Peer(Dispatcher[TransportContext]):
         rounds.start(result, declined)
 
     def _resend(self, call: ToolCall, continuation: bytes) -> None:
-        request = dataclasses.replace(call.request, continuation=continuation)
+        request = structs.replace(call.request, continuation=continuation)
         line = encode_call(call.id, request, self.era)
         rejection = self._rejection(len(line))
         if rejection is not None:
