@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from leaseway.data_plane.core.calls.incoming import IncomingCall
-from leaseway.data_plane.services.heads import CallHeads
+from leaseway.data_plane.services.streams import CallHeads
 from leaseway.identity.principal import LOOPBACK
 from leaseway.v1 import execution_pb2
 

@@ -11,7 +11,7 @@ from tests.calls import call_message
 from tests.sdk.fakes import BOUND, FakeWorker, until
 
 from leaseway.sdk import AsyncClient
-from leaseway.sdk.transport.grpc_exchange import GrpcExchange
+from leaseway.sdk.transport.exchange import GrpcExchange
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.errors import Fault, Reason

@@ -11,14 +11,18 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from leaseway.sdk.transport.exchange import Exchange, OnNotification, ignore_notification
+from leaseway.sdk.transport.exchange import (
+    Exchange,
+    GrpcExchange,
+    OnNotification,
+    ignore_notification,
+)
 from leaseway.sdk.transport.faults import (
     client_closed,
     fault_of_request,
     fault_of_worker,
     silent_worker,
 )
-from leaseway.sdk.transport.grpc_exchange import GrpcExchange
 from leaseway.sdk.transport.identity import ClientIdentity, channel_options
 from leaseway.sdk.transport.local_exchange import LocalExchange
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2_grpc

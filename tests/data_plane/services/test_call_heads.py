@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.calls import call_message, head_of
 
-from leaseway.data_plane.services.heads import CallHeads
+from leaseway.data_plane.services.streams import CallHeads
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -87,8 +87,8 @@ def test_a_head_for_another_tenant_or_user_is_denied_every_time() -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [b"\xff", head_of(tool="x" * bounds.MAX_CALL_HEAD)],
-    ids=["no message", "too long"],
+    [b"\xff", head_of(tool="x" * bounds.MAX_CALL_HEAD), head_of(answers=["a"] * 9_000)],
+    ids=["no message", "too long", "too many values"],
 )
 def test_a_head_that_is_none_is_refused(head: bytes) -> None:
     with pytest.raises(Fault) as caught:
