@@ -80,7 +80,7 @@ class LocalReplies(Replies):
         if self.is_over:
             return
         result = _ERROR if is_error else _OK
-        if active.lease is not None:
+        if active.lease is not None and not active.call.lease_id:
             described = self._lease(active)
             if described.ByteSize():
                 described.is_error = is_error

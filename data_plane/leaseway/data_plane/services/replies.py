@@ -411,7 +411,9 @@ class StreamWriter(Replies):
         """Queue a call's result."""
         call_id = active.call.id
         self.calls.pop(call_id, None)
-        lease = self._lease(active).SerializeToString() if active.lease is not None else b""
+        lease = b""
+        if active.lease is not None and not active.call.lease_id:
+            lease = self._lease(active).SerializeToString()
         if len(payload) <= bounds.BATCH_SIZE:
             self._put_frame(result_frame(call_id, payload, is_error, lease))
             return

@@ -178,8 +178,6 @@ class CallRunner:
                 state.expected_lease = leases.expected_lease(target.server_id)
         if state.span is not None:
             tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
-        if state.events is not None:
-            state.events.deadline = state.deadline
         if (
             state.events is None
             and state.request is None
@@ -197,15 +195,19 @@ class CallRunner:
         new_lease = None
         if state.release is not None:
             self._leases.book.forget_released(*state.release, self._now())
-        elif not target.shared or state.lease is not None or result.HasField("lease"):
+        elif state.lease is None and result.HasField("lease"):
             new_lease = self._record_lease(state, target, link, result, at)
         # A result with a payload has no status, so the field is rarely read.
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
+        if state.lease is not None:
+            self._leases.record_call(state.lease, at)
         return ToolResult(payload, result.is_error, new_lease, self.media, state.session)
 
     def _special(self, state: CallState, target: Target, lease_id: str) -> tuple[bytes, bytes]:
         """Return the fields of a call that asks for more than most, and its arguments."""
+        if state.events is not None:
+            state.events.deadline = state.deadline
         options, arguments = _options(state, lease_id), state.payload
         if state.request is not None:
             request, arguments = state.request.complete(target)
@@ -288,10 +290,6 @@ class CallRunner:
         at: float,
     ) -> Lease | None:
         """Record the lease that a result reports; return it if this call acquired it."""
-        if not result.HasField("lease"):
-            if state.lease is not None and not result.HasField("status"):
-                self._leases.record_call(state.lease, at)
-            return None
         key = self._leases.key(state.session, target.server_id)
         owned = result.is_new_lease
         lease = self._leases.record_grant(key, result.lease, link.worker, at, owned=owned)
