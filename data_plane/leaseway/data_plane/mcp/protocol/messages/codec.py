@@ -17,6 +17,7 @@ RequestKey = int | str
 _MAX_ID_DIGITS: Final = 20
 """Digits of our largest request id."""
 _ABSENT: Final = msgspec.Raw()
+"""What a member that a message lacks is; the decoder keeps this very object."""
 _encode: Final = msgspec.json.encode
 
 
@@ -37,14 +38,14 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
     @property
     def is_response(self) -> bool:
         """Whether it is a response: it has no method, but a result or an error."""
-        return self.method is None and bool(memoryview(self.result) or memoryview(self.error))
+        return self.method is None and (self.result is not _ABSENT or self.error is not _ABSENT)
 
     @property
     def has_error(self) -> bool:
         """Whether it is an error response; libraries of older JSON-RPC add null to results."""
-        if not memoryview(self.error):
+        if self.error is _ABSENT:
             return False
-        return bytes(self.error) != b"null" or not memoryview(self.result)
+        return bytes(self.error) != b"null" or self.result is _ABSENT
 
 
 class CutMessage(JsonRpcMessage, gc=False, frozen=True):
