@@ -99,6 +99,39 @@ async def test_only_the_user_of_the_process_reads_the_files(tmp_path: Path) -> N
     await store.close()
 
 
+async def test_a_restored_file_is_made_private(tmp_path: Path) -> None:
+    await written(tmp_path)
+    (tmp_path / FILE).chmod(0o664)
+    await written(tmp_path)
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_folder_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(StoreRefused, match="everybody may write: chmod o-w"):
+        await written(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [FILE, "leaseway.lock"])
+async def test_a_symbolic_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    target, folder = tmp_path / "target", tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    (folder / name).symlink_to(target)
+    with pytest.raises(StoreRefused, match=f"{name}' is a symbolic link"):
+        await SqliteStore(folder, exclusive=True).claim(1, elected=False)
+    assert not target.exists()
+
+
+async def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"30 1 0:45 / {tmp_path} rw shared:5 - nfs4 nas:/export rw\n")
+    folder = tmp_path / "data"
+    with pytest.raises(StoreRefused, match=r"network file system \(nfs4\)"):
+        await SqliteStore(folder, exclusive=True, mounts=mounts).claim(1, elected=False)
+    assert not list(folder.iterdir())
+
+
 async def test_an_old_schema_is_brought_up_to_date_and_a_newer_one_refused(tmp_path: Path) -> None:
     epoch = await written(tmp_path)
     newer = (*SCHEMA, "CREATE TABLE more (one INTEGER) STRICT; INSERT INTO more VALUES (1)")

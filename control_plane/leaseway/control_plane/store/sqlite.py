@@ -2,16 +2,19 @@
 
 Every write is on the disk before it is answered (`synchronous=FULL`). Two processes may open the
 file at the same time, such as an old leader and its successor: SQLite lets one write at a time, and
-the epoch decides which one may. A network file system is no place for it: SQLite relies on locks
-that many of them lack.
+the epoch decides which one may. A network file system is refused: SQLite relies on memory that
+processes share, and on locks, and between machines neither works. So is a folder in which others
+may write, as they could put approvals there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from leaseway.control_plane.store.mounts import MOUNTS, network_file_system
 from leaseway.control_plane.store.port import (
     MAX_PAGE,
     TIMEOUT,
@@ -65,14 +69,23 @@ class SqliteStore:
         exclusive: Whether no other process may open the store meanwhile. Control planes that elect
             a leader must not ask for this: a stopped leader would keep its successor out.
         schema: The steps of the schema.
+        mounts: The file that says what is mounted where.
     """
 
     kind = "sqlite"
 
-    def __init__(self, folder: Path, *, exclusive: bool, schema: tuple[str, ...] = SCHEMA) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        exclusive: bool,
+        schema: tuple[str, ...] = SCHEMA,
+        mounts: Path = MOUNTS,
+    ) -> None:
         self._path = folder / FILE
         self._exclusive = exclusive
         self._schema = schema
+        self._mounts = mounts
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         # Used only on that thread.
         self._connection: sqlite3.Connection | None = None
@@ -133,6 +146,10 @@ class SqliteStore:
             raise self._explained(error) from None
         except OSError as error:
             self._close()
+            if error.errno == errno.ELOOP:
+                raise self._refusal(
+                    f"cannot be used: '{error.filename}' is a symbolic link. Name its folder itself"
+                ) from None
             raise StoreUnavailable(
                 f"The store {self._path} cannot be opened: {error.strerror or error}."
             ) from None
@@ -146,9 +163,9 @@ class SqliteStore:
             return self._connection
         self._close()
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_folder()
         self._take_lock()
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        os.close(os.open(self._path, flags, 0o600))  # SQLite's other files get the same mode
+        os.close(_open_private(self._path))  # SQLite's other files get the same mode
         connection = sqlite3.connect(
             self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
@@ -157,13 +174,25 @@ class SqliteStore:
         self._identity = _identity(self._path)
         return connection
 
+    def _check_folder(self) -> None:
+        folder = self._path.parent.resolve()
+        if folder.stat().st_mode & stat.S_IWOTH:
+            raise self._refusal(
+                f"is in a folder in which everybody may write: chmod o-w {self._path.parent}, or"
+                " choose another folder"
+            )
+        mounts = self._mounts.read_text(errors="replace") if self._mounts.exists() else ""
+        kind = network_file_system(folder, mounts)
+        if kind:
+            raise self._refusal(
+                f"is on a network file system ({kind}), where two machines can damage it. Choose a"
+                " folder on a disk of this machine, or use PostgreSQL (--store)"
+            )
+
     def _take_lock(self) -> None:
         if not self._exclusive:
             return
-        path = self._path.parent / _LOCK
-        self._lock_file = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        self._lock_file = _open_private(self._path.parent / _LOCK)
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -226,6 +255,24 @@ class SqliteStore:
 _DAMAGED: Final = (
     "is damaged. Restore the folder from a backup, or move it away to start with an empty store"
 )
+
+
+def _open_private(path: Path) -> int:
+    """Open a file that this user alone may use, or create it; return its descriptor.
+
+    A restored or copied file may be readable by others, and a volume may have been shared with a
+    group.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    opened = os.open(path, flags, 0o600)
+    try:
+        found = os.fstat(opened)
+        if stat.S_IMODE(found.st_mode) != 0o600 and found.st_uid == os.geteuid():
+            os.fchmod(opened, 0o600)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
