@@ -125,6 +125,30 @@ def test_approvals_are_kept_on_a_volume_or_in_a_database(helm: str) -> None:
     assert {"name": "store", "secret": {"secretName": "dsn", "defaultMode": 288}} in pod["volumes"]
 
 
+def test_what_needs_the_client_of_a_store_runs_the_image_that_has_it(helm: str) -> None:
+    stores = ("--set=controlPlane.store.existingSecret=dsn", "--set=workers.s3.audit.sink=s3://b/a")
+    other = ("--set=workers.nats.audit.sink=nats://nats/A/b", "--set=workers.own.image=mine:1")
+    own = ("--set=workers.own.audit.sink=s3://b/a",)
+
+    def images(*options: str) -> dict[str, str]:
+        found = of_kind(render(helm, *stores, *other, *own, *options), "Deployment")
+        return {
+            made["metadata"]["name"].removeprefix("leaseway-"): made["spec"]["template"]["spec"][
+                "containers"
+            ][0]["image"]
+            for made in found
+        }
+
+    assert images() == {
+        "control-plane": "leaseway:0.1.0-stores",
+        "worker-default": "leaseway:0.1.0",
+        "worker-nats": "leaseway:0.1.0",
+        "worker-own": "mine:1",
+        "worker-s3": "leaseway:0.1.0-stores",
+    }
+    assert set(images("--set=image.tag=own").values()) == {"leaseway:own", "mine:1"}
+
+
 def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str) -> None:
     for pod, container in containers(render(helm, *_EVERYTHING)):
         assert pod["securityContext"]["runAsNonRoot"] is True

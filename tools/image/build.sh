@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Build the image from this checkout, with what requirements.txt locks.
+# Build the image from this checkout, with what requirements.txt and requirements-stores.txt lock.
 #
 #   tools/image/build.sh [TARGET]       TARGET: runtime (the default) or node
 #
 #   DOCKER     docker or podman                              (docker)
-#   TAG        what it is called                             (leaseway:VERSION, with -node)
+#   TAG        what it is called               (leaseway:VERSION, with -node, with -stores)
+#   STORES     1 adds the clients of PostgreSQL and of object stores: the image for a control plane
+#              with --store and workers with --audit-sink s3://…                           (0)
 #   BASE       an image of Debian                            (the Dockerfile's)
 #   NODE       an image with node below /usr/local           (the Dockerfile's)
 #   APT        1 keeps apt, dpkg and perl, for images made of this one   (0)
@@ -19,11 +21,13 @@ context=.build/image/context
 minor=${PYTHON_VERSION:-3.13}
 version=$("$python" -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
 suffix=; [ "$target" = node ] && suffix=-node
+locks=(deploy/image/requirements.txt)
+if [ "${STORES:-0}" = 1 ]; then suffix+=-stores; locks+=(deploy/image/requirements-stores.txt); fi
 tag=${TAG:-leaseway:$version$suffix}
 platforms=${PLATFORMS:-linux/$(uname -m | sed -e s/x86_64/amd64/ -e s/aarch64/arm64/)}
 
 rm -rf "$context"; mkdir -p "$context/wheels" .build/image/cache
-cp deploy/image/Dockerfile deploy/image/requirements.txt "$context/"
+cp deploy/image/Dockerfile "${locks[@]}" "$context/"
 cp tools/image/sbom.py tools/image/bytecode.py "$context/wheels/"
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$context/wheels" .
 (cd "$context/wheels" && echo leaseway-*.whl) > "$context/leaseway.whl.name"
@@ -33,10 +37,10 @@ for platform in $platforms; do
   kinds=()
   for glibc in 17 24 26 27 28 31 34 35 36; do kinds+=(--platform "manylinux_2_${glibc}_$machine"); done
   cache=.build/image/cache/$architecture-$minor
-  # Wheels of the target's platform and Python, each with a hash of the lock file.
+  # Wheels of the target's platform and Python, each with a hash of a lock file.
   "$python" -m pip download --quiet --no-deps --require-hashes --only-binary :all: "${kinds[@]}" \
     --platform "manylinux2014_$machine" --python-version "$minor" --implementation cp \
-    --requirement deploy/image/requirements.txt --dest "$cache"
+    "${locks[@]/#/--requirement=}" --dest "$cache"
   cp -r "$cache" "$context/wheels/$architecture"
   mkdir -p "$context/uv/$architecture"
   if [ "$target" = node ]; then
@@ -50,6 +54,7 @@ for platform in $platforms; do
 done
 
 arguments=(--target "$target" --tag "$tag" --file "$context/Dockerfile")
+[ "${STORES:-0}" = 1 ] && arguments+=(--build-arg STORES=1)
 [ -n "${APT:-}" ] && arguments+=(--build-arg "APT=$APT")
 [ -n "${BASE:-}" ] && arguments+=(--build-arg "BASE=$BASE")
 [ -n "${NODE:-}" ] && arguments+=(--build-arg "NODE=$NODE")

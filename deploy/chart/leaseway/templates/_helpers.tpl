@@ -28,6 +28,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* The image with the clients of PostgreSQL and of object stores. A tag of your own is used as it is. */}}
+{{- define "leaseway.storesImage" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-stores" .Chart.AppVersion) }}
+{{- end }}
+
 {{- define "leaseway.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (printf "%s-control-plane" (include "leaseway.fullname" .)) .Values.serviceAccount.name -}}
