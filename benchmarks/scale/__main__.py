@@ -18,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.scale.content import TOOLS
 from benchmarks.scale.row import SIZES, ScaleRow, growth
+from benchmarks.scale.rows.herds import HERDS
 from benchmarks.scale.rows.loss import LOSS
 from benchmarks.scale.rows.questions import QUESTIONS
 from benchmarks.scale.rows.reports import REPORTS
@@ -25,7 +26,7 @@ from benchmarks.scale.rows.restart import RESTART
 
 __all__ = ["main"]
 
-_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS, LOSS)
+_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS, LOSS, *HERDS)
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-__all__ = ["SIZES", "ScaleRow", "Size", "growth"]
+__all__ = ["LEASES", "SIZES", "ScaleRow", "Size", "growth"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,10 @@ class Size:
         return f"{self.workers} × {self.servers:,}"
 
 
-SIZES: Final = (Size(10, 20), Size(100, 200), Size(1_000, 2_000))
+SIZES: Final = (Size(10, 100), Size(100, 1_000), Size(1_000, 10_000))
 """× 1, × 10, × 100: up to as many servers as one file may have."""
+LEASES: Final = 100
+"""Leases of a worker, where a row has any."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Workers of a large fleet, many in a process: they hold content, acknowledge and report.
 
-The rows start it as `python -m benchmarks.scale.simulated ADDRESS FIRST COUNT SERVERS BYTES`. It
-takes a command a line and prints an answer a line, both JSON.
+The rows start it as `python -m benchmarks.scale.simulated ADDRESS CONTENT FIRST COUNT LEASES
+calls|silent`, with a file of what they hold. It takes a command a line and prints an answer a
+line, both JSON.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from benchmarks.scale.content import HeldContent, tool_definition
+from benchmarks.scale.executions import Executions
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.wire.messages.message_parts import Joiner, split
 from leaseway.wire.timing.backoff import RECONNECT
-from leaseway.wire.version import PROTOCOL_VERSION
 
 _OPTIONS = [("grpc.max_receive_message_length", 2**24), ("grpc.use_local_subchannel_pool", 1)]
 
@@ -38,13 +40,24 @@ class Worker:
         takes_changes: Whether its control plane takes changes of instances.
     """
 
-    def __init__(self, address: str, number: int, content: HeldContent, seen: Counter[str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        number: int,
+        content: HeldContent,
+        leases: int,
+        answers_calls: bool,
+        seen: Counter[str],
+    ) -> None:
         self.id = worker_id(number)
         self.number = number
         self.acked = 0
         self.takes_changes = False
         self.changed = asyncio.Event()
         self._content = content
+        self._leases = leases
+        self._executions = Executions(self.id) if answers_calls else None
+        self._address = "127.0.0.1:9"
         self._seen = seen
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._sync: Any = self._channel.stream_stream(
@@ -57,6 +70,8 @@ class Worker:
 
     async def run(self) -> None:
         """Join, and join again when the stream ends, as real workers do."""
+        if self._executions is not None:
+            self._address = await self._executions.start()
         attempt = 0
         while True:
             try:
@@ -70,17 +85,8 @@ class Worker:
 
     async def _run_stream(self) -> None:
         self._stream, self._joiner = self._sync(), Joiner()
-        me = catalog_pb2.WorkerRef(id=self.id, incarnation=self.id, address="127.0.0.1:9")
-        hello = sync_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION,
-            worker=me,
-            capacity=512,
-            highest_registry_version=self._content.version,
-        )
-        # Parsing concatenated messages merges them: what all hold is serialized once.
-        await self._send_bytes(
-            sync_pb2.SyncRequest(hello=hello).SerializeToString() + self._content.held_hashes
-        )
+        me = catalog_pb2.WorkerRef(id=self.id, incarnation=self.id, address=self._address)
+        await self._send_bytes(self._content.hello(me, self._leases))
         while True:
             message = await self._stream.read()
             if not isinstance(message, sync_pb2.SyncResponse):
@@ -110,6 +116,9 @@ class Worker:
                 )
                 self.acked = delta.registry_version
                 self.changed.set()
+            case "ask_held":
+                self._seen["lists"] += 1
+                await self.send(held_list=sync_pb2.HeldList(held=self._content.held_list))
             case "want":
                 self._seen["wants"] += 1
                 self._seen["wanted"] += len(message.want.keys)
@@ -168,6 +177,8 @@ class Worker:
             self._pulse.cancel()
         if self._stream is not None:
             self._stream.cancel()
+        if self._executions is not None:
+            await self._executions.stop()
         await self._channel.close()
 
 
@@ -197,10 +208,19 @@ def _instance(worker_id: str, number: int, starts: int) -> catalog_pb2.InstanceS
 
 
 class _Fleet:
-    def __init__(self, address: str, first: int, count: int, content: HeldContent) -> None:
+    def __init__(
+        self,
+        address: str,
+        first: int,
+        count: int,
+        content: HeldContent,
+        leases: int,
+        answers_calls: bool,
+    ) -> None:
         self.seen: Counter[str] = Counter()
         self.workers = [
-            Worker(address, first + number, content, self.seen) for number in range(count)
+            Worker(address, first + number, content, leases, answers_calls, self.seen)
+            for number in range(count)
         ]
         self._running: list[asyncio.Task[None]] = []
 
@@ -241,8 +261,11 @@ class _Fleet:
                     await worker.changed.wait()
 
 
-async def _main(address: str, first: int, count: int, servers: int, size: int) -> None:
-    fleet = _Fleet(address, first, count, HeldContent.build(servers, size))
+async def _main(
+    address: str, content: Path, first: int, count: int, leases: int, answers_calls: bool
+) -> None:
+    held = HeldContent.load(content)
+    fleet = _Fleet(address, first, count, held, leases, answers_calls)
     print(json.dumps({"ready": True}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -250,6 +273,6 @@ async def _main(address: str, first: int, count: int, servers: int, size: int) -
 
 
 if __name__ == "__main__":
-    _address, *_numbers = sys.argv[1:]
-    _first, _count, _servers, _size = map(int, _numbers)
-    asyncio.run(_main(_address, _first, _count, _servers, _size))
+    _address, _content, *_numbers, _role = sys.argv[1:]
+    _first, _count, _leases = map(int, _numbers)
+    asyncio.run(_main(_address, Path(_content), _first, _count, _leases, _role == "calls"))

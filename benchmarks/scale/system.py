@@ -1,4 +1,4 @@
-"""Starts the control plane and the processes with simulated workers, and measures the former."""
+"""Starts the control plane, simulated workers and clients, and measures them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.figures import percentile
 from benchmarks.processes import run_process
-from benchmarks.scale.content import SEAL_KEY, configuration
+from benchmarks.scale.content import SEAL_KEY, HeldContent, configuration
 from benchmarks.usage import cpu_of
 
-__all__ = ["ControlPlane", "Fleet", "control_plane", "fleet"]
+__all__ = ["Callers", "Calls", "ControlPlane", "Fleet", "callers", "control_plane", "fleet"]
 
 _PROCESSES: Final = 2
 """Processes over which a fleet is spread."""
@@ -25,17 +27,41 @@ _WITHIN: Final = 600.0
 
 
 class ControlPlane:
-    """A running control plane.
+    """A control plane in a process, as an async context.
 
     Attributes:
         address: Where it listens.
         config: Its configuration file.
+
+    Args:
+        configuration: The text of its configuration file.
     """
 
-    def __init__(self, address: str, pid: int, config: Path) -> None:
-        self.address = address
-        self.config = config
-        self._pid = pid
+    def __init__(self, configuration: str, folder: Path) -> None:
+        self.address = "127.0.0.1:0"
+        self.config = folder / "mcp.yaml"
+        self.config.write_text(configuration)
+        self._pid = 0
+        self._running = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        """Start it, at the address that it had before."""
+        command = ["env", f"LEASEWAY_SEAL_KEY={SEAL_KEY}", sys.executable, "-m"]
+        command += ["leaseway.cli.main", "control-plane", "--config", str(self.config)]
+        command += ["--listen", self.address, "--log-level", "error"]
+        process, line = await self._running.enter_async_context(
+            run_process(command, ready_text="ready ", cwd=self.config.parent)
+        )
+        self.address, self._pid = line.split()[-1], process.pid
+
+    async def stop(self) -> None:
+        await self._running.aclose()
+
+    def write(self, configuration: str) -> None:
+        """Replace its configuration atomically, as an editor does."""
+        temporary = self.config.with_suffix(".new")
+        temporary.write_text(configuration)
+        temporary.replace(self.config)
 
     @property
     def cpu(self) -> float:
@@ -52,16 +78,15 @@ class ControlPlane:
 
 
 @contextlib.asynccontextmanager
-async def control_plane(servers: int) -> AsyncIterator[ControlPlane]:
-    """Run a control plane with this number of servers until the block ends."""
+async def control_plane(servers: int, *, shared: bool = False) -> AsyncIterator[ControlPlane]:
+    """Run a control plane with this number of servers, leased or shared, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="leaseway-scale-") as folder:
-        config = Path(folder) / "mcp.yaml"
-        config.write_text(configuration(servers))
-        command = ["env", f"LEASEWAY_SEAL_KEY={SEAL_KEY}", sys.executable, "-m"]
-        command += ["leaseway.cli.main", "control-plane", "--config", str(config)]
-        command += ["--listen", "127.0.0.1:0", "--log-level", "error"]
-        async with run_process(command, ready_text="ready ", cwd=Path(folder)) as (process, line):
-            yield ControlPlane(line.split()[-1], process.pid, config)
+        plane = ControlPlane(configuration(servers, shared=shared), Path(folder))
+        try:
+            await plane.start()
+            yield plane
+        finally:
+            await plane.stop()
 
 
 class _Process:
@@ -78,7 +103,7 @@ class _Process:
         async with asyncio.timeout(_WITHIN):
             line = await self._process.stdout.readline()
         if not line:
-            raise RuntimeError("A process of simulated workers has failed; its error is above.")
+            raise RuntimeError("A process of workers or clients has failed; its error is above.")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -106,23 +131,107 @@ class Fleet:
         return total
 
 
+class Callers:
+    """Clients in some processes, which call tools all the time."""
+
+    def __init__(self, processes: list[_Process]) -> None:
+        self._processes = processes
+
+    async def call(self, seconds: float) -> Calls:
+        """Let all clients call for some seconds."""
+        command = {"do": "call", "seconds": seconds}
+        answers = await asyncio.gather(*(process.ask(command) for process in self._processes))
+        durations = [duration for answer in answers for duration in answer["durations"]]
+        return Calls(
+            sorted(durations),
+            sum(answer["failed"] for answer in answers),
+            sum(answer["cpu"] for answer in answers),
+        )
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What callers have seen.
+
+    Attributes:
+        durations: The seconds of each successful call, sorted.
+        failed: The number of other calls.
+        cpu: The CPU seconds of the callers' processes.
+    """
+
+    durations: list[float]
+    failed: int
+    cpu: float
+
+    def figures(self) -> dict[str, float]:
+        """Return their number, p50, p99, the longest and the failures."""
+        return {
+            "calls": len(self.durations),
+            "call_p50_ms": percentile(self.durations, 0.5) * 1e3,
+            "call_p99_ms": percentile(self.durations, 0.99) * 1e3,
+            "call_max_ms": percentile(self.durations, 1.0) * 1e3,
+            "failed": self.failed,
+        }
+
+
 @contextlib.asynccontextmanager
-async def fleet(address: str, workers: int, servers: int, size: int) -> AsyncIterator[Fleet]:
-    """Start simulated workers that hold all servers; they join when they are told."""
-    share = -(-workers // _PROCESSES)
+async def fleet(
+    address: str, workers: int, servers: int, size: int, *, leases: int = 0, shared: bool = False
+) -> AsyncIterator[Fleet]:
+    """Start simulated workers that hold all servers; they join when they are told.
+
+    Args:
+        address: The control plane's.
+        workers: How many there are.
+        servers: How many servers they hold.
+        size: The bytes of the schema of a tool.
+        leases: How many leases each holds when it joins.
+        shared: Whether the servers are shared; then the workers answer calls.
+    """
+    with tempfile.TemporaryDirectory(prefix="leaseway-scale-") as folder:
+        content = Path(folder) / "content"
+        HeldContent.build(servers, size, shared=shared).save(content)
+        more = [str(leases), "calls" if shared else "silent"]
+        arguments = [
+            ["benchmarks.scale.simulated", address, str(content), str(first), str(count), *more]
+            for first, count in _shares(workers)
+        ]
+        async with _processes(arguments) as processes:
+            yield Fleet(processes)
+
+
+@contextlib.asynccontextmanager
+async def callers(address: str, clients: int, servers: int) -> AsyncIterator[Callers]:
+    """Start clients that have called tools of this number of servers before."""
+    arguments = [
+        ["benchmarks.scale.callers", address, str(first), str(count), str(servers)]
+        for first, count in _shares(clients)
+    ]
+    async with _processes(arguments) as processes:
+        yield Callers(processes)
+
+
+def _shares(count: int) -> list[tuple[int, int]]:
+    """Return the first number and the count of each process."""
+    share = -(-count // _PROCESSES)
+    return [(first, min(share, count - first)) for first in range(0, count, share)]
+
+
+@contextlib.asynccontextmanager
+async def _processes(arguments: Sequence[Sequence[str]]) -> AsyncIterator[list[_Process]]:
+    """Start these modules, and wait until each is ready."""
     processes: list[_Process] = []
     try:
-        for first in range(0, workers, share):
-            numbers = (first, min(share, workers - first), servers, size)
+        for words in arguments:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "benchmarks.scale.simulated", address),
-                *map(str, numbers),
+                *(sys.executable, "-m", *words),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+                limit=2**24,
             )
             processes.append(_Process(process))
         await asyncio.gather(*(process.answer() for process in processes))
-        yield Fleet(processes)
+        yield processes
     finally:
         await asyncio.gather(*(process.stop() for process in processes))

@@ -76,6 +76,22 @@ def test_a_workers_life_is_recorded() -> None:
     assert workers == ["joined", "disconnected", "back", "draining", "left"]
 
 
+def test_a_new_term_tells_which_workers_differ_from_the_last() -> None:
+    before, after, recorder = coordinator(), coordinator(), EventRecorder()
+    for worker_id in ("w1", "w2"):
+        before.handle_worker_joined(hello(worker_id), START)
+    recorder.observe(before, START)
+    for worker_id in ("w2", "w3"):
+        after.handle_worker_joined(hello(worker_id), at(1))
+    recorder.observe(after, at(1))
+    workers = [
+        (event.worker_id, event.action)
+        for event in recorder.history.after(0)
+        if event.kind == "worker"
+    ]
+    assert workers == [("w1", "joined"), ("w2", "joined"), ("w1", "gone"), ("w3", "joined")]
+
+
 def test_a_problem_is_recorded_when_it_opens_and_closes_only() -> None:
     state, recorder = coordinator(), EventRecorder()
     for seconds in range(3):

@@ -93,6 +93,8 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.fleet: sync_pb2.Fleet | None = None
         self.lists_subjects = False
         self.takes_instance_changes = False
+        self.takes_held_digest = False
+        self.asks_held = False
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
@@ -118,7 +120,11 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             lists_subjects=self.lists_subjects,
             fleet=self.fleet,
             takes_instance_changes=self.takes_instance_changes,
+            takes_held_digest=self.takes_held_digest,
         )
+        if self.asks_held:
+            await context.write(sync_pb2.SyncResponse(ask_held=sync_pb2.AskHeld()))
+            self.received.put_nowait(await context.read())
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
         reader = asyncio.create_task(self._read(context, outgoing))

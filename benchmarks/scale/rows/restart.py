@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.scale.row import ScaleRow, Size
+from benchmarks.scale.row import LEASES, ScaleRow, Size
 from benchmarks.scale.system import control_plane, fleet
 
 __all__ = ["RESTART"]
@@ -16,7 +16,7 @@ async def _restart(size: Size) -> Mapping[str, float]:
     """Let all workers join at once; measure until each has acknowledged the new registry."""
     async with (
         control_plane(size.servers) as plane,
-        fleet(plane.address, size.workers, size.servers, _SCHEMA) as workers,
+        fleet(plane.address, size.workers, size.servers, _SCHEMA, leases=LEASES) as workers,
     ):
         before = plane.cpu
         seen = await workers.do("join")
@@ -24,6 +24,7 @@ async def _restart(size: Size) -> Mapping[str, float]:
             "settled_s": seen["seconds"],
             "cpu_s": plane.cpu - before,
             "peak_mib": plane.peak_mib,
+            "lists_asked": seen["lists"],
             "contents_asked": seen["wanted"],
             "rejoins": seen["rejoins"],
             "upserts": seen["upserts"],

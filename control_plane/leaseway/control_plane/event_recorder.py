@@ -45,7 +45,6 @@ class EventRecorder:
         self._committed: Snapshot | None = None
         self._workers: dict[str, tuple[str, WorkerState]] = {}
         self._roster: Roster | None = None
-        self._roster_revision = -1
         self._problems: dict[ProblemKey, Problem] = {}
         self._problems_revision = -1
         self._specs: Mapping[VariantKey, ServerSpec] = {}
@@ -163,10 +162,7 @@ class EventRecorder:
         """Record what has changed since the last call."""
         if state.committed is not self._committed:
             self._observe_commit(state.committed, now)
-        roster = state.roster
-        if roster is not self._roster or roster.revision != self._roster_revision:
-            self._roster, self._roster_revision = roster, roster.revision
-            self._observe_workers(state, now)
+        self._observe_workers(state, now)
         if state.problems.revision != self._problems_revision:
             self._problems_revision = state.problems.revision
             self._observe_problems(state, now)
@@ -198,18 +194,17 @@ class EventRecorder:
             self.record(EventRecord("commit", "made", message, now.unix, details=tuple(lines)))
 
     def _observe_workers(self, state: Coordinator, now: Moment) -> None:
-        present = {
-            record.id: (record.hello.address.incarnation, record.state)
-            for record in state.workers.values()
-        }
-        if present == self._workers:
-            return
-        before, self._workers = self._workers, present
-        for worker_id in sorted({*before, *present}):
-            was, now_is = before.get(worker_id), present.get(worker_id)
-            if was == now_is:
-                continue
-            self._record_worker(worker_id, was, now_is, now)
+        changed = state.roster.pop_unobserved()
+        if state.roster is not self._roster:  # of a new term, which knows other workers
+            self._roster = state.roster
+            changed = dict.fromkeys((*self._workers, *state.workers))
+        for worker_id in sorted(changed):
+            record, was = state.workers.get(worker_id), self._workers.pop(worker_id, None)
+            now_is = None
+            if record is not None:
+                now_is = self._workers[worker_id] = record.hello.address.incarnation, record.state
+            if was != now_is:
+                self._record_worker(worker_id, was, now_is, now)
 
     def _record_worker(
         self,

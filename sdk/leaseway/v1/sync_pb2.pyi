@@ -96,6 +96,7 @@ class SyncRequest(_message.Message):
     SUBJECT_LISTING_FIELD_NUMBER: _builtins.int
     AUDIT_HEAD_FIELD_NUMBER: _builtins.int
     BUDGETS_TOLD_FIELD_NUMBER: _builtins.int
+    HELD_LIST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -158,6 +159,10 @@ class SyncRequest(_message.Message):
     def budgets_told(self) -> Global___BudgetsTold:
         """Ends what a worker tells of its budgets after a Welcome. Sent only if the Fleet takes it."""
 
+    @_builtins.property
+    def held_list(self) -> Global___HeldList:
+        """The answer to an AskHeld."""
+
     def __init__(
         self,
         *,
@@ -176,12 +181,13 @@ class SyncRequest(_message.Message):
         subject_listing: Global___SubjectListing | None = ...,
         audit_head: _admin_pb2.AuditHead | None = ...,
         budgets_told: Global___BudgetsTold | None = ...,
+        held_list: Global___HeldList | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "budgets_told", b"budgets_told", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "budgets_told", b"budgets_told", "held", b"held", "held_list", b"held_list", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "budgets_told", b"budgets_told", "held", b"held", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "audit_head", b"audit_head", "budget_ask", b"budget_ask", "budgets_told", b"budgets_told", "held", b"held", "held_list", b"held_list", "hello", b"hello", "inspected", b"inspected", "login_result", b"login_result", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report", "subject_listing", b"subject_listing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing", "audit_head", "budgets_told"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question", "login_result", "budget_ask", "subject_listing", "audit_head", "budgets_told", "held_list"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -212,6 +218,7 @@ class SyncResponse(_message.Message):
     LIST_SUBJECT_FIELD_NUMBER: _builtins.int
     SUBJECT_TOOLSET_FIELD_NUMBER: _builtins.int
     ASK_INSTANCES_FIELD_NUMBER: _builtins.int
+    ASK_HELD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -292,6 +299,10 @@ class SyncResponse(_message.Message):
         report changes.
         """
 
+    @_builtins.property
+    def ask_held(self) -> Global___AskHeld:
+        """Asks for what the Hello names only by its digest. Sent before the Welcome."""
+
     def __init__(
         self,
         *,
@@ -314,12 +325,13 @@ class SyncResponse(_message.Message):
         list_subject: Global___ListSubject | None = ...,
         subject_toolset: Global___SubjectToolset | None = ...,
         ask_instances: Global___AskInstances | None = ...,
+        ask_held: Global___AskHeld | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_held", b"ask_held", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_held", b"ask_held", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset", "ask_instances"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset", "ask_instances", "ask_held"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -435,6 +447,7 @@ class Hello(_message.Message):
     INSTANCES_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     LISTS_SUBJECTS_FIELD_NUMBER: _builtins.int
+    HELD_DIGEST_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -447,6 +460,10 @@ class Hello(_message.Message):
     """The highest epoch that the worker has seen. Zero means none."""
     lists_subjects: _builtins.bool
     """Whether it lists servers for each tenant or user that they act for."""
+    held_digest: _builtins.bytes
+    """The SHA-256 of the HeldList, which is sent on request. Set instead of `held` if the last
+    Welcome took it. Empty means that `held` has all variants.
+    """
     @_builtins.property
     def worker(self) -> _catalog_pb2.WorkerRef:
         """The worker's id, incarnation and address for callers."""
@@ -457,7 +474,7 @@ class Hello(_message.Message):
 
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldHashes]:
-        """The variants that the worker has."""
+        """The variants that the worker has, unless `held_digest` is set."""
 
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[_leases_pb2.Lease]:
@@ -488,14 +505,56 @@ class Hello(_message.Message):
         instances: _abc.Iterable[_catalog_pb2.InstanceStatus] | None = ...,
         servers: _abc.Iterable[_builtins.str] | None = ...,
         lists_subjects: _builtins.bool = ...,
+        held_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "highest_epoch", b"highest_epoch", "highest_registry_version", b"highest_registry_version", "instances", b"instances", "labels", b"labels", "leases", b"leases", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "servers", b"servers", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "held_digest", b"held_digest", "highest_epoch", b"highest_epoch", "highest_registry_version", b"highest_registry_version", "instances", b"instances", "labels", b"labels", "leases", b"leases", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "servers", b"servers", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class AskHeld(_message.Message):
+    """Request for a HeldList."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskHeld: _TypeAlias = AskHeld  # noqa: Y015
+
+@_typing.final
+class HeldList(_message.Message):
+    """The variants that a worker has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    held: _builtins.bytes
+    """A serialized Hello that has only `held`. As bytes, because its digest names it: workers that
+    hold the same send the same bytes, whatever release they are of.
+    """
+    def __init__(
+        self,
+        *,
+        held: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldList: _TypeAlias = HeldList  # noqa: Y015
 
 @_typing.final
 class HeldHashes(_message.Message):
@@ -548,6 +607,7 @@ class Welcome(_message.Message):
     LISTS_SUBJECTS_FIELD_NUMBER: _builtins.int
     TAKES_INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
     AUDIT_INTERVAL_FIELD_NUMBER: _builtins.int
+    TAKES_HELD_DIGEST_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -566,6 +626,8 @@ class Welcome(_message.Message):
     """Whether reports may have `instance_changes`. Otherwise each report has all instances if one has
     changed.
     """
+    takes_held_digest: _builtins.bool
+    """Whether a Hello may have `held_digest`."""
     @_builtins.property
     def pulse_interval(self) -> _duration_pb2.Duration:
         """The interval of Pulses from the worker; the first is sent at once. Unset means no Pulses. A
@@ -594,10 +656,11 @@ class Welcome(_message.Message):
         lists_subjects: _builtins.bool = ...,
         takes_instance_changes: _builtins.bool = ...,
         audit_interval: _duration_pb2.Duration | None = ...,
+        takes_held_digest: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_held_digest", b"takes_held_digest", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

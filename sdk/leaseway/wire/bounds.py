@@ -213,4 +213,4 @@ MAX_SUBJECT_BYTES: Final = 64 * MIB
 MAX_CONFIG: Final = 4 * MIB
 """Bytes of a configuration file."""
 
-MAX_SERVERS: Final = 2_000
+MAX_SERVERS: Final = 10_000

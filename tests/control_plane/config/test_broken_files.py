@@ -126,7 +126,7 @@ def test_servers_at_their_bound_are_parsed_and_one_more_breaks_the_file() -> Non
     assert len(parse(text).servers) == MAX_SERVERS
     parsed = parse(text + "  one_more: {transport: stdio, command: x}\n")
     assert parsed.broken
-    assert parsed.issues[0].message == "The file has 2001 servers; 2000 are allowed."
+    assert parsed.issues[0].message == "The file has 10001 servers; 10000 are allowed."
 
 
 def test_arguments_at_their_bound_are_parsed_and_one_more_is_refused() -> None:

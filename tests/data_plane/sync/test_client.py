@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from typing import Any
 
@@ -65,6 +66,30 @@ async def test_a_worker_that_joins_again_lists_its_state(bench: Bench) -> None:
     assert lease.id == acquired.id
     (instance,) = hello.instances
     assert (instance.state, instance.lease_id) == ("ready", lease.id)
+
+
+async def test_what_a_worker_holds_is_named_by_a_digest_and_listed_on_request(bench: Bench) -> None:
+    spec = await bench.serve("db")
+    bench.plane.takes_held_digest = True
+    listed = await rejoin(bench)  # it does not know yet that this control plane takes a digest
+    assert len(listed.held) == 1
+    bench.plane.asks_held = True
+    named = await rejoin(bench)
+    assert not named.held
+    told = await bench.plane.expect("held_list")
+    assert hashlib.sha256(told.held).digest() == named.held_digest
+    (held,) = sync_pb2.Hello.FromString(told.held).held
+    assert (held.key.server_id, held.launch_hash) == ("db", spec.launch_hash)
+
+
+async def test_a_worker_lists_what_it_holds_to_an_older_control_plane(bench: Bench) -> None:
+    await bench.serve("db")
+    bench.plane.takes_held_digest = True
+    await rejoin(bench)
+    bench.plane.takes_held_digest = False  # it is replaced by one of an earlier release
+    assert not (await rejoin(bench)).held
+    again = await bench.plane.hello()
+    assert [held.key.server_id for held in again.held] == ["db"]
 
 
 async def test_held_variants_are_returned_as_they_were_sent(bench: Bench) -> None:

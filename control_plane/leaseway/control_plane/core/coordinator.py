@@ -272,10 +272,8 @@ class Coordinator:
         self.roster.forget_lost_workers(now)
         if self._subjects_generation != self.roster.generation:
             self._subjects_generation = self.roster.generation
-            records = self.workers.values()
-            self.subjects.keep_runs(
-                {record.hello.address for record in records if record.hello.lists_subjects}
-            )
+            hellos = (record.hello for record in self.workers.values())
+            self.subjects.keep_runs(hello.address for hello in hellos if hello.lists_subjects)
         self.roster.revoke_duplicates(now)
         self._expire_content_requests(now)
         self._check_settled(now)
@@ -366,7 +364,7 @@ class Coordinator:
     @property
     def ready(self) -> bool:
         """Whether every first probe has ended and its result is served."""
-        enough = len(self.roster.connected) >= max(1, self._expected_workers)
+        enough = self.roster.connected >= max(1, self._expected_workers)
         return self.has_config and enough and self.registry.established and not self.pending_servers
 
     def settling_remaining(self, now: Moment) -> float:
@@ -413,8 +411,9 @@ class Coordinator:
     def _check_settled(self, now: Moment) -> None:
         if self.settled:
             return
-        joined = self.roster.connected
-        all_here = 0 < self._expected_workers <= len(joined) and not self.content.is_waiting
+        all_here = (
+            0 < self._expected_workers <= self.roster.connected and not self.content.is_waiting
+        )
         if all_here or now.mono >= self._settled_at:
             self.settled = True
             if not self.content.is_arriving(now.mono):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final, cast, get_args
 
@@ -28,7 +27,7 @@ from leaseway.control_plane.core.workers.records import (
     WorkerReport,
 )
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
-from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_proto
+from leaseway.control_plane.sync.toolsets import MalformedMessage
 from leaseway.spec.codec import encode_spec, key_from_proto, key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -41,43 +40,20 @@ _MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0
 of a Lease are some years ahead. The limit grows faster than versions do, so that versions derived
 from an accepted one remain valid when workers reconnect."""
 
-_MAX_HELD = 16
-"""Different sets of hashes that are kept to be shared."""
 _MAX_TEXT = 256
 _MAX_MESSAGE = 1024
 """Limit of characters of ids, reasons and subjects."""
 
 
-class HeldHashes:
-    """The hashes that workers report; workers that hold the same get the same mapping.
-
-    A fleet holds few different sets, so that its memory, and the time to convert and compare them,
-    do not grow with workers × servers.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Mapping[VariantKey, Hashes]] = {}
-
-    def from_proto(self, held: Iterable[sync_pb2.HeldHashes]) -> Mapping[VariantKey, Hashes]:
-        """Convert the hashes of a hello; do not modify the result."""
-        content = sync_pb2.Hello(held=held).SerializeToString(deterministic=True)
-        digest = hashlib.sha256(content).digest()
-        known = self._known.pop(digest, None)
-        if known is None:
-            known = {key_from_proto(hashes.key): hashes_from_proto(hashes) for hashes in held}
-        self._known[digest] = known  # the newest last
-        if len(self._known) > _MAX_HELD:
-            del self._known[next(iter(self._known))]
-        return known
-
-
-def hello_from_proto(message: sync_pb2.Hello, now: Moment, held: HeldHashes) -> WorkerHello:
+def hello_from_proto(
+    message: sync_pb2.Hello, now: Moment, held: Mapping[VariantKey, Hashes]
+) -> WorkerHello:
     """Convert a worker's hello.
 
     Args:
         message: The message.
         now: The time.
-        held: Converts the hashes of what it holds.
+        held: The hashes of what it holds.
 
     Raises:
         MalformedMessage: The id, incarnation or address is missing, or a version is invalid.
@@ -97,7 +73,7 @@ def hello_from_proto(message: sync_pb2.Hello, now: Moment, held: HeldHashes) -> 
         labels=dict(message.labels),
         highest_version=message.highest_registry_version,
         highest_epoch=message.highest_epoch,
-        held=held.from_proto(message.held),
+        held=held,
         leases=tuple(_lease_from_proto(lease, worker.id, now.mono) for lease in message.leases),
         instances=_instances_from_proto(message.instances, worker.id),
         servers=tuple(message.servers),

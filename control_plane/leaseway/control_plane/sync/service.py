@@ -18,7 +18,6 @@ from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.sync.approvals import ApprovalAnswers
 from leaseway.control_plane.sync.budgets import BudgetAnswers
 from leaseway.control_plane.sync.convert import (
-    HeldHashes,
     action_to_proto,
     hello_from_proto,
     lease_ends_from_proto,
@@ -27,6 +26,7 @@ from leaseway.control_plane.sync.convert import (
     report_from_proto,
 )
 from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.control_plane.sync.held import HeldHashes
 from leaseway.control_plane.sync.login_steps import LoginSteps
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.subjects import SubjectAnswers
@@ -140,7 +140,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         """Serve one worker until its stream ends."""
         messages = _join_parts(request_iterator)
         try:
-            hello = await self._receive_hello(messages)
+            hello = await self._receive_hello(messages, context)
         except MalformedMessage as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         stream = _Stream(self._plane, self._deltas)
@@ -157,20 +157,22 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         finally:
             self._handle_stream_ended(hello, stream)
 
-    async def _receive_hello(self, messages: AsyncIterator[sync_pb2.SyncRequest]) -> WorkerHello:
-        try:
-            async with asyncio.timeout(_HELLO_TIMEOUT):
-                first = await anext(messages, None)
-        except (TimeoutError, OversizeMessage) as error:
-            raise MalformedMessage("A worker must send its hello first.") from error
-        if first is None or first.WhichOneof("message") != "hello":
-            raise MalformedMessage("A worker must send its hello first.")
-        if first.hello.protocol_version != PROTOCOL_VERSION:
+    async def _receive_hello(
+        self, messages: AsyncIterator[sync_pb2.SyncRequest], context: _Context
+    ) -> WorkerHello:
+        hello = (await _first(messages, "hello")).hello
+        if hello.protocol_version != PROTOCOL_VERSION:
             raise MalformedMessage(
-                f"The worker uses protocol version {first.hello.protocol_version}, this control"
+                f"The worker uses protocol version {hello.protocol_version}, this control"
                 f" plane {PROTOCOL_VERSION}. Run the same release of both."
             )
-        return hello_from_proto(first.hello, self._plane.clock(), self._held)
+
+        async def ask() -> bytes:
+            await context.write(sync_pb2.SyncResponse(ask_held=sync_pb2.AskHeld()))
+            return (await _first(messages, "held_list")).held_list.held
+
+        held = await self._held.of_worker(hello, ask)
+        return hello_from_proto(hello, self._plane.clock(), held)
 
     async def _send_welcome(self, context: _Context, worker_id: str) -> None:
         welcome = sync_pb2.Welcome(
@@ -181,6 +183,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             fleet=self._budgets.fleet(worker_id),
             lists_subjects=True,
             takes_instance_changes=True,
+            takes_held_digest=True,
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         welcome.audit_interval.FromTimedelta(timedelta(seconds=AUDIT_ANCHOR_INTERVAL))
@@ -394,6 +397,22 @@ def _unusable_listing(result: sync_pb2.ProbeResult) -> Problem:
         server_id=key.server_id,
         tenant=key.tenant,
     )
+
+
+async def _first(messages: AsyncIterator[sync_pb2.SyncRequest], kind: str) -> sync_pb2.SyncRequest:
+    """Return the next message, which a worker owes before it joins.
+
+    Raises:
+        MalformedMessage: It is another one, or none comes in time.
+    """
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT):
+            message = await anext(messages, None)
+    except (TimeoutError, OversizeMessage) as error:
+        raise MalformedMessage(f"A worker must send its {kind} first.") from error
+    if message is None or message.WhichOneof("message") != kind:
+        raise MalformedMessage(f"A worker must send its {kind} first.")
+    return message
 
 
 async def _join_parts(

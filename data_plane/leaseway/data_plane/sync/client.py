@@ -193,6 +193,10 @@ class SyncClient:
             await self._write(stream, sync_pb2.SyncRequest(hello=hello))
             welcome = await self._receive_welcome(stream)
             welcomed = True
+            if hello.held_digest and not welcome.takes_held_digest:
+                self._status.handle_welcome(welcome)
+                _logger.info("The control plane is older than the last one; joining it anew.")
+                return welcomed
             await self._serve(stream, welcome)
             if not self._leaves:
                 _logger.info("The control plane ended the Sync stream; reconnecting.")
@@ -259,6 +263,9 @@ class SyncClient:
 
     async def _receive_welcome(self, stream: Stream) -> sync_pb2.Welcome:
         message = await _read(stream)
+        if message is not None and message.WhichOneof("message") == "ask_held":
+            await self._write(stream, sync_pb2.SyncRequest(held_list=self._status.held_list()))
+            message = await _read(stream)
         if message is None:
             raise _StreamEnded("The control plane ended the Sync stream without a welcome.")
         if message.WhichOneof("message") != "welcome":

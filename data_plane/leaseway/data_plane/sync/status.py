@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -57,6 +58,7 @@ class WorkerStatus:
         lease_message: Converts a lease.
         leaving: Whether the worker is shutting down and accepts no new work.
         reports_changes: Whether the control plane takes changes of instances; else it gets all.
+        names_held: Whether it takes a digest of what this worker holds; else it gets the list.
     """
 
     registration: Registration
@@ -66,6 +68,7 @@ class WorkerStatus:
     lease_message: Callable[[WorkerLease], leases_pb2.Lease]
     leaving: bool = False
     reports_changes: bool = False
+    names_held: bool = False
 
     def __post_init__(self) -> None:
         self.reported = InstanceReports(self.registration.worker.id)
@@ -73,6 +76,7 @@ class WorkerStatus:
     def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
         """Report as the control plane of the current stream understands it."""
         self.reports_changes = welcome.takes_instance_changes
+        self.names_held = welcome.takes_held_digest
 
     def hello(self, highest_epoch: int) -> sync_pb2.Hello:
         """Return the first message of a stream, with the whole state; later changes are reported.
@@ -88,6 +92,7 @@ class WorkerStatus:
         capacity, leases = (
             (0, ()) if self.leaving else (self.registration.capacity, tuple(self.leases.leases))
         )
+        held = self._held_list()
         return sync_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
@@ -97,15 +102,21 @@ class WorkerStatus:
             servers=self.registration.servers,
             highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
-            # Sorted, so that a control plane sees at once that workers hold the same.
-            held=[
-                convert.hashes_to_proto(variant)
-                for _, variant in sorted(desired_state.variants.items())
-            ],
+            held=() if self.names_held else held.held,
+            held_digest=hashlib.sha256(_content(held)).digest() if self.names_held else b"",
             leases=[self.lease_message(lease) for lease in leases],
             instances=self._instances(),
             lists_subjects=True,
         )
+
+    def held_list(self) -> sync_pb2.HeldList:
+        """Return what a hello has named by its digest only."""
+        return sync_pb2.HeldList(held=_content(self._held_list()))
+
+    def _held_list(self) -> sync_pb2.Hello:
+        # Sorted, so that a control plane sees at once that workers hold the same.
+        variants = sorted(self.pool.desired_state.variants.items())
+        return sync_pb2.Hello(held=[convert.hashes_to_proto(variant) for _, variant in variants])
 
     def held(self, want: sync_pb2.Want) -> sync_pb2.Held:
         """Return the requested variants that are held."""
@@ -148,3 +159,7 @@ class WorkerStatus:
         worker_id = self.registration.worker.id
         states = instance_states(self.pool.generations).values()
         return [state_to_proto(state, worker_id) for state in states]
+
+
+def _content(held: sync_pb2.Hello) -> bytes:
+    return held.SerializeToString(deterministic=True)

@@ -12,7 +12,7 @@ from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.queries.status import count_servers_up, variant_status
 from leaseway.control_plane.core.workers.instances import ReportedInstance
 from leaseway.control_plane.core.workers.records import WorkerReport
-from leaseway.control_plane.sync.convert import HeldHashes, hello_from_proto
+from leaseway.control_plane.sync.convert import hello_from_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.wire.names import LeaseKey
@@ -91,9 +91,7 @@ def test_leases_avoid_a_worker_that_cannot_start_the_server() -> None:
 
 def test_a_worker_with_capacity_zero_gets_no_lease() -> None:
     ref = catalog_pb2.WorkerRef(id="w1", incarnation="run", address="127.0.0.1:1")
-    assert (
-        hello_from_proto(sync_pb2.Hello(worker=ref), Moment(0.0, 0.0), HeldHashes()).capacity == 0
-    )
+    assert hello_from_proto(sync_pb2.Hello(worker=ref), Moment(0.0, 0.0), {}).capacity == 0
 
 
 def stands(state: Coordinator) -> tuple[str, int, int]:

@@ -7,7 +7,7 @@ in the views of that subject alone (design.md#tokens-for-remote-servers).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -176,15 +176,21 @@ class SubjectListings:
             self._release(known)
             self._note(subject)
 
-    def keep_runs(self, runs: Collection[Hashable]) -> None:
+    def keep_runs(self, runs: Iterable[Hashable]) -> None:
         """Forget what other workers have listed: they do not tell any more when logins end.
 
         Args:
-            runs: The runs of workers that list servers for single subjects.
+            runs: The runs of workers that list servers for single subjects. Only the first is
+                looked at while nothing is known: a large fleet joins one by one.
         """
-        self.is_used = bool(runs)
+        remaining = iter(runs)
+        first = next(remaining, None)
+        self.is_used = first is not None
+        if not self._known:
+            return
+        kept = {first, *remaining}
         for subject, known in tuple(self._known.items()):
-            if known.run not in runs:
+            if known.run not in kept:
                 del self._known[subject]
                 self._release(known)
 

@@ -56,6 +56,7 @@ class Roster:
             that order; the owner empties it.
         generation: Counts streams that started and workers that were removed.
         revision: Counts changes of workers: joins, acks, disconnections, drains and removals.
+        unobserved: Ids of the workers that have changed since `pop_unobserved`.
         standing: Another object after each change of which workers accept work.
         scopes: The different scopes of the workers; a new object only when they change.
     """
@@ -67,6 +68,7 @@ class Roster:
     changed_workers: dict[str, None] = field(default_factory=dict)
     generation: int = 0
     revision: int = 0
+    unobserved: dict[str, None] = field(default_factory=dict)
     standing: object = field(default_factory=object)
     scopes: frozenset[WorkerScope] = frozenset()
     _scope_counts: dict[WorkerScope, int] = field(default_factory=dict)
@@ -90,6 +92,11 @@ class Roster:
         """Return the actions queued since the last call, each with its worker's id."""
         unsent, self._unsent = self._unsent, []
         return unsent
+
+    def pop_unobserved(self) -> dict[str, None]:
+        """Return the ids of the workers that have changed since the last call."""
+        changed, self.unobserved = self.unobserved, {}
+        return changed
 
     # Messages from workers.
 
@@ -300,9 +307,9 @@ class Roster:
     # Queries.
 
     @property
-    def connected(self) -> list[WorkerRecord]:
-        """The workers whose stream is open."""
-        return [record for record in self.workers.values() if record.connected]
+    def connected(self) -> int:
+        """How many workers have an open stream."""
+        return len(self.workers) - len(self._disconnected)
 
     @property
     def all_workers(self) -> list[WorkerRecord]:
@@ -343,6 +350,7 @@ class Roster:
 
     def _mark_changed(self, worker_id: str) -> None:
         self.changed_workers[worker_id] = None
+        self.unobserved[worker_id] = None
         self.revision += 1
 
     def _count_scope(self, scope: WorkerScope, step: int) -> None:
