@@ -129,7 +129,7 @@ def check_caller_names(
     """
     names = (("session key", session), ("tenant", tenant), ("agent", agent), ("user", user))
     for noun, name in names:
-        if not is_valid_key(name):
+        if name and not is_valid_key(name):
             why = (
                 f"this one has {len(name)}"
                 if len(name) > MAX_KEY_LENGTH

@@ -239,8 +239,11 @@ class Exchanges:
         Raises:
             Fault: OVERLOADED: the client has too many calls in flight.
         """
-        client = client_of(caller(), str(context.peer()))
-        calls = self._clients.setdefault(client, ClientCalls(scope_of(caller())))
+        principal = caller()
+        client = client_of(principal, str(context.peer()))
+        calls = self._clients.get(client)
+        if calls is None:
+            calls = self._clients[client] = ClientCalls(scope_of(principal))
         if not calls.try_start():
             fault = calls.too_many()
             self._record_rejection(fault)

@@ -296,7 +296,9 @@ class UnarySink:
 
     def cancel(self, reason: str) -> None:
         """Cancel the call, unless it has ended or is suspended."""
-        if self.active is not None and self._on_growth is None:
+        if self.active is None or self.active.has_ended:  # the usual case
+            return
+        if self._on_growth is None:
             # gRPC rounds a deadline up by as much as 1 % on its way to this worker.
             timeout = self.active.call.timeout_ms / 1_000
             self.active.cancel(reason, slack=_EARLY_SECONDS + _EARLY_SHARE * timeout)
