@@ -32,8 +32,10 @@ async def measure_pairs(
 def compare(pairs: Sequence[Pair]) -> dict[str, float]:
     """Return the ratios of calls/s and of the CPU times of planes and client.
 
-    Each is the geometric mean of the pairs, with the bounds of its 95 % interval.
+    Each is the geometric mean of the pairs, with the bounds of its 95 % interval. Pairs with a load
+    without any CPU time, which a busy machine has not run, say nothing.
     """
+    pairs = [pair for pair in pairs if all(load.worker_cpu and load.client_cpu for load in pair)]
     return {
         **_mean("rate_ratio", [one.rate / other.rate for one, other in pairs]),
         **_mean("cpu_ratio", [one.worker_cpu / other.worker_cpu for one, other in pairs]),

@@ -228,6 +228,8 @@ class Methods:
         if self._search is not None and params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
             params = structs.replace(self._search.called_tool(params.arguments_json()), **answers)
+        if not request.modern:  # other versions have no calls of several rounds
+            return await self._call(request, params)
         binding = Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
         pass_answers_on(request, params, binding)
         return await self._suspendable(request, params, binding, self._call(request, params))
@@ -355,12 +357,15 @@ class Methods:
             listener.lease_ttl = live.lease_ttl
             if live.on_idle is None and live.id and not (tool is not None and tool.shared):
                 await request.carried.sessions.admit(live)
-            with live.calling():
+            live.begin_call()
+            try:
                 if TRACEPARENT not in request.meta:
                     # The common case, without context managers.
                     return await call_tool(live.sdk, name, arguments, listener)
                 with traced(request.meta):
                     return await call_tool(live.sdk, name, arguments, listener)
+            finally:
+                live.end_call()
         with traced(request.meta):
             if tool is not None and tool.shared:
                 return await call_tool(self.client, name, arguments, listener)
@@ -454,8 +459,11 @@ class Methods:
         with traced(request.meta):
             if live is not None:
                 listener.lease_ttl = live.lease_ttl
-                with live.calling():
+                live.begin_call()
+                try:
                     result = await send_request(live.sdk, mcp_request, listener)
+                finally:
+                    live.end_call()
                 if live.on_idle is None and live.id and live.sdk.leases():
                     await request.carried.sessions.admit(live)  # its server was a leased one
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp_types import CLIENT_INFO_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS
@@ -21,8 +21,13 @@ from leaseway.sdk import Tool
 from leaseway.wire.messages.mcp import CONVERSATION_KEYS, DEFAULT_SESSION_RULES, SESSION_ARGUMENT
 
 ARGUMENT: Final = "argument"
+HANDLE: Final = "handle"
+CONVERSATION: Final = "conversation"
 MCP_SESSION: Final = "mcp-session"
 COOKIE: Final = "cookie"
+PRINCIPAL: Final = "principal"
+_OF_WORDS: Final = frozenset({ARGUMENT, HANDLE, CONVERSATION})
+"""Rules that apply only to calls that say a session in words of their own."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,7 @@ class SessionOptions:
         return (tool.sessions_from if tool is not None else ()) or self.rules
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(NamedTuple):
     """What a request carries beside its `_meta`.
 
     Attributes:
@@ -94,6 +98,10 @@ class Conversations:
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
+        rules = options.rules
+        before = rules[: rules.index(MCP_SESSION)] if MCP_SESSION in rules else (COOKIE,)
+        is_plain = _OF_WORDS.issuperset(before)
+        self._plain_rules = rules if is_plain else None
 
     def find(
         self,
@@ -110,38 +118,37 @@ class Conversations:
             EndedConversation: The session has ended, and `tells_end` is set; told once.
             JsonRpcError: `_meta` is wrong, or there are too many sessions.
         """
+        protocol, live = carried.protocol, None
+        if (
+            # What nearly every call of a client with `initialize` is, found without the loop.
+            protocol is not None
+            and not protocol.place
+            and not meta
+            and carried.handle is None
+            and rules is self._plain_rules
+        ):
+            return protocol
         for rule in rules:
-            live = self._by_rule(rule, carried, meta, scope, tells_end)
+            if rule == HANDLE:
+                live = carried.handle
+            elif rule == MCP_SESSION:
+                if protocol is not None and protocol.place:
+                    live = carried.sessions.placed(protocol, tells_end=tells_end)
+                else:
+                    live = protocol
+            elif rule == CONVERSATION:
+                live = self._by_host(carried, meta, scope, tells_end) if meta else None
+            elif rule == COOKIE:
+                live = _by_cookie(carried, tells_end)
+            elif rule == PRINCIPAL:
+                client, words = client_name(meta, carried), (PRINCIPAL,)
+                sessions = carried.sessions
+                live = sessions.conversation(scope, client, words, tells_end=tells_end)
             if live is not None:
-                protocol = carried.protocol
-                if protocol is not None and live is not protocol:
-                    protocol.let_out(live)
-                return live
-        return None
-
-    def _by_rule(
-        self, rule: str, carried: Carried, meta: Mapping[str, Any], scope: str, tells_end: bool
-    ) -> LiveSession | None:
-        if rule == "handle":
-            return carried.handle
-        if rule == MCP_SESSION:
-            protocol = carried.protocol
-            if protocol is None or not protocol.place:
-                return protocol
-            return carried.sessions.placed(protocol, tells_end=tells_end)
-        if rule == "conversation":
-            return self._by_host(carried, meta, scope, tells_end) if meta else None
-        if rule == COOKIE:
-            if carried.lost_cookie and carried.set_cookie is not None and tells_end:
-                carried.set_cookie("")
-                raise EndedConversation
-            return carried.cookie
-        if rule == "principal":
-            words = ("principal",)
-            return carried.sessions.conversation(
-                scope, client_name(meta, carried), words, tells_end=tells_end
-            )
-        return None
+                break
+        if protocol is not None and live is not None and live is not protocol:
+            protocol.let_out(live)
+        return live
 
     def _by_host(
         self, carried: Carried, meta: Mapping[str, Any], scope: str, tells_end: bool
@@ -153,8 +160,15 @@ class Conversations:
             if not isinstance(value, str) or not value:
                 text = f"`_meta` key {key[:100]} must be the id of a conversation: a string."
                 raise JsonRpcError(INVALID_PARAMS, text)
-            words = ("conversation", key, value)
+            words = (CONVERSATION, key, value)
             return carried.sessions.conversation(
                 scope, client_name(meta, carried), words, tells_end=tells_end
             )
         return None
+
+
+def _by_cookie(carried: Carried, tells_end: bool) -> LiveSession | None:
+    if carried.lost_cookie and carried.set_cookie is not None and tells_end:
+        carried.set_cookie("")
+        raise EndedConversation
+    return carried.cookie

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from leaseway.front.calling.conversations import COOKIE, Conversations, client_name, is_offered
 from leaseway.front.calling.handles import UNKNOWN_SESSION, OfferedTool, SessionOffer
@@ -18,8 +19,7 @@ from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a call runs.
 
     Attributes:

@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
@@ -53,8 +53,7 @@ def is_suspended(state: str | None) -> bool:
     return state is not None and state.startswith(_STATE)
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """The request that a state belongs to: a client's next try is the same request.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -58,17 +59,10 @@ class SessionCookie:
         handle: LiveSession | None,
     ) -> Carried:
         """Return what a request with this cookie carries."""
+        set_cookie = partial(self._set, reply)
+        return Carried(sessions, protocol, handle, self.live, self.is_lost, set_cookie)
 
-        def set_cookie(session_id: str) -> None:
-            if not session_id:
-                self.told.add(self.session_id)
-            reply.set_cookie(self.header(session_id))
-
-        return Carried(
-            sessions=sessions,
-            protocol=protocol,
-            handle=handle,
-            cookie=self.live,
-            lost_cookie=self.is_lost,
-            set_cookie=set_cookie,
-        )
+    def _set(self, reply: Reply, session_id: str) -> None:
+        if not session_id:
+            self.told.add(self.session_id)
+        reply.set_cookie(self.header(session_id))

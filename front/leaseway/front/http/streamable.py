@@ -330,6 +330,7 @@ class HttpFront:
             handle: Handles a request, given its reply.
             cancel_on_disconnect: Whether a lost connection cancels the request.
         """
+        sent = [live for live in lives if live is not None]
 
         def start(body: bytes, reply: HttpReply) -> asyncio.Task[None] | None:
             try:
@@ -344,8 +345,8 @@ class HttpFront:
                 return None
             if not matches(body, message):
                 return None
-            for live in lives:
-                if live is not None and self._sessions.find_live(live.id, scope) is not live:
+            for live in sent:
+                if not self._sessions.use(live):
                     return None
             reply.accepts_stream, reply.resource_metadata = streams, metadata
             task = asyncio.create_task(handle(reply, message))
@@ -398,10 +399,11 @@ class HttpFront:
         listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
         listener.mcp_client = live.client.encoded
-        reply.open_by(partial(self._resumable.open, live))
-        if live.answers and reply.accepts_stream:
-            listener.answers = live.answers
-            listener.ask_through(ClientRequests(live, reply.ask))
+        if reply.accepts_stream:
+            reply.open_by(partial(self._resumable.open, live))
+            if live.answers:
+                listener.answers = live.answers
+                listener.ask_through(ClientRequests(live, reply.ask))
         keeps_session = has_session and not live.renews
         request = Request(message, listener, False, scope, carried, keeps_session, media=media)
         with live.running(message.request_id, listener):

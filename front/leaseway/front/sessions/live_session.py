@@ -155,26 +155,6 @@ class _Running:
         self._live.last_used = time.monotonic()
 
 
-class _Calling:
-    """Counts a call in a session; cheaper than a generator."""
-
-    __slots__ = ("_live",)
-
-    def __init__(self, live: LiveSession) -> None:
-        self._live = live
-
-    def __enter__(self) -> None:
-        self._live.calls += 1
-        self._live.calls_in_flight += 1
-
-    def __exit__(self, *_: object) -> None:
-        live = self._live
-        live.calls_in_flight -= 1
-        live.last_used = time.monotonic()
-        if live.on_idle is not None and not live.calls_in_flight:
-            live.on_idle()
-
-
 class ClientRequests:
     """Asks the client of a session, by default in the stream of one of its requests.
 
@@ -301,11 +281,19 @@ class LiveSession:
         """Send a message outside of requests on the first stream that takes it."""
         return any(put(message) for put in self.streams)
 
-    def calling(self) -> _Calling:
-        """Count a call that may use its leases, while the block runs."""
+    def begin_call(self) -> None:
+        """Count a call that may use its leases, until `end_call`."""
         if self._stop_hearing is None:
             self._stop_hearing = hear_servers(self.sdk, self._hear)
-        return _Calling(self)
+        self.calls += 1
+        self.calls_in_flight += 1
+
+    def end_call(self) -> None:
+        """Note the end of a call that has begun."""
+        self.calls_in_flight -= 1
+        self.last_used = time.monotonic()
+        if self.on_idle is not None and not self.calls_in_flight:
+            self.on_idle()
 
     def running(self, request_id: bytes, listener: Listener) -> _Running:
         """Let the client cancel the current task by its request id while the block runs."""

@@ -312,9 +312,13 @@ class SessionTable:
         """Return a sealed text of this caller; raises `InvalidSessionId`."""
         return self._sealer.open_text(sealed, encode(self._owner) + bound)
 
-    def find_live(self, session_id: str, scope: str) -> LiveSession | None:
-        """Return the session of an id if this front serves it already."""
-        return self.find(session_id, scope) if session_id in self._live else None
+    def use(self, live: LiveSession) -> bool:
+        """Note the use of a session that was found before; return whether it still goes on."""
+        if self._live.get(live.id) is not live or live.sealed.key in self._ended:
+            return False
+        live.last_used = time.monotonic()
+        self._live.move_to_end(live.id)
+        return True
 
     async def open(self, session_id: str, scope: str) -> LiveSession | None:
         """Like `find`, but ask whether the session has ended on another front before opening it."""

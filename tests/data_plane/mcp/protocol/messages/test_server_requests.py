@@ -15,11 +15,12 @@ from leaseway.data_plane.core.calls.call import (
     SERVER_METHODS,
     Ask,
     Callbacks,
+    Outcome,
     ToolRequest,
     answerable,
 )
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
-from leaseway.data_plane.mcp.protocol.messages.codec import encode_call
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, encode_call
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
 from leaseway.data_plane.mcp.protocol.messages.incoming import (
     LegacyServerRequests,
@@ -393,3 +394,22 @@ def test_a_client_gets_no_request_that_it_has_not_declared(declared: dict[str, A
         assert fault is not None
         lacking = "elicitation.url" if declared else "elicitation"
         assert (fault.reason, fault.metadata["capability"]) == (Reason.INPUT_REQUIRED, lacking)
+
+
+@pytest.mark.parametrize(
+    ("client", "advice"),
+    [
+        (None, "pass on_sampling= to the call"),
+        (McpClient("2026-07-28", {}), "its client must declare the capability sampling"),
+    ],
+)
+def test_a_required_capability_is_explained_to_those_who_can_declare_it(
+    client: McpClient | None, advice: str
+) -> None:
+    outcomes: list[Outcome] = []
+    request = ToolRequest("tool", b"", b"{}", callbacks=Callbacks(client=client))
+    call = ToolCall(Calls(), "s", 1, request, outcomes.append)
+    data: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
+    call.resolve(JsonRpcMessage(1, error=raw({"code": -32021, "message": "no", "data": data})))
+    assert outcomes[0].fault is not None
+    assert advice in outcomes[0].fault.message

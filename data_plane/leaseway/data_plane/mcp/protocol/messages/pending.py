@@ -235,9 +235,11 @@ def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> 
     data = bytes(error.data)
     if data and len(data) <= _MAX_TEXT:
         metadata["data"] = data.decode(errors="replace")
-    method = missing_method(error.code, error.data, request.callbacks.answers)
+    callbacks = request.callbacks
+    method = missing_method(error.code, error.data, callbacks.answers)
     if method is not None:
-        return input_required_fault(server, request.name, method, metadata)
+        lacking = callbacks.lacking(method, b"{}") if callbacks.client is not None else ""
+        return input_required_fault(server, request.name, method, metadata, capability=lacking)
     text = f"The server {server} answered with error {error.code}: {message or 'no message'}"
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
