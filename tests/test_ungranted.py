@@ -117,6 +117,9 @@ ON_WORKER: Final[dict[str, Row]] = {
     "LeaseService/KeepAlive": lambda n: leases_pb2.KeepAliveRequest(
         lease_ids=[n.lease], sessions=["other"]
     ),
+    "LeaseService/ListLeaseTools": lambda n: leases_pb2.ListLeaseToolsRequest(
+        tenant=POOR, session="s", lease_id=n.lease
+    ),
     "LeaseService/ResolveLeased": lambda n: leases_pb2.ResolveLeasedRequest(
         tenant=POOR, session="s", lease_id=n.lease, name="open"
     ),

@@ -79,6 +79,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
         self.leases: dict[str, leases_pb2.Lease] = {}
         self.lease_faults: dict[str, Fault] = {}
+        self.lease_tools = leases_pb2.ListLeaseToolsResponse()
         self.stateful = {"desk"}
         self.ttl = 60.0
         self.silent = False
@@ -228,6 +229,10 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.released_for.append((request.tenant, request.session))
         del self.leases[request.lease_id]
         return leases_pb2.ReleaseLeaseResponse(released=True)
+
+    async def ListLeaseTools(self, request: Any, context: Any) -> Any:
+        """Return the tools in which the lease differs."""
+        return self.lease_tools
 
     async def ResolveLeased(self, request: Any, context: Any) -> Any:
         self.resolved.append(request.name)

@@ -98,6 +98,7 @@ from leaseway.sdk import (
 from leaseway.sdk.relay import (
     McpRequest,
     call_tool,
+    list_lease_tools,
     prompt_completion,
     prompt_request,
     read_request,
@@ -190,6 +191,31 @@ class Methods:
             tool = listing.qualified.get(name)
         return tool
 
+    async def _tools_of_session(
+        self, request: Request, live: LiveSession | None
+    ) -> PagedListing[Tool]:
+        """Return the tools of all, or those of a session whose leased servers list others to it."""
+        listing = await self.catalog.listing("tools", request.scope)
+        if live is None:
+            return listing
+        own = await list_lease_tools(live.sdk)
+        if request.scope:
+            own = [lease for lease in own if lease.server_id == request.scope]
+        if not own:
+            return listing
+        client = request.listener.mcp_client
+        return live.own_tools.over(self.catalog.visible("tools", listing, client), own)
+
+    async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
+        """Return a tool that only a session has, or None."""
+        if live is None or not live.sdk.leases():
+            return None
+        tool = live.own_tools.find(name)
+        if tool is None:
+            await self._tools_of_session(request, live)
+            tool = live.own_tools.find(name)
+        return tool
+
     async def _ping(self, request: Request) -> bytes:
         read_params(request, ListParams)
         return _EMPTY
@@ -202,23 +228,27 @@ class Methods:
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
-        shown = search_listing() if self._search is not None else None
+        shown: PagedListing[Any] | None = search_listing() if self._search is not None else None
         offer = self._offer
+        is_own = False
         if shown is None or offer is not None or self._shows_problems:
-            listing = await self.catalog.listing("tools", request.scope)
+            listing = await self._tools_of_session(request, self._session(request, tells_end=False))
             if self._shows_problems and not listing.keys:
                 await check_problems(self.client)
+            is_own = listing.is_own
             shown = shown or listing
             if offer is not None:
                 shown = offer.add_tools(listing, request.scope, shown, request.has_session)
-        shown = self.catalog.visible("tools", shown, request.listener.mcp_client)
+        if not is_own:
+            shown = self.catalog.visible("tools", shown, request.listener.mcp_client)
         return shown.page(params.cursor, modern=request.modern)
 
     async def _call_tool(self, request: Request) -> bytes:
         params = read_params(request, CallParams)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
-            listing = await self.catalog.listing("tools", request.scope)
-            listing = self.catalog.visible("tools", listing, request.listener.mcp_client)
+            listing = await self._tools_of_session(request, self._session(request, tells_end=False))
+            if not listing.is_own:
+                listing = self.catalog.visible("tools", listing, request.listener.mcp_client)
             if params.name == SEARCH:
                 found = self._search.search(listing, params.arguments_json())
             else:
@@ -271,12 +301,6 @@ class Methods:
             return adapt_result(result_json, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self.catalog.fresh("tools", request.scope)).items.get((params.name,))
-            if tool is None:
-                raise JsonRpcError(
-                    INVALID_PARAMS,
-                    f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
-                    "returns its tools.",
-                )
         if tool is not None and tool.shared:
             place = Place(self._session(request, tells_end=False))
         else:
@@ -284,6 +308,13 @@ class Methods:
                 place, arguments = await self._places.find(request, tool, arguments)
             except InvalidSessionArgument as error:
                 return adapt_result(tool_error(str(error)), modern=request.modern)
+            tool = tool or await self._own_tool(request, place.session, params.name)
+        if tool is None and request.scope:
+            raise JsonRpcError(
+                INVALID_PARAMS,
+                f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
+                "returns its tools.",
+            )
         try:
             payload = await self._call_in(request, place, tool, params, arguments)
         except BaseException:
@@ -506,7 +537,7 @@ class Methods:
         filters = read_params(request, ListenParams).notifications
         live = self._session(request)
         session = live.sdk if live is not None else self.client
-        return await listen(request, filters, self.catalog, session, self._ending)
+        return await listen(request, filters, self.catalog, session, self._ending, live)
 
 
 _COMMON: Final[dict[str, Handler]] = {

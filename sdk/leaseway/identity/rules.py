@@ -89,6 +89,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "LeaseService/ReleaseLease": Rule(_CALLS, "own", changes=True),
         "LeaseService/KeepAlive": Rule(_CALLS, changes=True),
         "LeaseService/ResolveLeased": Rule(_CALLS, "own"),
+        "LeaseService/ListLeaseTools": Rule(_CALLS, "own"),
         "LeaseService/ListLeases": Rule(_LISTS, "filter"),
     }.items()
 }

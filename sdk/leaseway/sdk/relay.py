@@ -21,6 +21,7 @@ from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduction
+from leaseway.sdk.catalog.lease_tools import LeaseTools, with_lease_tools
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.search import ToolIndex
 from leaseway.sdk.client.client import AsyncClient
@@ -43,6 +44,7 @@ from leaseway.wire.status import fault_from_status
 
 __all__ = [
     "IntroductionList",
+    "LeaseTools",
     "McpRequest",
     "PlacedCall",
     "RegistryVersion",
@@ -58,6 +60,7 @@ __all__ = [
     "hear_servers",
     "leave_leases",
     "list_introductions",
+    "list_lease_tools",
     "own_request",
     "prompt_completion",
     "prompt_request",
@@ -67,6 +70,7 @@ __all__ = [
     "speak_for",
     "template_completion",
     "watch_registry",
+    "with_lease_tools",
 ]
 
 _RELEASE_TIMEOUT: Final = 5.0
@@ -428,6 +432,16 @@ async def announce_roots(
         raise error_from_fault(fault) from None
     finally:
         events.reset()
+
+
+async def list_lease_tools(session: AsyncSession) -> list[LeaseTools]:
+    """List the tools in which the leases of a session differ from those of all; of most, none.
+
+    The workers of the leases are asked. A lease whose worker does not answer has those that it told
+    last. `with_lease_tools` puts them over the tools of all.
+    """
+    runtime, key = session._scope()
+    return await runtime.caller.own_tools.of_session(key)
 
 
 async def leave_leases(session: AsyncSession, keep: float) -> None:

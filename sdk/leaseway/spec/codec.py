@@ -8,16 +8,18 @@ control plane, and the key is sent beside them, as a message.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from leaseway.spec.kinds.table import part_type, split
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import NameRules, ServerSpec, Transform, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import catalog_pb2, sync_pb2
 
 _MAX_SAID: Final = 300
+_TransformKind = Literal["prefix", "suffix", "replace"]
+_Steps = list[tuple[_TransformKind, str, str]]
 
 
 class SpecNotUnderstood(ValueError):
@@ -93,3 +95,33 @@ def filter_from_proto(message: sync_pb2.NameFilter) -> NameFilter:
     """Return the filter of a message; protobuf bounds how deep they are nested."""
     also = filter_from_proto(message.also) if message.HasField("also") else None
     return NameFilter(tuple(message.whitelist), tuple(message.blacklist), also)
+
+
+def name_rules_to_proto(rules: NameRules) -> sync_pb2.NameRules:
+    return sync_pb2.NameRules(
+        tools=filter_to_proto(rules.tools) if rules.tools else None,
+        transforms=[
+            sync_pb2.NameTransform(kind=step.kind, add=step.add, remove=step.remove)
+            for step in rules.transforms
+        ],
+    )
+
+
+def name_rules_from_proto(toolset: sync_pb2.Toolset) -> NameRules | None:
+    """Return the rules for names of a lease's own tools.
+
+    None if there are none, or if they have a step that this version does not know: then a tool
+    that only one instance lists has no name.
+    """
+    if not toolset.HasField("lease_rules"):
+        return None
+    message = toolset.lease_rules
+    steps = [(step.kind, step.add, step.remove) for step in message.transforms]
+    try:
+        transforms = msgspec.convert(steps, _Steps)
+    except msgspec.ValidationError:
+        return None
+    return NameRules(
+        filter_from_proto(message.tools),
+        tuple(Transform(kind, add, remove) for kind, add, remove in transforms),
+    )

@@ -6,7 +6,7 @@ filters and transforms. Pure; `codec` converts it to the bytes that travel.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final, Literal, TypeVar
@@ -381,6 +381,31 @@ class Naming:
             inside=TRANSFORM_KEYS,
         ),
     )
+
+
+@dataclass(frozen=True)
+class NameRules:
+    """Which of a server's tools are exposed, and by which names; a part of `Naming` for workers.
+
+    Attributes:
+        tools: The filter of original names.
+        transforms: The steps from an original to an exposed name.
+    """
+
+    tools: NameFilter = NO_FILTER
+    transforms: tuple[Transform, ...] = ()
+
+
+def transformed(name: str, transforms: Sequence[Transform]) -> str:
+    """Apply all transforms to an original name, in order."""
+    for step in transforms:
+        if step.kind == "prefix":
+            name = step.add + name.removeprefix(step.remove)
+        elif step.kind == "replace":
+            name = name.replace(step.remove, step.add)
+        else:
+            name += step.add
+    return name
 
 
 @dataclass(frozen=True)

@@ -847,6 +847,7 @@ class ResolvedTool(_message.Message):
     CALL_TIMEOUT_FIELD_NUMBER: _builtins.int
     OF_USER_FIELD_NUMBER: _builtins.int
     WORKER_SET_FIELD_NUMBER: _builtins.int
+    OF_LEASE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name as requested."""
     server_id: _builtins.str
@@ -865,6 +866,10 @@ class ResolvedTool(_message.Message):
     """
     worker_set: _builtins.int
     """The set of workers that have acknowledged the server; then `workers` is empty. Zero means none."""
+    of_lease: _builtins.bool
+    """Whether only the lease of which a worker was asked has the tool, so that the name means nothing in
+    other sessions.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerRef]:
         """The workers that have acknowledged the server."""
@@ -891,10 +896,11 @@ class ResolvedTool(_message.Message):
         call_timeout: _duration_pb2.Duration | None = ...,
         of_user: _builtins.bool = ...,
         worker_set: _builtins.int = ...,
+        of_lease: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "of_user", b"of_user", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "worker_set", b"worker_set", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "of_lease", b"of_lease", "of_user", b"of_user", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "worker_set", b"worker_set", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

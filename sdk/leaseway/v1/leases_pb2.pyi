@@ -636,6 +636,86 @@ class ResolveLeasedResponse(_message.Message):
 Global___ResolveLeasedResponse: _TypeAlias = ResolveLeasedResponse  # noqa: Y015
 
 @_typing.final
+class ListLeaseToolsRequest(_message.Message):
+    """Request for the tools in which a lease differs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_DIGEST_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant of the lease. Empty means `default`."""
+    session: _builtins.str
+    """The session of the lease. Never empty."""
+    lease_id: _builtins.str
+    """The lease. Never empty."""
+    known_digest: _builtins.str
+    """The digest of the last response. Empty means none."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """The caller's package and agent."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        known_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "known_digest", b"known_digest", "lease_id", b"lease_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLeaseToolsRequest: _TypeAlias = ListLeaseToolsRequest  # noqa: Y015
+
+@_typing.final
+class ListLeaseToolsResponse(_message.Message):
+    """The tools in which a lease differs, for its caller. Changes that the server has reported by now are
+    part of it, if the server lists them within 2 s.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Identifies the content. Empty if the lease does not differ."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.Tool]:
+        """The tools that its instance adds, or defines otherwise: at most 1,000, and 1 MiB as the server
+        defined them. Empty if the digest is the known one.
+        """
+
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The original names of exposed tools that its instance does not list, at most 1,000 and 32 KiB.
+        Empty if the digest is the known one.
+        """
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        tools: _abc.Iterable[_catalog_pb2.Tool] | None = ...,
+        absent: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "digest", b"digest", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLeaseToolsResponse: _TypeAlias = ListLeaseToolsResponse  # noqa: Y015
+
+@_typing.final
 class KeepAliveRequest(_message.Message):
     """Renews leases."""
 

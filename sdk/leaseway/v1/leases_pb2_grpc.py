@@ -221,6 +221,11 @@ class LeaseServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedResponse.FromString,
                 _registered_method=True)
+        self.ListLeaseTools = channel.unary_unary(
+                '/leaseway.v1.LeaseService/ListLeaseTools',
+                request_serializer=leaseway_dot_v1_dot_leases__pb2.ListLeaseToolsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_leases__pb2.ListLeaseToolsResponse.FromString,
+                _registered_method=True)
         self.ListLeases = channel.unary_unary(
                 '/leaseway.v1.LeaseService/ListLeases',
                 request_serializer=leaseway_dot_v1_dot_leases__pb2.ListLeasesRequest.SerializeToString,
@@ -263,6 +268,13 @@ class LeaseServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLeaseTools(self, request, context):
+        """Lists the tools in which the instance of a lease differs from what the registry has recorded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLeases(self, request, context):
         """Lists the leases that this worker holds, ordered by id, in pages.
         """
@@ -292,6 +304,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.ResolveLeased,
                     request_deserializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedResponse.SerializeToString,
+            ),
+            'ListLeaseTools': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeaseTools,
+                    request_deserializer=leaseway_dot_v1_dot_leases__pb2.ListLeaseToolsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_leases__pb2.ListLeaseToolsResponse.SerializeToString,
             ),
             'ListLeases': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLeases,
@@ -408,6 +425,33 @@ class LeaseService(object):
             '/leaseway.v1.LeaseService/ResolveLeased',
             leaseway_dot_v1_dot_leases__pb2.ResolveLeasedRequest.SerializeToString,
             leaseway_dot_v1_dot_leases__pb2.ResolveLeasedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLeaseTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.LeaseService/ListLeaseTools',
+            leaseway_dot_v1_dot_leases__pb2.ListLeaseToolsRequest.SerializeToString,
+            leaseway_dot_v1_dot_leases__pb2.ListLeaseToolsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -114,6 +114,8 @@ class LeaseServiceStub:
     """Resolves a tool's name on the server of a lease, for callers that cannot reach the control
     plane.
     """
+    ListLeaseTools: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ListLeaseToolsRequest, _leases_pb2.ListLeaseToolsResponse]
+    """Lists the tools in which the instance of a lease differs from what the registry has recorded."""
     ListLeases: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ListLeasesRequest, _leases_pb2.ListLeasesResponse]
     """Lists the leases that this worker holds, ordered by id, in pages."""
 
@@ -136,6 +138,8 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     """Resolves a tool's name on the server of a lease, for callers that cannot reach the control
     plane.
     """
+    ListLeaseTools: _aio.UnaryUnaryMultiCallable[_leases_pb2.ListLeaseToolsRequest, _leases_pb2.ListLeaseToolsResponse]  # type: ignore[assignment]
+    """Lists the tools in which the instance of a lease differs from what the registry has recorded."""
     ListLeases: _aio.UnaryUnaryMultiCallable[_leases_pb2.ListLeasesRequest, _leases_pb2.ListLeasesResponse]  # type: ignore[assignment]
     """Lists the leases that this worker holds, ordered by id, in pages."""
 
@@ -179,6 +183,14 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Resolves a tool's name on the server of a lease, for callers that cannot reach the control
         plane.
         """
+
+    @_abc_1.abstractmethod
+    def ListLeaseTools(
+        self,
+        request: _leases_pb2.ListLeaseToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.ListLeaseToolsResponse, _abc.Awaitable[_leases_pb2.ListLeaseToolsResponse]]:
+        """Lists the tools in which the instance of a lease differs from what the registry has recorded."""
 
     @_abc_1.abstractmethod
     def ListLeases(

@@ -1233,6 +1233,7 @@ class Toolset(_message.Message):
     RECORDED_TEMPLATES_FIELD_NUMBER: _builtins.int
     RESOURCE_FILTER_FIELD_NUMBER: _builtins.int
     INTRODUCTION_FIELD_NUMBER: _builtins.int
+    LEASE_RULES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.str
     """The MCP protocol version that the probe negotiated."""
     @_builtins.property
@@ -1269,6 +1270,12 @@ class Toolset(_message.Message):
     def introduction(self) -> _catalog_pb2.Introduction:
         """What the server says about itself. Unset means nothing."""
 
+    @_builtins.property
+    def lease_rules(self) -> Global___NameRules:
+        """How the names of tools follow that only the instance of one lease lists. Unset for a shared
+        server, and if the sender does not know it: then such tools have no names.
+        """
+
     def __init__(
         self,
         *,
@@ -1281,14 +1288,77 @@ class Toolset(_message.Message):
         recorded_templates: _abc.Iterable[_builtins.bytes] | None = ...,
         resource_filter: Global___NameFilter | None = ...,
         introduction: _catalog_pb2.Introduction | None = ...,
+        lease_rules: Global___NameRules | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["introduction", b"introduction", "resource_filter", b"resource_filter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["introduction", b"introduction", "lease_rules", b"lease_rules", "resource_filter", b"resource_filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposed", b"exposed", "introduction", b"introduction", "prompts", b"prompts", "protocol_version", b"protocol_version", "recorded", b"recorded", "recorded_prompts", b"recorded_prompts", "recorded_resources", b"recorded_resources", "recorded_templates", b"recorded_templates", "resource_filter", b"resource_filter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposed", b"exposed", "introduction", b"introduction", "lease_rules", b"lease_rules", "prompts", b"prompts", "protocol_version", b"protocol_version", "recorded", b"recorded", "recorded_prompts", b"recorded_prompts", "recorded_resources", b"recorded_resources", "recorded_templates", b"recorded_templates", "resource_filter", b"resource_filter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Toolset: _TypeAlias = Toolset  # noqa: Y015
+
+@_typing.final
+class NameRules(_message.Message):
+    """Which tools of a server are exposed, and by which names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TRANSFORMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tools(self) -> Global___NameFilter:
+        """The filter of original names. Unset means all."""
+
+    @_builtins.property
+    def transforms(self) -> _containers.RepeatedCompositeFieldContainer[Global___NameTransform]:
+        """The steps from an original to an exposed name, in order."""
+
+    def __init__(
+        self,
+        *,
+        tools: Global___NameFilter | None = ...,
+        transforms: _abc.Iterable[Global___NameTransform] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools", "transforms", b"transforms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameRules: _TypeAlias = NameRules  # noqa: Y015
+
+@_typing.final
+class NameTransform(_message.Message):
+    """One step from an original to an exposed name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """`prefix`, `suffix` or `replace`. A receiver that does not know it has no rules."""
+    add: _builtins.str
+    """The prefix, the suffix, or what stands in place of the removed text."""
+    remove: _builtins.str
+    """What is removed first: with `prefix` a leading text, if present; with `replace` each occurrence
+    of a text, never empty.
+    """
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        add: _builtins.str = ...,
+        remove: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "kind", b"kind", "remove", b"remove"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameTransform: _TypeAlias = NameTransform  # noqa: Y015
 
 @_typing.final
 class Upsert(_message.Message):

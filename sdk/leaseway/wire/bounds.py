@@ -147,6 +147,17 @@ resources and templates."""
 MAX_ABSENT_BYTES: Final = 32 * KIB
 """Their names or URIs as JSON, for each of these lists."""
 
+MAX_LEASE_TOOLS: Final = 1000
+"""Tools that the instance of a lease adds or defines otherwise; later ones are skipped."""
+MAX_LEASE_TOOL_BYTES: Final = 1 * MIB
+"""Their definitions; so that a response of `ListLeaseTools` is one message."""
+MAX_OWN_TOOL_BYTES: Final = 64 * MIB
+"""Those of all leases of a worker, equal ones once; a further lease has the common tools."""
+MAX_RELISTS: Final = 16
+"""Leased instances of a worker that are listed again at the same time."""
+RELIST_WAIT: Final = 2.0
+"""How long a call of an unknown tool, and a list of a lease's tools, wait for a reported change."""
+
 MAX_META: Final = 16 * 1024
 """The caller's part of a call's `_meta`."""
 MAX_CLIENT: Final = 2 * 1024

@@ -114,6 +114,8 @@ class ListedToClient(msgspec.Struct, frozen=True, omit_defaults=True):
         absent_prompts: Exposed prompts that it does not list.
         absent_resources: The URIs of resources that it does not list.
         absent_templates: The URI templates that it does not list.
+        own: The digest of the tools in which the lease differs (`ListLeaseTools`); empty if it does
+            not. It holds for the session of the lease alone.
     """
 
     client: str
@@ -121,6 +123,7 @@ class ListedToClient(msgspec.Struct, frozen=True, omit_defaults=True):
     absent_prompts: tuple[str, ...] | None = None
     absent_resources: tuple[str, ...] | None = None
     absent_templates: tuple[str, ...] | None = None
+    own: str = ""
 
 
 class _Declared(msgspec.Struct):

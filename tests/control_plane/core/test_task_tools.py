@@ -10,7 +10,6 @@ import pytest
 from tests.control_plane.core.builders import START, spec
 from tests.control_plane.core.queries.test_finding import offered
 
-from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
@@ -19,6 +18,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.definitions import is_task_only
 
 SPEC = spec("a")
 

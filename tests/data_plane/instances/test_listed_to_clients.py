@@ -32,9 +32,14 @@ def told(caller: Caller) -> list[ListedToClient]:
     ]
 
 
-def with_lists(listed: ListedToClient, *absent: tuple[str, ...]) -> ListedToClient:
+def with_lists(
+    listed: ListedToClient,
+    prompts: tuple[str, ...],
+    resources: tuple[str, ...],
+    templates: tuple[str, ...],
+) -> ListedToClient:
     """Return what is told once prompts, resources and templates are known."""
-    return ListedToClient(listed.client, listed.absent, *absent)
+    return ListedToClient(listed.client, listed.absent, prompts, resources, templates)
 
 
 async def serve(bench: Bench, *others: str) -> None:

@@ -269,6 +269,7 @@ THEFTS: Mapping[str, list[tuple[Theft, Reason | None]]] = {
     path("ResolveLeased"): [
         (_lease(word, name="db:echo"), Reason.LEASE_LOST) for word in ("lease", "ended")
     ],
+    path("ListLeaseTools"): [(_lease(word), Reason.LEASE_LOST) for word in ("lease", "ended")],
     path("ListLeases"): [(lambda loot: {"page_size": 1000}, None)],
 }
 """Requests with ids of the neighbour, and the expected error, if any."""
@@ -374,6 +375,11 @@ FLOODS: Mapping[str, Flood] = {
     path("ResolveLeased"): (
         _MANY,
         lambda n: {"lease_id": _guess(n), "session": "s", "name": "db:echo"},
+        Reason.LEASE_LOST,
+    ),
+    path("ListLeaseTools"): (
+        _MANY,
+        lambda n: {"lease_id": _guess(n), "session": "s"},
         Reason.LEASE_LOST,
     ),
     path("ListLeases"): (_MANY, lambda n: {"page_size": 2**32 - 1}, None),

@@ -8,11 +8,6 @@ from typing import assert_never
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
-from leaseway.control_plane.core.catalog.definition import (
-    parse_definition,
-    parse_prompt,
-    parse_resource,
-)
 from leaseway.control_plane.core.catalog.kinds import TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
@@ -29,6 +24,11 @@ from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.definitions import (
+    parse_definition,
+    parse_prompt,
+    parse_resource,
+)
 from leaseway.wire.messages.enums import server_state_to_proto
 from leaseway.wire.messages.mcp import Introduction
 from leaseway.wire.messages.states import ServerState

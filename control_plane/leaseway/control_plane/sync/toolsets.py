@@ -20,6 +20,8 @@ from leaseway.spec.codec import (
     filter_to_proto,
     key_from_proto,
     key_to_proto,
+    name_rules_from_proto,
+    name_rules_to_proto,
 )
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.wire.messages.mcp import Introduction, admit
@@ -68,6 +70,7 @@ def served_from_proto(message: sync_pb2.Upsert) -> Served:
         exposed=_exposed_from_proto(toolset.exposed, listing.by_name),
         prompts=_exposed_from_proto(toolset.prompts, listing.prompts_by_name),
         resource_filter=filter_from_proto(toolset.resource_filter),
+        lease_rules=name_rules_from_proto(toolset),
     )
 
 
@@ -87,7 +90,7 @@ def served_to_proto(served: Served) -> sync_pb2.Upsert:
 
 def toolset_to_proto(served: Served) -> sync_pb2.Toolset:
     """Convert the tools, prompts and resources of a variant for workers."""
-    listing, rules = served.listing, served.resource_filter
+    listing, rules, lease_rules = served.listing, served.resource_filter, served.lease_rules
     return sync_pb2.Toolset(
         recorded=[
             sync_pb2.RecordedTool(definition=definition)
@@ -101,6 +104,7 @@ def toolset_to_proto(served: Served) -> sync_pb2.Toolset:
         recorded_templates=_definitions(listing.templates),
         resource_filter=filter_to_proto(rules) if rules else None,
         introduction=_introduction_to_proto(listing.introduction),
+        lease_rules=name_rules_to_proto(lease_rules) if lease_rules is not None else None,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from leaseway.data_plane.calls.call import ActiveCall, parse_meta
+from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.data_plane.core.tools.budgets import PermitNeeded, WorkerBudgets
 from leaseway.data_plane.core.tools.policy import (
@@ -29,12 +30,14 @@ from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import (
     DEFAULT_TENANT,
     MAX_KEY_LENGTH,
+    LeaseKey,
     check_caller_names,
     is_valid_tenant,
 )
@@ -46,14 +49,14 @@ _NUL: Final = rb"\u0000"
 
 
 class ListingNeeded(Exception):
-    """A server must be listed for a call's tenant or user first (`wait_for_listing`).
+    """A server must be listed for a call's tenant, user or lease first.
 
     Args:
-        generation: The generation of the tenant or user.
+        wait: Waits until that has been tried.
     """
 
-    def __init__(self, generation: Generation) -> None:
-        self.generation = generation
+    def __init__(self, wait: Callable[[], Awaitable[None]]) -> None:
+        self.wait = wait
 
 
 class CallAdmission:
@@ -61,14 +64,19 @@ class CallAdmission:
 
     Args:
         pool: The servers.
+        leases: The leases, some of which have tools of their own.
         budgets: This worker's shares of limits, or None: the limits hold on this worker alone.
 
     Attributes:
         usage: Calls and rejections by tenant.
     """
 
-    def __init__(self, pool: Pool, budgets: WorkerBudgets | None = None) -> None:
+    def __init__(
+        self, pool: Pool, leases: WorkerLeaseManager, budgets: WorkerBudgets | None = None
+    ) -> None:
         self._pool = pool
+        self._leases = leases
+        self._own_variants = leases.own_tools.variants
         self._clients = pool.context.clients
         self.usage = CallUsage(budgets)
         self._loop = asyncio.get_running_loop()
@@ -91,9 +99,11 @@ class CallAdmission:
             call.server_id, tenant, call.agent, call.user, call.subject_token
         )
         if generation.needs_listing:
-            raise ListingNeeded(generation)
+            raise ListingNeeded(generation.wait_for_listing)
         active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
         variant = generation.variant
+        if self._own_variants and call.server_id in self._own_variants:
+            variant = self._own_variant(active, tenant, variant)
         toolset = variant.toolset
         if call.method:
             active.plan = self._admit_request(active, generation, tenant)
@@ -103,9 +113,11 @@ class CallAdmission:
         if policies.is_needed or active.audit is not None:
             active.policy = policies.find(tenant, call.agent, call.tool)
             if active.policy is None or plan is None:
+                self._check_changes(active, tenant)
                 names = policies.names(tenant, call.agent)
                 raise tool_not_found(call.tool, f"Server {call.server_id}", names)
         elif plan is None:
+            self._check_changes(active, tenant)
             plan = toolset.find(call.server_id, call.tool)
         if active.audit is not None and active.policy is not None:
             active.audit.plan = plan
@@ -120,6 +132,23 @@ class CallAdmission:
         if active.policy is not None and active.policy.judges_calls:
             extra = _other_values(active) if active.policy.restrictions else None
             active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
+
+    def _own_variant(self, active: ActiveCall, tenant: str, variant: HeldVariant) -> HeldVariant:
+        """Return the variant by which the calls of a session are checked."""
+        holder = (tenant, active.call.session, active.generation.key.user)
+        own = self._own_variants[active.call.server_id].get(holder)
+        return own.variant if own is not None and own.base is variant else variant
+
+    def _check_changes(self, active: ActiveCall, tenant: str) -> None:
+        """Raise `ListingNeeded`, once, if a lease's server has just reported other tools."""
+        if active.has_waited_for_lists or active.generation.is_shared:
+            return
+        live = self._leases.instance_of(
+            LeaseKey(tenant, active.call.session, active.call.server_id), active.generation.key.user
+        )
+        if live is not None and live.has_unread_changes:
+            active.has_waited_for_lists = True
+            raise ListingNeeded(live.wait_for_changes)
 
     def _admit_request(
         self, active: ActiveCall, generation: Generation, tenant: str

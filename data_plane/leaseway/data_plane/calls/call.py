@@ -290,6 +290,7 @@ class ActiveCall(Struct, eq=False):
         is_new_lease: Whether this call acquired its lease.
         slots: The limits of calls at once that count it.
         was_counted: Whether its limits were checked already.
+        has_waited_for_lists: Whether it has waited for a change of its lease's tools.
         audit: Its audit record, or None if nothing is recorded.
         policy: The policy of its tool, or None if its server has none.
         judged: Input of the rules and permissions that must still be checked, or None.
@@ -321,6 +322,7 @@ class ActiveCall(Struct, eq=False):
     is_new_lease: bool = False
     slots: tuple[BudgetKey, ...] = ()
     was_counted: bool = False
+    has_waited_for_lists: bool = False
     caller: Principal | None = None
     approval: str = ""
     policy: ToolPolicy | None = None

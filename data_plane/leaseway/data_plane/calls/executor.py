@@ -43,7 +43,6 @@ from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.budgets import PERMIT_WAIT, PermitNeeded, PermitsPort
 from leaseway.data_plane.core.tools.prompts_resources import METHODS, SUBSCRIBE, has_only_tools
-from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
@@ -111,7 +110,8 @@ class Executor:
         self.recent = recent
         self._admin = AdminTools(pool, leases)
         self._permits = permits
-        self._admission = CallAdmission(pool, permits.budgets if permits is not None else None)
+        budgets = permits.budgets if permits is not None else None
+        self._admission = CallAdmission(pool, leases, budgets)
         self.usage = self._admission.usage
         self._subscriptions = WorkerSubscriptions(leases, self._admission.is_uri_visible)
         self._turns = TurnStage()
@@ -206,7 +206,7 @@ class Executor:
             wait = (
                 self._wait_for_permits
                 if isinstance(needed, PermitNeeded)
-                else partial(self._wait_for_listing, needed.generation)
+                else partial(self._wait_for_listing, needed.wait)
             )
             self.wait_for(active, wait)
             return
@@ -283,11 +283,13 @@ class Executor:
         while (needed := self._admission.missing_permit(active)) is not None:
             await self._permits.get(needed.demands, until)
 
-    async def _wait_for_listing(self, generation: Generation, active: ActiveCall) -> None:
+    async def _wait_for_listing(
+        self, wait: Callable[[], Awaitable[None]], active: ActiveCall
+    ) -> None:
         if active.deadline is None and active.call.timeout_ms:
             self._expire_after(active, active.call.timeout_ms / 1000)
-        active.event("waiting for the tools of its user")
-        await generation.wait_for_listing()
+        active.event("waiting for the tools of its user or session")
+        await wait()
 
     def fail(self, active: ActiveCall, error: Exception) -> None:
         """End a call with a fault; log any other error and end the call with INTERNAL."""

@@ -319,11 +319,11 @@ class Generation(InstanceOwner):
             live: The instance, which reported that its lists changed.
             failure: Why it could not be listed again, if it could not.
         """
-        if self.draining or live.closed.is_set():
-            return  # nothing would clear the warning
+        if live.closed.is_set():
+            return
         live.tell_lists(self.variant.toolset)
-        if not live.is_typical:
-            return  # it lists what its client may see
+        if self.draining or not live.is_typical:
+            return  # nothing would clear the warning, or it lists what its client may see
         if failure is not None:
             self.problems.report_changed_lists(f"could not be read: {failure.message}")
         elif live.serves_other(self.variant.toolset):

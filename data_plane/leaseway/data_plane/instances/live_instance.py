@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_mod
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.core.tools.own_tools import OwnTools
 from leaseway.data_plane.core.tools.prompts_resources import Absent, bounded_names
 from leaseway.data_plane.core.tools.toolset import (
     CompiledToolset,
@@ -23,6 +25,7 @@ from leaseway.data_plane.core.tools.toolset import (
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
@@ -76,6 +79,9 @@ class LiveInstance:
         draining: Whether it is closed after its last call.
         overdue: Why its lease must end after its last call; empty if it need not.
         suspect: Whether its tools differ from a new contract and are being listed again.
+        own_tools: The tools in which it differs, for the lease that it belongs to; None if it does
+            not. Calls of these are no difference from the contract.
+        changes: How often its server has reported a change of its tools.
         up_since: When it was ready, on the loop's clock; None before.
         idle_since: When its last call ended, or it was assigned to a lease.
         closed: Set when it has ended.
@@ -86,13 +92,18 @@ class LiveInstance:
 
     __slots__ = (
         "_heads",
+        "_lacked",
         "_loop",
         "_meters",
         "_needs_lists",
+        "_read",
         "_session",
+        "_told",
         "_toolset",
         "_unseen",
+        "_was_read",
         "calls",
+        "changes",
         "closed",
         "differing",
         "draining",
@@ -104,6 +115,7 @@ class LiveInstance:
         "is_modern",
         "lease_id",
         "overdue",
+        "own_tools",
         "owner",
         "sink",
         "spec",
@@ -134,11 +146,18 @@ class LiveInstance:
         self.sink: NotificationSink | None = None
         self._session = ""
         self._needs_lists = True
+        self._told = False
+        self._lacked: frozenset[str] = frozenset()
+        """Tools that its client has never seen."""
         self._unseen: Absent | None = None
         """Prompts and resources that its client does not see."""
         self.draining = False
         self.overdue = ""
         self.suspect = False
+        self.own_tools: OwnTools | None = None
+        self.changes = 0
+        self._read = 0
+        self._was_read: asyncio.Event | None = None
         self.up_since: float | None = None
         self.idle_since = 0.0
         self.fault: Fault | None = None
@@ -212,10 +231,21 @@ class LiveInstance:
             self._tell_lists(client, toolset)
 
     def _tell_lists(self, client: McpClient, toolset: CompiledToolset) -> None:
-        lacked = (name for name in toolset.tools if name not in self.instance.tools)
+        lacked = [name for name in toolset.tools if name not in self.instance.tools]
+        if self.may_have_own_tools(toolset):
+            # What it takes away later is the state of its session, too.
+            self._lacked = self._lacked & frozenset(lacked) if self._told else frozenset(lacked)
+            lacked = [name for name in lacked if name in self._lacked]
+        self._told = True
         unseen = self._update_unseen(toolset)
-        absent = list(bounded_names(lacked))
-        listed = ListedToClient(client.encoded.decode(), absent, *(unseen or ()))
+        listed = ListedToClient(
+            client.encoded.decode(),
+            list(bounded_names(lacked)),
+            unseen.prompts if unseen is not None else None,
+            unseen.resources if unseen is not None else None,
+            unseen.templates if unseen is not None else None,
+            self.own_tools.digest if self.own_tools is not None else "",
+        )
         self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
 
     def _update_unseen(self, toolset: CompiledToolset) -> Absent | None:
@@ -251,6 +281,18 @@ class LiveInstance:
         self._toolset = toolset
         self._heads.clear()
         self.differing = differing_tools(toolset, self.instance.tools)
+        if self.own_tools is not None:
+            self.differing = self.differing.difference(self.own_tools.changed)
+
+    def may_have_own_tools(self, toolset: CompiledToolset) -> bool:
+        """Return whether its lease has the tools that it lists, also if they are not recorded."""
+        return bool(self.lease_id) and toolset.lease_rules is not None
+
+    def use_own_tools(self, own: OwnTools | None, toolset: CompiledToolset) -> None:
+        """Let its lease use the tools in which it differs from a toolset."""
+        if own is not self.own_tools or self._toolset is not toolset:
+            self.own_tools = own
+            self.compare(toolset)
 
     def lists_other(self, toolset: CompiledToolset) -> bool:
         """Return whether its lists differ from the recorded ones in any text, exposed or not."""
@@ -263,9 +305,13 @@ class LiveInstance:
         )
 
     def serves_other(self, toolset: CompiledToolset) -> bool:
-        """Return whether its lists differ from the recorded ones in what callers depend on."""
+        """Return whether its lists differ from the recorded ones in what callers depend on.
+
+        Tools that its lease has for itself do not count.
+        """
         prompts_resources = self.instance.prompts_resources
-        return serves_other_tools(toolset, self.instance.tools) or (
+        has_own = self.may_have_own_tools(toolset)
+        return (not has_own and serves_other_tools(toolset, self.instance.tools)) or (
             prompts_resources is not None
             and toolset.prompts_resources.serves_other(
                 prompts_resources.prompts, prompts_resources.resources, prompts_resources.templates
@@ -354,21 +400,46 @@ class LiveInstance:
             self.differing &= differing_tools(self._toolset, tools)
         return tools
 
+    @property
+    def has_unread_changes(self) -> bool:
+        """Whether its server has reported a change of its tools that nobody has read yet."""
+        return self.changes > self._read
+
+    def settle(self, changes: int) -> None:
+        """Let those go on that wait for the changes that were reported by then."""
+        self._read = max(self._read, changes)
+        if self._was_read is not None:
+            self._was_read.set()
+            self._was_read = None
+
+    async def wait_for_changes(self) -> None:
+        """Wait until the changes that its server has reported are read, for at most 2 s."""
+        reported = self.changes
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELIST_WAIT):
+                while self._read < reported and not self.closed.is_set():
+                    if self._was_read is None:
+                        self._was_read = asyncio.Event()
+                    await self._was_read.wait()
+
     async def close(self) -> None:
         """End the instance; its calls in flight fail."""
         self.owner = None
         await self.instance.close()
         self.closed.set()
+        self.settle(self.changes)
 
     # Events of the MCP client (`InstanceListener`).
 
     def on_closed(self, instance: object, fault: Fault | None) -> None:
         self.fault = fault
         self.closed.set()
+        self.settle(self.changes)
         if self.owner is not None:
             self.owner.on_instance_ended(self, fault)
 
     def on_tools_changed(self, instance: object) -> None:
+        self.changes += 1
         if self.owner is not None:
             self.owner.on_instance_tools_changed(self)
 

@@ -121,9 +121,9 @@ class ServerProblems:
         self.report(
             _TOOLS_CHANGED,
             "A leased instance reports that its tools, prompts or resources changed, and its list "
-            f"{finding} Callers see the recorded lists (see `leaseway servers`) until the server "
-            "is probed again: when its entry changes how it starts, or when the control plane and "
-            f"the workers restart. {self.place}",
+            f"{finding} Its session has the tools that it lists. Everything else is as recorded "
+            "(see `leaseway servers`) until the server is probed again: when its entry changes how "
+            f"it starts, or when the control plane and the workers restart. {self.place}",
             "warning",
         )
 
@@ -144,15 +144,19 @@ class ServerProblems:
             for other in instances
         ):
             self.clear(_TOOLS_CHANGED)
-        if live.unexplained:
+        if _rejects_calls(live, toolset):
             differences = describe_differences(live.unexplained, live.instance.tools)
             self.report(
                 _TOOL_DIFFERS,
                 f"It has other tools than the listed ones: {differences}. Calls of them are "
                 f"rejected there. Install the same server on all workers. {self.place}",
             )
-        elif not any(other.unexplained for other in instances):
+        elif not any(_rejects_calls(other, toolset) for other in instances):
             self.clear(_TOOL_DIFFERS)
+
+
+def _rejects_calls(live: LiveInstance, toolset: CompiledToolset) -> bool:
+    return bool(live.unexplained) and not live.may_have_own_tools(toolset)
 
 
 class WorkerProblems:

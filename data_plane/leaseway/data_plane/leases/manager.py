@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,6 +26,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
+from leaseway.data_plane.leases.own_tools import LeaseTools
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.identity.principal import Principal
 from leaseway.spec.lease_names import LeaseNames
@@ -60,6 +62,7 @@ class WorkerLeaseManager:
 
     Attributes:
         refusals: How often each tenant was refused a lease because of its own limit.
+        own_tools: The tools in which leases differ from what is recorded.
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
@@ -73,6 +76,7 @@ class WorkerLeaseManager:
         self._rejection: Fault | None = None
         self._alarm = Alarm(self._tick)
         self.refusals: Counter[str] = Counter()
+        self.own_tools = LeaseTools(pool)
         events = self._context.events
         events.ended.connect(self._on_instance_ended)
         events.lease_due.connect(self._on_lease_due)
@@ -99,6 +103,11 @@ class WorkerLeaseManager:
         """Return the instance of a lease, or None while it is starting."""
         entry = self._instances.get(lease.id)
         return entry[0] if entry is not None else None
+
+    def instance_of(self, key: LeaseKey, user: str) -> LiveInstance | None:
+        """Return the instance of a user's lease, or None if there is none yet."""
+        lease = self._table.find(key)
+        return self.live_instance(lease) if lease is not None and lease.user == user else None
 
     def get_held(self, lease_id: str, key: LeaseKey) -> WorkerLease:
         """Return the lease with an id, which must be held for the key.
@@ -286,10 +295,14 @@ class WorkerLeaseManager:
     async def _acquire_instance(
         self, lease: WorkerLease, generation: Generation, greeting: Greeting
     ) -> None:
+        acquired = None
         try:
             names = LeaseNames.of(lease.key.tenant, lease.key.session)
-            live, owner = await generation.acquire_for_lease(lease.id, names, greeting)
+            acquired = live, owner = await generation.acquire_for_lease(lease.id, names, greeting)
+            await self._read_own_tools(lease, live)
         except BaseException as error:
+            if acquired is not None:
+                owner.instances.discard(live)
             start = self._starting.pop(lease.id, None)
             if start is not None:
                 fault = error if isinstance(error, Fault) else _start_interrupted(lease)
@@ -299,6 +312,21 @@ class WorkerLeaseManager:
                 raise
         else:
             self._add_instance(lease, live, owner)
+
+    async def _read_own_tools(self, lease: WorkerLease, live: LiveInstance) -> None:
+        key = lease.key
+        with suppress(Fault):  # the server was removed
+            current = self._pool.resolve(key.server_id, key.tenant, user=lease.user)
+            compiled = await self.own_tools.compile(live, current)
+            if self._table.get(lease.id) is not None:
+                current = self._pool.resolve(key.server_id, key.tenant, user=lease.user)
+                self.own_tools.update(lease, live, current, compiled)
+
+    async def read_changes(self, live: LiveInstance) -> None:
+        """Let the lease of an instance use what the instance lists now."""
+        lease = self._table.get(live.lease_id)
+        if lease is not None:
+            await self._read_own_tools(lease, live)
 
     def _add_instance(self, lease: WorkerLease, live: LiveInstance, generation: Generation) -> None:
         start = self._starting.pop(lease.id, None)
@@ -429,6 +457,9 @@ class WorkerLeaseManager:
         except Fault:
             self._table.schedule_end(lease, now, f"server {server_id} was removed")
             return
+        live = self.live_instance(lease)
+        if live is not None and self.own_tools.is_behind(lease, current):
+            self.own_tools.update(lease, live, current)
         changed = self._find_change(lease, current)
         if not changed:
             self._table.cancel_scheduled_end(lease)
@@ -472,6 +503,7 @@ class WorkerLeaseManager:
         if self._context.meters is not None:
             self._context.meters.record_lease_end(lease, outcome)
         ended = self.ended_fault(lease.id)
+        self.own_tools.forget(lease)
         entry = self._instances.pop(lease.id, None)
         if entry is not None:
             live, generation = entry

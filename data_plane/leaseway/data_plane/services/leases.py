@@ -10,16 +10,20 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.leases.table import WorkerLease, idle_cause
-from leaseway.data_plane.core.tools.toolset import tool_not_found
+from leaseway.data_plane.core.tools.prompts_resources import bounded_names
+from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_list
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL, Principal
+from leaseway.spec.model import ServerSpec
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import UsageCounter
+from leaseway.wire.messages.definitions import parse_definition
 from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey, split_qualified
 from leaseway.wire.status import abort, status_from_fault
@@ -177,22 +181,53 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.ResolveLeasedResponse:
         """Resolve a tool's name on the server of a lease."""
         try:
-            return self._resolve(request)
+            lease = self._held_by_caller(request)
+            try:
+                return self._resolve(request, lease)
+            except Fault:
+                if not await self._wait_for_changes(lease):
+                    raise
+                return self._resolve(request, self._held_by_caller(request))
         except Fault as fault:
             await abort(context, fault)
 
-    def _resolve(
-        self, request: leases_pb2.ResolveLeasedRequest
-    ) -> leases_pb2.ResolveLeasedResponse:
+    def _held_by_caller(
+        self, request: leases_pb2.ResolveLeasedRequest | leases_pb2.ListLeaseToolsRequest
+    ) -> WorkerLease:
+        """Return the lease that a request names, which its caller must hold.
+
+        Raises:
+            Fault: LEASE_LOST and the like, PERMISSION_DENIED.
+        """
         check_client_version(request.client, "this worker")
-        tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
+        tenant = request.tenant or DEFAULT_TENANT
         self._leases.check_holder(request.lease_id, tenant, request.session, caller())
         lease = self._leases.get(request.lease_id)
         if lease is None:
             raise self._leases.ended_fault(request.lease_id, tenant)
+        return lease
+
+    async def _wait_for_changes(self, lease: WorkerLease) -> bool:
+        """Wait for changed tools that a lease's server has reported; return whether it has."""
+        live = self._leases.live_instance(lease)
+        if live is None or not live.has_unread_changes:
+            return False
+        await live.wait_for_changes()
+        return True
+
+    def _variant_of(self, lease: WorkerLease, common: HeldVariant) -> HeldVariant:
+        """Return the variant by which calls on a lease are checked."""
+        own = self._leases.own_tools.find(lease)
+        return own.variant if own is not None and own.base is common else common
+
+    def _resolve(
+        self, request: leases_pb2.ResolveLeasedRequest, lease: WorkerLease
+    ) -> leases_pb2.ResolveLeasedResponse:
+        tenant, agent = lease.key.tenant, request.client.agent
         server_id = lease.key.server_id
         generation = self._pool.resolve(server_id, tenant, agent, lease.user)
-        toolset, policies = generation.variant.toolset, generation.variant.policies
+        variant = self._variant_of(lease, generation.variant)
+        toolset, policies = variant.toolset, variant.policies
         server, original = split_qualified(request.name) or ("", "")
         own = toolset.tools.get(original) if server == server_id else None
         plan = own or toolset.by_exposed_name.get(request.name)
@@ -211,8 +246,42 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
                 read_only=plan.read_only,
                 call_timeout=duration(generation.variant.spec.call_timeout),
                 of_user=bool(lease.user),
+                of_lease=plan.original_name not in generation.variant.toolset.tools,
             ),
             registry_version=self._pool.registry_version,
+        )
+
+    async def ListLeaseTools(  # noqa: N802 - gRPC's name
+        self, request: leases_pb2.ListLeaseToolsRequest, context: Context
+    ) -> leases_pb2.ListLeaseToolsResponse:
+        """List the tools in which a lease differs, once reported changes have been read."""
+        try:
+            lease = self._held_by_caller(request)
+            if await self._wait_for_changes(lease):
+                lease = self._held_by_caller(request)
+            return self._list_tools(request, lease)
+        except Fault as fault:
+            await abort(context, fault)
+
+    def _list_tools(
+        self, request: leases_pb2.ListLeaseToolsRequest, lease: WorkerLease
+    ) -> leases_pb2.ListLeaseToolsResponse:
+        key, agent = lease.key, request.client.agent
+        generation = self._pool.resolve(key.server_id, key.tenant, agent, lease.user)
+        found = self._leases.own_tools.find(lease)
+        if found is None or found.base is not generation.variant:
+            return leases_pb2.ListLeaseToolsResponse()
+        if found.own.digest == request.known_digest:
+            return leases_pb2.ListLeaseToolsResponse(digest=found.own.digest)
+        policies, plans = found.variant.policies, found.own.toolset.tools
+        return leases_pb2.ListLeaseToolsResponse(
+            digest=found.own.digest,
+            tools=[
+                tool_to_proto(plans[name], found.variant.spec)
+                for name in found.own.changed
+                if policies.is_visible(key.tenant, agent, name)
+            ],
+            absent=bounded_names(found.own.absent),
         )
 
     async def ListLeases(  # noqa: N802 - gRPC's name
@@ -233,3 +302,21 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         )
         leases, token = one_page(start, found, self._lease_message)
         return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)
+
+
+def tool_to_proto(plan: ToolPlan, spec: ServerSpec) -> catalog_pb2.Tool:
+    """Return a leased tool as callers list it."""
+    definition = parse_definition(plan.definition)
+    return catalog_pb2.Tool(
+        name=plan.name,
+        original_name=plan.original_name,
+        server_id=spec.key.server_id,
+        title=definition.title,
+        description=definition.description,
+        input_schema=definition.input_schema,
+        output_schema=definition.output_schema,
+        annotations=definition.annotations,
+        extra=definition.extra,
+        shared=False,
+        sessions_from=spec.sessions_from,
+    )

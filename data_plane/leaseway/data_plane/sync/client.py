@@ -115,7 +115,7 @@ class SyncClient:
         self._logins = logins
         self._subjects = SubjectLists(status.pool, outgoing)
         self._reports = status.pool.context.reports
-        self._prober = Prober(status.pool, self._send_probe_result, self._subjects)
+        self._prober = Prober(status.pool, self._send_probe_result, self._subjects, status.leases)
         self.server_folders: tuple[str, ...] = ()
         self._stream: Stream | None = None
         self._leaves = False

@@ -27,6 +27,7 @@ from leaseway.spec.codec import (
     filter_from_proto,
     key_from_proto,
     key_to_proto,
+    name_rules_from_proto,
 )
 from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import VariantKey
@@ -114,6 +115,7 @@ def toolset_from_proto(
         toolset.protocol_version,
         previous,
         _prompts_resources_from_proto(toolset),
+        name_rules_from_proto(toolset),
     )
 
 

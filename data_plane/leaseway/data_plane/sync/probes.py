@@ -20,6 +20,7 @@ from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync.convert import problem_to_proto
 from leaseway.data_plane.sync.listings import add_lists
 from leaseway.data_plane.sync.subjects import SubjectLists
@@ -54,6 +55,7 @@ class Prober:
         pool: Keeps the instances of probes.
         send: Sends the results.
         subjects: Sends what is listed for single tenants and users.
+        leases: Use what their instances list.
     """
 
     def __init__(
@@ -61,14 +63,18 @@ class Prober:
         pool: Pool,
         send: Callable[[sync_pb2.ProbeResult], None],
         subjects: SubjectLists,
+        leases: WorkerLeaseManager,
     ) -> None:
         self._pool = pool
+        self._leases = leases
+        self._relists = asyncio.Semaphore(bounds.MAX_RELISTS)
         self._send = send
         self._subjects = subjects
         self._context = pool.context
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._running: RunningTasks[int] = RunningTasks()
-        self._relisting: dict[Generation, dict[LiveInstance, None]] = {}
+        self._relisting: dict[Generation | LiveInstance, dict[LiveInstance, None]] = {}
+        """By what is listed together: an instance of a lease alone, others of a generation."""
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
         self._context.events.tools_changed.connect(self._on_tools_changed)
 
@@ -252,22 +258,30 @@ class Prober:
 
     def _on_tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
         generation = self._pool.find(key) or self._pool.find_subject(key)
-        if generation is None or generation.draining or live not in generation.instances:
+        if live.lease_id and isinstance(live.owner, Generation):
+            generation = live.owner  # a lease outlives its generation
+        if generation is None or live not in generation.instances:
             return  # its generation has been replaced
-        if generation in self._relisting:
-            self._relisting[generation][live] = None  # after the current listing, and a delay
+        if generation.draining and not live.lease_id:
+            return
+        together = live if live.lease_id and generation.listed_for is None else generation
+        if together in self._relisting:
+            self._relisting[together][live] = None  # after the current listing, and a delay
         else:
-            self._relisting[generation] = {live: None}
+            self._relisting[together] = {live: None}
             self._context.background.spawn(
-                self._relist_until_quiet(generation), f"list the tools of {generation.key}"
+                self._relist_until_quiet(together, generation),
+                f"list the tools of {generation.key}",
             )
 
-    async def _relist_until_quiet(self, generation: Generation) -> None:
+    async def _relist_until_quiet(
+        self, together: Generation | LiveInstance, generation: Generation
+    ) -> None:
         # A server may report a change with every listing: the delay grows with each in a row.
         listings = 0
         try:
-            while changed := self._relisting[generation]:
-                self._relisting[generation] = {}
+            while changed := self._relisting[together]:
+                self._relisting[together] = {}
                 for live in changed:
                     if live.closed.is_set():
                         continue
@@ -281,7 +295,7 @@ class Prober:
                 await asyncio.sleep(RETRY.ceiling(delays))
                 listings += 1
         finally:
-            del self._relisting[generation]
+            del self._relisting[together]
 
     async def _relist_for_subject(self, generation: Generation, live: LiveInstance) -> None:
         try:
@@ -292,11 +306,26 @@ class Prober:
     async def _relist_leased(self, generation: Generation, live: LiveInstance) -> None:
         # Many servers report a change at each start: only a different list is worth a warning.
         try:
-            await self._list_all(generation, live)
+            async with self._relists:
+                await self._read_changes(generation, live)
+                await self._list_prompts_resources(live, live.spec.startup_timeout)
         except Fault as fault:
             generation.check_leased_lists(live, fault)
         else:
             generation.check_leased_lists(live)
+
+    async def _read_changes(self, generation: Generation, live: LiveInstance) -> None:
+        """List the tools of a leased instance for its lease.
+
+        Raises:
+            Fault: The listing failed.
+        """
+        reported = live.changes
+        try:
+            await generation.relist(live)
+            await self._leases.read_changes(live)
+        finally:
+            live.settle(reported)
 
     async def _relist_and_send(self, generation: Generation, live: LiveInstance) -> None:
         result = sync_pb2.ProbeResult(

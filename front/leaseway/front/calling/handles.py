@@ -113,11 +113,14 @@ class SessionOffer:
 
     Args:
         options: The name of the argument, and the rules.
+
+    Attributes:
+        argument: The preferred name of the argument.
     """
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
-        self._argument = options.argument
+        self.argument = options.argument
         self._encoded = options.argument.encode()
         self._cache: dict[tuple[str, bool], _Offered] = {}
 
@@ -162,7 +165,7 @@ class SessionOffer:
         """Return a leased tool with the argument, or None if it cannot or may not have it."""
         if tool.shared or ARGUMENT not in self._options.rules_of(tool):
             return None
-        extended = with_argument(tool.input_schema, self._argument)
+        extended = with_argument(tool.input_schema, self.argument)
         if extended is None:
             return None
         schema, name = extended
@@ -175,6 +178,8 @@ class SessionOffer:
         return OfferedTool(offered, name, is_structured)
 
     def _offered(self, listing: PagedListing[Tool], scope: str, has_session: bool) -> _Offered:
+        if listing.is_own:
+            return _Offered(self, listing, has_session)
         cached = self._cache.get((scope, has_session))
         if cached is None or cached.listing is not listing:
             if len(self._cache) > _MAX_CACHED:

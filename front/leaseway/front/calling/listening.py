@@ -19,7 +19,7 @@ from leaseway.front.messages import (
     encode,
     notification,
 )
-from leaseway.front.sessions.live_session import ResourceSubscription
+from leaseway.front.sessions.live_session import LiveSession, ResourceSubscription
 from leaseway.sdk import AsyncClient, AsyncSession
 
 _EMPTY: Final = b"{}"
@@ -46,6 +46,7 @@ async def listen(
     catalog: CatalogCache,
     session: AsyncClient | AsyncSession,
     ending: asyncio.Event,
+    live: LiveSession | None = None,
 ) -> bytes:
     """Send change notifications until the client cancels its request, or the front ends.
 
@@ -55,6 +56,7 @@ async def listen(
         catalog: Knows the lists.
         session: Subscribes to resources.
         ending: Set when the front ends.
+        live: The client's session, whose servers may list other tools to it; None without one.
     """
     if len(filters.resource_subscriptions) > _MAX_LISTENED:
         text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
@@ -78,7 +80,13 @@ async def listen(
         params = encode({"uri": uri, "_meta": meta})
         send(notification("notifications/resources/updated", params))
 
+    def on_own_tools_changed() -> None:
+        send(changed_notification("tools", meta))
+
     async with contextlib.AsyncExitStack() as stack:
+        if live is not None and filters.tools_list_changed:
+            live.on_tools_changed.append(on_own_tools_changed)
+            stack.callback(live.on_tools_changed.remove, on_own_tools_changed)
         for kind in [kind for kind, is_enabled in kinds.items() if is_enabled]:
             await catalog.listing(kind)  # changes are found by comparing with the cache
         stack.callback(catalog.subscribe(on_list_changed))

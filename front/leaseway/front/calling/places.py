@@ -60,7 +60,7 @@ class Places:
 
         Args:
             request: The client's request.
-            tool: The tool; None if it is not known, so that the worker reports it.
+            tool: The tool; None if it is not known: only the session may have it.
             arguments: The client's arguments.
 
         Raises:
@@ -70,14 +70,12 @@ class Places:
         carried, scope, offer = request.carried, request.scope, self._offer
         rules = self._conversations.options.rules_of(tool)
         is_shown = offer is not None and tool is not None and is_offered(rules, request.has_session)
-        argument = None
-        if offer is not None and tool is not None and (is_shown or offer.may_carry(arguments)):
-            listing = await self._catalog.listing("tools", scope)
-            argument = offer.of_tool(listing, scope, tool)
-        waiting, handle = request.waiting, ""
-        if argument is not None:
-            take = take_argument if is_shown else take_handle
-            arguments, handle = take(arguments, argument.argument)
+        argument, handle = None, ""
+        if offer is not None and (is_shown or offer.may_carry(arguments)):
+            argument, arguments, handle = await self._take(
+                offer, request, tool, arguments, is_shown
+            )
+        waiting = request.waiting
         if waiting and not waits_for_request(waiting):
             request.waiting = ""
             live = await carried.sessions.open(waiting, scope)
@@ -106,6 +104,24 @@ class Places:
             set_cookie(live.id)
         place = Place(live, is_carried=False, is_new=True, is_told=True, argument=argument)
         return place, arguments
+
+    async def _take(
+        self,
+        offer: SessionOffer,
+        request: Request,
+        tool: Tool | None,
+        arguments: bytes,
+        is_shown: bool,
+    ) -> tuple[OfferedTool | None, bytes, str]:
+        """Take the session off the arguments; return how the tool takes it, and both."""
+        if tool is None:  # only the session may have it
+            return None, *take_handle(arguments, offer.argument)
+        listing = await self._catalog.listing("tools", request.scope)
+        argument = offer.of_tool(listing, request.scope, tool)
+        if argument is None:
+            return None, arguments, ""
+        take = take_argument if is_shown else take_handle
+        return argument, *take(arguments, argument.argument)
 
     async def _renewed(
         self, request: Request, protocol: LiveSession, argument: OfferedTool | None

@@ -43,6 +43,7 @@ class PagedListing(Generic[ItemT]):
         encoded: The definitions as JSON, in the order of `keys`.
         older: Definitions that differ for clients of older versions, by key.
         ttl: Milliseconds for which the list is known to hold.
+        is_own: Whether only one session sees it.
     """
 
     member: str
@@ -51,6 +52,7 @@ class PagedListing(Generic[ItemT]):
     encoded: tuple[bytes, ...]
     older: Mapping[ListingKey, bytes] = field(default_factory=dict)
     ttl: int = 0
+    is_own: bool = False
 
     @cached_property
     def _modern_members(self) -> bytes:

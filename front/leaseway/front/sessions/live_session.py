@@ -26,6 +26,7 @@ from leaseway.front.messages import (
     request_message,
 )
 from leaseway.front.sessions.listener import Listener
+from leaseway.front.sessions.own_tools import OwnTools
 from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
@@ -59,6 +60,13 @@ class _Log(msgspec.Struct):
     level: str = "info"
 
 
+class _Own(msgspec.Struct):
+    """The part of a `ListedToClient` that holds for one session."""
+
+    own: str = ""
+
+
+_decode_own: Final = msgspec.json.Decoder(_Own).decode
 _decode_log: Final = msgspec.json.Decoder(_Log).decode
 _decode_state: Final = msgspec.json.Decoder(SessionState).decode
 
@@ -207,6 +215,8 @@ class LiveSession:
         declared: What `initialize` declared to the client; None if another front answered it.
         waits_until: Monotonic time until which its client may answer its server.
         client: What its client has declared.
+        own_tools: The tools in which its leased servers differ.
+        on_tools_changed: Called when these have changed, for streams of modern clients.
         answers: The methods of server requests that the client answers.
     """
 
@@ -242,6 +252,9 @@ class LiveSession:
         self.log_level = ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()
+        self.own_tools = OwnTools()
+        self.on_tools_changed: list[Callable[[], object]] = []
+        self._missed_tools = False
         self._on_lists = on_lists
         self._running: dict[bytes, _Running] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -399,8 +412,19 @@ class LiveSession:
     def _hear(self, server: str, method: str, params: bytes) -> None:
         if method == TOOLS_CHANGED:
             self._on_lists(server, params)
+            if self.own_tools.learn(server, _decode_own(params).own):
+                self.tell_changed_tools()
+                if self.outlet is not None and self.outlet is not self:
+                    self.outlet.tell_changed_tools()
         else:
             (self.outlet or self).tell(method, params)
+
+    def tell_changed_tools(self) -> None:
+        """Tell the client that a server lists other tools to this session."""
+        for tell in tuple(self.on_tools_changed):
+            tell()
+        if self.client.is_legacy:
+            self._missed_tools = not self.push(notification(TOOLS_CHANGED, b"{}"))
 
     def tell(self, method: str, params: bytes) -> None:
         """Push what a leased server says outside of the session's calls.
@@ -435,7 +459,9 @@ class LiveSession:
                 )
 
     def push_missed(self) -> None:
-        """Push the updates and the completed elicitations that no stream took."""
+        """Push the changes, updates and completed elicitations that no stream took."""
+        if self._missed_tools:
+            self.tell_changed_tools()
         missed, self._missed = self._missed, {}
         for uri in missed:
             self._on_updated(uri)

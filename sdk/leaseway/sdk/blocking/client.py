@@ -331,6 +331,12 @@ class Session(BlockingContext, Calls):
         """Release a lease; see `AsyncSession.release`."""
         return LOOP_THREAD.run(partial(self._inner.release, server))
 
+    def list_tools(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ToolList:
+        """List the tools that the session sees; see `AsyncSession.list_tools`."""
+        return LOOP_THREAD.run(partial(self._inner.list_tools, servers, timeout=timeout))
+
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
         return LOOP_THREAD.run(partial(_leases, self._inner))

@@ -13,6 +13,7 @@ from typing import Final
 
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.media import MediaReader
+from leaseway.sdk.calls.own_tools import SessionTools
 from leaseway.sdk.calls.recovery import CallRecovery
 from leaseway.sdk.calls.requests import CallState, Release, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
@@ -48,6 +49,9 @@ class CallRunner:
         leases: The client's leases.
         own_session: The session of calls that are made outside a session.
         users: The users for whom sessions call.
+
+    Attributes:
+        own_tools: The tools that only leases have.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class CallRunner:
         self._pool = pool
         self._leases = leases
         self._recovery = CallRecovery(resolver, pool, leases)
+        self.own_tools = SessionTools(identity, leases, pool, resolver)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
@@ -254,32 +259,42 @@ class CallRunner:
         return link
 
     async def _resolve(self, state: CallState, at: float) -> Target:
-        own = self._resolver.cached_for(state.user, state.name, at)
+        name = state.name
+        own = self._resolver.cached_for(state.user, name, at)
+        if own is None and isinstance(name, str):
+            own = self.own_tools.cached(state.session, name, at)
         if own is not None:
             return own
         state.cached = False
         if state.span is not None:
             state.span.add_event("leaseway.resolve")
-        target = await self._resolve_on_workers(state)
-        if target is None:
-            target = await self._resolver.resolve(state.name, state.deadline, state.user)
+        target = await self._resolve_name(state)
         if state.span is not None:
             state.span.add_event("leaseway.resolved")
         return target
 
-    async def _resolve_on_workers(self, state: CallState) -> Target | None:
-        """Resolve a new name at the workers of the session's leases, without a control plane."""
+    async def _resolve_name(self, state: CallState) -> Target:
+        """Resolve a new name, at the workers of the session's leases if need be.
+
+        That is so without a control plane, and for a tool that only a lease has.
+        """
         name = state.name
-        if not isinstance(name, str) or not self._resolver.is_unknown(name, state.user):
-            return None
-        found = await self._leases.resolve_on_workers(state.session, name)
-        if found is None:
-            return None
-        worker, answer = found
-        answer.tool.workers.add(
-            id=worker.id, incarnation=worker.incarnation, address=worker.address
-        )
-        return self._resolver.add(name, state.user, answer.tool, answer.registry_version)
+        if not isinstance(name, str):
+            return await self._resolver.resolve(name, state.deadline, state.user)
+        resolve = partial(self.own_tools.resolve, state.session, name, state.user)
+        if self._resolver.is_unknown(name, state.user):
+            target = await resolve(is_known_to_all=True)
+            if target is not None:
+                return target
+        try:
+            return await self._resolver.resolve(name, state.deadline, state.user)
+        except Fault as fault:
+            if fault.reason is not Reason.TOOL_NOT_FOUND:
+                raise
+            target = await resolve(is_known_to_all=False)
+            if target is None:
+                raise
+            return target
 
     def _record_lease(
         self,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from leaseway.sdk.catalog.introductions import IntroductionList, introduction_from_proto
+from leaseway.sdk.catalog.lease_tools import with_lease_tools
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
@@ -59,6 +60,25 @@ async def fetch_tools(
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListTools, request, deadline, user)
     return tools_from_proto((tool for page in pages for tool in page.tools), pages[-1])
+
+
+async def fetch_session_tools(
+    runtime: Runtime,
+    deadline: float,
+    *,
+    session: str,
+    servers: Sequence[str] | None,
+    user: str | None = None,
+) -> ToolList:
+    """List the tools that a session sees, with those of its leases; raises as `fetch_tools`."""
+    tools = await fetch_tools(runtime, deadline, servers=servers, user=user)
+    own = await runtime.caller.own_tools.of_session(session)
+    if servers is not None:
+        own = [lease for lease in own if lease.server_id in servers]
+    if not own:
+        return tools
+    seen = with_lease_tools(tools, own)
+    return ToolList(seen, tools.registry_version, tools.pending, tools.config_loaded_at)
 
 
 async def fetch_prompts(

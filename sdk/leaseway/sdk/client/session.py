@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.calls import AsyncCalls
+from leaseway.sdk.client.listings import fetch_session_tools
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import Lease
+from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.transport.forks import forked_after_use
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
@@ -125,6 +130,29 @@ class AsyncSession(AsyncCalls):
             LeasewayError: The request failed.
         """
         return await release_lease(self._runtime(), self.key, server)
+
+    async def list_tools(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ToolList:
+        """List the tools that the session sees, ordered by name.
+
+        They are those of `AsyncClient.list_tools` with the changes of the servers that the session
+        leases: a server may add, remove or change tools within a session, such as after a login.
+        Such a tool means nothing in other sessions, and ends with the lease. If another server's
+        tool has its name, only its qualified name calls it.
+
+        Args:
+            servers: Only tools of these server ids; None means all servers.
+            timeout: Seconds until the request fails; None means 30.
+
+        Raises:
+            ToolNotFound: One of the servers does not exist; the message names the nearest ids.
+            LeasewayError: The request failed otherwise.
+        """
+        fetch = partial(
+            fetch_session_tools, session=self.key, servers=servers, user=self.user or None
+        )
+        return await perform(self._scope, fetch, timeout)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary, proxy
 
@@ -27,7 +28,13 @@ from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
 from leaseway.v1 import leases_pb2
-from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, MAX_LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.bounds import (
+    LEASE_IDLE,
+    LEASE_TTL,
+    MAX_LEASE_TTL,
+    RELIST_WAIT,
+    STARTUP_TIMEOUT,
+)
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
@@ -37,6 +44,7 @@ _ACQUIRE_TIMEOUT: Final = 600.0
 _MAX_WAIT: Final = 24 * 3600.0
 """Longest wait for capacity in seconds; the control plane's limit."""
 _LOOKUP_TIMEOUT: Final = 2.0
+_RESOLVE_TIMEOUT: Final = RELIST_WAIT + 2.0
 _IDLE_RETRY: Final = 10.0
 """Seconds until the release of an idle lease is tried again after the worker failed to answer."""
 _MAX_MCP_CLIENTS: Final = 16_384
@@ -280,14 +288,19 @@ class LeaseManager:
         return worker_from_proto(answer.worker) if answer.HasField("worker") else None
 
     async def resolve_on_workers(
-        self, session: str, name: str
+        self, session: str, name: str, of_lease: bool
     ) -> tuple[WorkerRun, leases_pb2.ResolveLeasedResponse] | None:
         """Resolve a tool's name at the workers of the session's leases, without a control plane.
 
         Returns None if no leased server has the tool, or if no worker answers.
+
+        Args:
+            session: The session.
+            name: The name.
+            of_lease: Whether only a tool is meant that nobody but the lease has.
         """
         identity = self._control.identity
-        for lease in self.book.held_leases(session):
+        for lease in sorted(self.book.held_leases(session), key=attrgetter("key")):
             link = self._pool.link(lease.worker)
             request = leases_pb2.ResolveLeasedRequest(
                 client=identity.client_info,
@@ -297,10 +310,11 @@ class LeaseManager:
                 name=name,
             )
             try:
-                answer = await link.request(link.leases.ResolveLeased, request, _LOOKUP_TIMEOUT)
+                answer = await link.request(link.leases.ResolveLeased, request, _RESOLVE_TIMEOUT)
             except Fault:
                 continue  # the tool may be another server's, or the worker too old
-            return lease.worker, answer
+            if answer.tool.of_lease or not of_lease:
+                return lease.worker, answer
         return None
 
     async def release(self, key: LeaseKey) -> bool:

@@ -13,10 +13,9 @@ from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.core.catalog.exposure import transformed
 from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.kinds.http_tools import HttpTool
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import VariantKey, transformed
 from leaseway.wire.names import is_valid_name
 
 HEAD = """version: 1

@@ -12,11 +12,10 @@ from leaseway.control_plane.core.catalog.exposure import (
     Exposure,
     expose,
     resolve_clashes,
-    transformed,
 )
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Transform, VariantKey
+from leaseway.spec.model import ServerSpec, Transform, VariantKey, transformed
 from leaseway.spec.name_filters import NameFilter
 
 NAME_RULE = "an exposed tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"

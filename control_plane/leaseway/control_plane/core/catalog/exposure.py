@@ -17,7 +17,7 @@ from typing import Final
 from leaseway.control_plane.core.catalog.kinds import TOOLS, ItemKind, NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.problems import Problem
-from leaseway.spec.model import ServerSpec, Transform
+from leaseway.spec.model import ServerSpec, transformed
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
@@ -113,18 +113,6 @@ class ClashResult:
     owner: Mapping[str, tuple[str, str]]
     skipped: frozenset[tuple[str, str]]
     problems: tuple[Problem, ...]
-
-
-def transformed(name: str, transforms: Sequence[Transform]) -> str:
-    """Apply all transforms to an original name, in order."""
-    for step in transforms:
-        if step.kind == "prefix":
-            name = step.add + name.removeprefix(step.remove)
-        elif step.kind == "replace":
-            name = name.replace(step.remove, step.add)
-        else:
-            name += step.add
-    return name
 
 
 def expose(spec: ServerSpec, originals: Sequence[str], kind: NamedKind = TOOLS) -> Exposure:

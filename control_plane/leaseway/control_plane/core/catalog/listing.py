@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.spec.contracts import same_content, same_contract, same_items
+from leaseway.wire.messages.definitions import is_task_only
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
 

@@ -22,7 +22,7 @@ from leaseway.control_plane.core.catalog.prompts_resources import (
 from leaseway.control_plane.core.catalog.rule_arguments import rule_problems
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.canonical import canonical_bytes
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import NameRules, ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
@@ -62,6 +62,8 @@ class LastKnownGood:
         prompts: The same for prompts.
         resource_filter: Which URIs may be read.
         rules_known: Whether `spec` contains the rules; false for one from a worker.
+        lease_rules: What workers name the tools by that a lease's instance adds; None for a shared
+            server, or if that is unknown.
     """
 
     spec: ServerSpec
@@ -72,6 +74,7 @@ class LastKnownGood:
     prompts: tuple[tuple[str, str], ...] = ()
     resource_filter: NameFilter = NO_FILTER
     rules_known: bool = True
+    lease_rules: NameRules | None = None
 
     def names(self, kind: NamedKind) -> tuple[tuple[str, str], ...]:
         return self.exposed if kind is TOOLS else self.prompts
@@ -92,6 +95,7 @@ class Served:
     exposed: tuple[ExposedName, ...]
     prompts: tuple[ExposedName, ...] = ()
     resource_filter: NameFilter = NO_FILTER
+    lease_rules: NameRules | None = None
 
     @property
     def key(self) -> VariantKey:
@@ -197,6 +201,7 @@ def build_good(
         exposed=tools.exposed,
         prompts=prompts.exposed,
         resource_filter=spec.resources,
+        lease_rules=None if spec.truely_stateless else NameRules(spec.tools, spec.transforms),
     )
     return good, problems
 
@@ -212,6 +217,7 @@ def adopt(served: Served) -> LastKnownGood:
         prompts=tuple((prompt.original, prompt.name) for prompt in served.prompts),
         resource_filter=served.resource_filter,
         rules_known=False,
+        lease_rules=served.lease_rules,
     )
 
 
@@ -242,6 +248,8 @@ def _serve_as(
     state.update(_encode_names(exposed))
     state.update(_encode_names(prompts))
     state.update(canonical_bytes(rules))
+    if good.lease_rules is not None:
+        state.update(canonical_bytes(good.lease_rules))
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
     return Served(
         spec=good.spec,
@@ -250,6 +258,7 @@ def _serve_as(
         exposed=exposed,
         prompts=prompts,
         resource_filter=rules,
+        lease_rules=good.lease_rules,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
-from leaseway.control_plane.core.catalog.exposure import shown, transformed
+from leaseway.control_plane.core.catalog.exposure import shown
 from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, ItemKind, NamedKind
 from leaseway.control_plane.core.catalog.prompts_resources import RUNS_AS_TASK
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
@@ -21,6 +21,7 @@ from leaseway.control_plane.core.queries.place import (
     variants_of,
 )
 from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMuchEffort
+from leaseway.spec.model import transformed
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET

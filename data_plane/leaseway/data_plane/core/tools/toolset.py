@@ -18,6 +18,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     CompiledPromptsResources,
 )
 from leaseway.spec.contracts import same_contract
+from leaseway.spec.model import NameRules
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.suggestions import alike
 
@@ -73,6 +74,8 @@ class CompiledToolset:
         contract: Every recorded definition by original name, exposed or not.
         protocol_version: The version that the probe negotiated.
         prompts_resources: The server's prompts and resources.
+        lease_rules: How tools are named that only the instance of a lease lists; None if they are
+            not exposed.
     """
 
     tools: Mapping[str, ToolPlan] = field(default_factory=dict)
@@ -80,6 +83,7 @@ class CompiledToolset:
     contract: Mapping[str, bytes] = field(default_factory=dict)
     protocol_version: str = ""
     prompts_resources: CompiledPromptsResources = NOTHING_BUT_TOOLS
+    lease_rules: NameRules | None = None
 
     def find(self, server_id: str, original_name: str) -> ToolPlan:
         """Return an exposed tool.
@@ -120,6 +124,7 @@ def compile_toolset(
     protocol_version: str,
     previous: CompiledToolset | None = None,
     prompts_resources: CompiledPromptsResources = NOTHING_BUT_TOOLS,
+    lease_rules: NameRules | None = None,
 ) -> CompiledToolset:
     """Compile the toolset of one variant.
 
@@ -129,6 +134,7 @@ def compile_toolset(
         protocol_version: The version that the probe negotiated.
         previous: The current toolset, or None; plans of unchanged tools are reused.
         prompts_resources: The server's compiled prompts and resources.
+        lease_rules: As in the toolset.
 
     Raises:
         ValueError: A recorded definition is not a JSON object with a name, or an exposed tool
@@ -153,7 +159,9 @@ def compile_toolset(
         tools[name] = plan
         if not entry.skipped:
             by_exposed_name[plan.name] = plan
-    return CompiledToolset(tools, by_exposed_name, contract, protocol_version, prompts_resources)
+    return CompiledToolset(
+        tools, by_exposed_name, contract, protocol_version, prompts_resources, lease_rules
+    )
 
 
 def _parse(definition: bytes) -> dict[str, Any]:

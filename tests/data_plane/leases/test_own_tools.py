@@ -1,0 +1,231 @@
+"""A lease has the tools that its own instance lists."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.data_plane.conftest import BOTH_WAYS, WAIT
+from tests.data_plane.doubles.servers import ECHO
+
+from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.policy import Grant, ServerPolicy
+from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp_client import ListedToClient, McpClient
+
+Bench = Any
+
+
+def tool(name: str, key: str = "text") -> bytes:
+    schema = {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
+    return msgspec.json.encode({"name": name, "inputSchema": schema})
+
+
+GROWN = {**ECHO, "new": tool("new")}
+
+
+def upsert(bench: Bench, *hidden: str, **fields: Any) -> sync_pb2.Upsert:
+    """Return a leased server whose tools are named with its id in front."""
+    made: sync_pb2.Upsert = bench.upsert(bench.spec("db", shared=False, **fields), ECHO)
+    made.toolset.lease_rules.transforms.add(kind="prefix", add="db_")
+    if hidden:
+        made.toolset.lease_rules.tools.blacklist.extend(hidden)
+    made.hashes.toolset_hash += ",".join(hidden)
+    return made
+
+
+async def listed(bench: Bench, lease: Any, known: str = "") -> leases_pb2.ListLeaseToolsResponse:
+    request = leases_pb2.ListLeaseToolsRequest(
+        lease_id=lease.id, session=lease.session, known_digest=known
+    )
+    response: leases_pb2.ListLeaseToolsResponse = await bench.leases.ListLeaseTools(request)
+    return response
+
+
+async def names(bench: Bench, lease: Any) -> list[str]:
+    return [tool.name for tool in (await listed(bench, lease)).tools]
+
+
+@BOTH_WAYS
+async def test_a_tool_that_an_instance_adds_is_called_in_its_session_alone(bench: Bench) -> None:
+    await bench.push(upsert(bench))
+    lease, other = await bench.acquire(), await bench.acquire("s2")
+    bench.servers.opened[0].change_tools(GROWN)
+    caller = bench.caller()
+    # At once: the call waits until the change has been read.
+    result = await caller.call("db", "new", session="s1", lease_id=lease.id)
+    assert not result.HasField("status")
+    fault = await caller.refused("db", "new", session="s1", arguments=b'{"text": 1}')
+    assert fault.reason is Reason.INVALID_ARGUMENTS
+    fault = await caller.refused("db", "new", session="s2", lease_id=other.id)
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+    await bench.release(lease)
+    fault = await caller.refused("db", "new", session="s1")
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_what_a_lease_adds_and_lacks_is_listed_with_a_digest(bench: Bench) -> None:
+    await bench.push(upsert(bench))
+    lease = await bench.acquire()
+    assert await listed(bench, lease) == leases_pb2.ListLeaseToolsResponse()
+    bench.servers.opened[0].change_tools({"new": tool("new")})
+    answer = await listed(bench, lease)
+    assert [(tool.name, tool.original_name, tool.server_id) for tool in answer.tools] == [
+        ("db_new", "new", "db")
+    ]
+    assert list(answer.absent) == ["echo"]
+    known = await listed(bench, lease, answer.digest)
+    assert known == leases_pb2.ListLeaseToolsResponse(digest=answer.digest)
+    fault = await bench.caller().refused("db", session="s1", lease_id=lease.id)
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_a_changed_definition_checks_the_arguments_of_its_lease(bench: Bench) -> None:
+    await bench.push(upsert(bench))
+    lease, _other = await bench.acquire(), await bench.acquire("s2")
+    bench.servers.opened[0].change_tools({"echo": tool("echo", "word")})
+    assert await names(bench, lease) == ["db_echo"]
+    caller = bench.caller()
+    result = await caller.call("db", session="s1", arguments=b'{"word": "hi"}')
+    assert not result.HasField("status")
+    fault = await caller.refused("db", session="s1")
+    assert fault.reason is Reason.INVALID_ARGUMENTS
+    assert not (await caller.call("db", session="s2")).HasField("status")
+
+
+async def test_an_instance_may_list_other_tools_from_its_start(bench: Bench) -> None:
+    await bench.push(upsert(bench))
+    bench.servers.tools = GROWN
+    lease = await bench.acquire()
+    assert await names(bench, lease) == ["db_new"]
+
+
+async def test_leases_that_differ_in_the_same_way_share_what_is_compiled(bench: Bench) -> None:
+    await bench.push(upsert(bench))
+    bench.servers.tools = GROWN
+    leases = [await bench.acquire(f"s{number}") for number in range(3)]
+    own = bench.worker.leases.own_tools
+    held = [own.find(bench.worker.leases.get(lease.id)) for lease in leases]
+    assert held[0] is not None
+    assert held[0] is held[1] is held[2]
+    for lease in leases:
+        await bench.release(lease)
+    assert not own.variants
+
+
+async def test_filters_and_grants_hold_for_the_tools_of_a_lease(bench: Bench) -> None:
+    grants = {"*": Grant(NameFilter(whitelist=("echo", "n*")))}
+    await bench.push(upsert(bench, "no*", policy=ServerPolicy(grants=grants)))
+    bench.servers.tools = {**GROWN, "nothing": tool("nothing"), "other": tool("other")}
+    lease = await bench.acquire()
+    assert await names(bench, lease) == ["db_new"]
+    caller = bench.caller()
+    for name in ("nothing", "other"):
+        fault = await caller.refused("db", name, session="s1")
+        assert fault.reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_a_changed_configuration_holds_for_the_tools_of_a_lease_at_once(
+    bench: Bench,
+) -> None:
+    await bench.push(upsert(bench))
+    bench.servers.tools = GROWN
+    lease = await bench.acquire()
+    await bench.push(upsert(bench, "new"))
+    fault = await bench.caller().refused("db", "new", session="s1")
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+    await bench.push(upsert(bench))
+    assert await names(bench, lease) == ["db_new"]
+
+
+async def test_an_older_control_plane_leaves_a_lease_the_recorded_tools(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.tools = GROWN
+    lease = await bench.acquire()
+    assert await names(bench, lease) == []
+
+
+@pytest.mark.parametrize("name", ["db_new", "db:new"])
+async def test_a_name_of_a_lease_is_resolved_for_it_alone(bench: Bench, name: str) -> None:
+    await bench.push(upsert(bench))
+    lease = await bench.acquire()
+    bench.servers.opened[0].change_tools(GROWN)
+
+    async def resolved(asked: str) -> bool:
+        request = leases_pb2.ResolveLeasedRequest(lease_id=lease.id, session="s1", name=asked)
+        return bool((await bench.leases.ResolveLeased(request)).tool.of_lease)
+
+    assert await resolved(name)
+    assert not await resolved("db_echo")
+
+
+async def test_tools_whose_name_another_server_has_are_a_problem(bench: Bench) -> None:
+    other = bench.upsert(bench.spec("ax"), {"new": tool("new")})
+    other.toolset.exposed[0].name = "db_new"
+    await bench.push(upsert(bench), other)
+    bench.servers.tools = GROWN
+    lease = await bench.acquire()
+
+    def has(problems: Any) -> bool:
+        return any(problem.reason == "LEASE_TOOLS_SKIPPED" for problem in problems)
+
+    report = await bench.plane.expect_report(lambda report: has(report.problems))
+    assert any("call db:new" in problem.message for problem in report.problems)
+    await bench.release(lease)
+    await bench.plane.expect_report(lambda report: has(report.cleared))
+
+
+async def test_leases_are_listed_again_beside_each_other(bench: Bench) -> None:
+    """One whose server does not answer delays no other."""
+    await bench.push(upsert(bench))
+    leases = [await bench.acquire(f"s{number}") for number in range(2)]
+    first, second = bench.servers.opened
+    gate = asyncio.Event()
+    plain = first.relist
+
+    async def slow() -> Any:
+        await gate.wait()
+        return await plain()
+
+    first.relist = slow
+    for instance in (first, second):
+        instance.change_tools(GROWN)
+    async with asyncio.timeout(WAIT):
+        while await names(bench, leases[1]) != ["db_new"]:
+            pass
+        assert await names(bench, leases[0]) == [], "it waits for a while only"
+        gate.set()
+        assert await names(bench, leases[0]) == ["db_new"]
+
+
+@BOTH_WAYS
+async def test_the_gateway_of_a_client_is_told_what_holds_for_its_session_apart(
+    bench: Bench,
+) -> None:
+    """Other sessions of the client still have a tool that one has taken away."""
+    await bench.push(upsert(bench))
+    client, caller = McpClient("2025-11-25", {}, {"name": "one", "version": "1"}), bench.caller()
+    await caller.call("db", session="s1", mcp_client=client.encoded)
+
+    def told() -> list[ListedToClient]:
+        frames = [notice for message in caller.frames for notice in message.notifications]
+        return [msgspec.json.decode(notice.params, type=ListedToClient) for notice in frames]
+
+    bench.servers.opened[0].change_tools({"new": tool("new")})
+    await caller.until(lambda: told() and told()[-1].own)
+    assert [listed.absent for listed in told()] == [[], []]
+    lease = next(iter(bench.worker.leases.leases))
+    found = bench.worker.leases.own_tools.find(lease)
+    assert told()[-1].own == found.own.digest
+
+
+async def test_a_list_that_cannot_be_read_again_leaves_the_last_one(bench: Bench) -> None:
+    await bench.push(upsert(bench))
+    bench.servers.tools = GROWN
+    lease = await bench.acquire()
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "It did not answer.")]
+    bench.servers.opened[0].change_tools(ECHO)
+    assert await names(bench, lease) == ["db_new"]

@@ -1,0 +1,125 @@
+"""Sessions see the tools that their own instances of leased servers add, change and remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+from tests.conftest import BOUND, absent
+from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
+from tests.e2e.system import SERVERS, free_port, python_server, running
+from tests.e2e.test_mcp_clients import node
+
+from leaseway.sdk import AsyncSession, InvalidArguments, ToolNotFound
+
+GROWING = {
+    "growing": python_server(
+        "growing.py", transform=[{"prefix": "g_"}], tools={"blacklist": ["hidden*"]}
+    )
+}
+AT_FIRST = ["g_add", "g_change", "g_login", "g_logout"]
+LOGGED_IN = ["g_add", "g_change", "g_logout", "g_whoami"]
+
+
+@pytest.fixture(scope="module")
+async def place(
+    tmp_path_factory: pytest.TempPathFactory, conformance_folder: Path, npm_folder: Path
+) -> AsyncIterator[Place]:
+    address = f"127.0.0.1:{free_port()}"
+    servers: dict[str, object] = dict(GROWING)
+    if (npm_folder / "node_modules" / "@modelcontextprotocol" / "server").exists():
+        command = [node(conformance_folder), str(SERVERS / "toggling.mjs"), str(npm_folder)]
+        servers["toggling"] = {"transport": "stdio", "command": command[0], "args": command[1:]}
+    made = running(tmp_path_factory.mktemp("system"), servers, worker_options=("--mcp", address))
+    async with made as (system, sdk), front(system) as url:
+        yield Place(system, sdk, url, f"http://{address}/mcp")
+
+
+async def names(session: AsyncSession) -> list[str]:
+    return [tool.name for tool in await session.list_tools(["growing"])]
+
+
+async def test_a_session_lists_and_calls_the_tools_of_its_own_instance(place: Place) -> None:
+    client = place.sdk
+    async with (
+        client.session("one") as one,
+        client.session("two") as two,
+        asyncio.timeout(2 * BOUND),
+    ):
+        assert await names(one) == AT_FIRST
+        assert (await two.call_tool("g_add", {"a": 1, "b": 2})).text == "3"
+        assert (await one.call_tool("g_login", {"user": "ada"})).text == "welcome"
+        assert (await one.call_tool("g_whoami", {"prefix": "I am"})).text == "I am ada"
+        assert (await one.call_tool("growing:whoami", {"prefix": "still"})).text == "still ada"
+        assert await names(one) == LOGGED_IN
+        with pytest.raises(InvalidArguments):
+            await one.call_tool("g_whoami", {"prefix": 5})
+        for gone in ("g_login", "g_hidden_too"):
+            with pytest.raises(ToolNotFound):
+                await one.call_tool(gone, {"user": "eve"})
+        assert await names(two) == AT_FIRST
+        with pytest.raises(ToolNotFound):
+            await two.call_tool("g_whoami", {"prefix": "I am"})
+        await one.call_tool("g_change")
+        await names(one)  # waits until the change has been read
+        assert (await one.call_tool("g_add", {"a": 1, "b": 2, "c": 3})).text == "6"
+        await one.release("growing")
+        assert await names(one) == AT_FIRST
+
+
+async def listed(client: Client) -> list[str]:
+    tools = await client.list_tools(cache_mode="bypass")
+    return sorted(tool.name for tool in tools.tools if tool.name.startswith("g_"))
+
+
+@PLACES
+async def test_a_client_of_mcp_is_told_and_listed_the_tools_of_its_session(
+    place: Place, transport: str
+) -> None:
+    changed = asyncio.Event()
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            changed.set()
+
+    async with (
+        Client(place.target(transport), mode="legacy", message_handler=on_message) as one,
+        Client(place.target(transport), mode="legacy") as two,
+        asyncio.timeout(2 * BOUND),
+    ):
+        assert await listed(one) == AT_FIRST
+        await two.call_tool("g_add", {"a": 1, "b": 2})
+        changed.clear()
+        assert text_of(await one.call_tool("g_login", {"user": "ada"})) == "welcome"
+        assert text_of(await one.call_tool("g_whoami", {"prefix": "I am"})) == "I am ada"
+        assert await listed(one) == LOGGED_IN
+        await changed.wait()
+        assert (await one.call_tool("g_whoami", {"prefix": 5})).is_error
+        with pytest.raises(MCPError):
+            await one.call_tool("g_login", {"user": "eve"})
+        assert await listed(two) == AT_FIRST
+        with pytest.raises(MCPError):
+            await two.call_tool("g_whoami", {"prefix": "I am"})
+
+
+@pytest.mark.npm
+@pytest.mark.parametrize("era", ERAS)
+async def test_tools_that_the_typescript_sdk_enables_and_disables_follow(
+    place: Place, era: str
+) -> None:
+    async def listed(client: Client) -> set[str]:
+        tools = (await client.list_tools(cache_mode="bypass")).tools
+        return {tool.name for tool in tools} & {"open", "close", "drill"}
+
+    async with Client(place.url, mode=era) as client, asyncio.timeout(2 * BOUND):
+        if "close" not in await listed(client):
+            absent("npm", "The TypeScript SDK is missing; run `make npm-servers`.")
+        assert text_of(await client.call_tool("open", {})) == "opened"
+        assert await listed(client) == {"close", "drill"}
+        assert text_of(await client.call_tool("drill", {})) == "drilled"
+        await client.call_tool("close", {})
+        assert await listed(client) == {"close", "open"}

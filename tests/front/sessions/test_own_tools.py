@@ -1,0 +1,39 @@
+"""What a front knows of the own tools of one session."""
+
+from __future__ import annotations
+
+from tests.front.test_definitions import make_tool
+
+from leaseway.front.lists.definitions import tool_listing
+from leaseway.front.sessions.own_tools import OwnTools
+from leaseway.sdk.relay import LeaseTools
+
+COMMON = tool_listing([make_tool("a"), make_tool("b")])
+NEW = LeaseTools("s", "1", (make_tool("new"),), frozenset({"a"}))
+
+
+def test_a_change_is_told_once() -> None:
+    own = OwnTools()
+    assert not own.learn("s", "")
+    assert own.learn("s", "1")
+    assert not own.learn("s", "1")
+    assert own.learn("t", "1")
+    assert own.learn("s", "")
+
+
+def test_a_list_is_made_anew_only_if_it_differs() -> None:
+    own = OwnTools()
+    first = own.over(COMMON, [NEW])
+    assert [key for (key,) in first.keys] == ["b", "new"]
+    assert first.is_own
+    assert own.over(COMMON, [NEW]) is first
+    other = LeaseTools("s", "2", (), frozenset())
+    assert [key for (key,) in own.over(COMMON, [other]).keys] == ["a", "b"]
+
+
+def test_a_tool_of_the_session_is_found_by_its_names() -> None:
+    own = OwnTools()
+    assert own.find("new") is None
+    own.over(COMMON, [NEW])
+    assert own.find("new") is own.find("s:new") is NEW.tools[0]
+    assert own.find("a") is None
