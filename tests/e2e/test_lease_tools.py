@@ -9,9 +9,10 @@ from pathlib import Path
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
+from mcp.client.subscriptions import listen
 from tests.conftest import BOUND, absent
 from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
-from tests.e2e.system import SERVERS, free_port, python_server, running
+from tests.e2e.system import SERVERS, eventually, free_port, python_server, running
 from tests.e2e.test_mcp_clients import node
 
 from leaseway.sdk import AsyncSession, InvalidArguments, ToolNotFound
@@ -123,3 +124,67 @@ async def test_tools_that_the_typescript_sdk_enables_and_disables_follow(
         assert text_of(await client.call_tool("drill", {})) == "drilled"
         await client.call_tool("close", {})
         assert await listed(client) == {"close", "open"}
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+async def test_a_stream_of_a_modern_client_brings_the_changes_of_its_session(
+    place: Place, transport: str
+) -> None:
+    async with (
+        Client(place.target(transport), mode="2026-07-28") as client,
+        asyncio.timeout(2 * BOUND),
+    ):
+        await client.call_tool("g_add", {"a": 1, "b": 2})  # over HTTP, it brings the cookie
+        async with listen(client.session, tools_list_changed=True) as events:
+            await client.call_tool("g_login", {"user": "ada"})
+            await anext(aiter(events))
+            assert await listed(client) == LOGGED_IN
+
+
+async def test_a_model_calls_a_tool_of_its_session_that_its_client_is_not_listed(
+    place: Place,
+) -> None:
+    async with Client(place.url, mode="2026-07-28") as one, asyncio.timeout(2 * BOUND):
+        result = await one.call_tool("g_login", {"user": "ada"})
+        assert result.meta is not None
+        session = result.meta["leaseway/session"]
+        async with Client(place.url, mode="2026-07-28") as other:
+            assert await listed(other) == AT_FIRST
+            arguments = {"prefix": "I am", "session": session}
+            assert text_of(await other.call_tool("g_whoami", arguments)) == "I am ada"
+
+
+async def test_a_client_whose_lease_has_ended_is_told_that_it_sees_the_common_tools(
+    place: Place,
+) -> None:
+    changes: asyncio.Queue[object] = asyncio.Queue()
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            changes.put_nowait(message)
+
+    async with (
+        Client(place.url, mode="legacy", message_handler=on_message) as client,
+        asyncio.timeout(2 * BOUND),
+    ):
+        others = {lease.id for lease in await place.sdk.leases()}
+        await client.call_tool("g_login", {"user": "ada"})
+        await changes.get()
+        own = await new_lease(place, others)
+        await place.sdk.revoke_lease(own)
+        with pytest.raises(MCPError):
+            await client.call_tool("g_add", {"a": 1, "b": 2})
+        await changes.get()
+        assert await listed(client) == AT_FIRST
+
+
+async def new_lease(place: Place, others: set[str]) -> str:
+    """Return the only lease that is new, once the control plane knows it."""
+    found: list[str] = []
+
+    async def is_known() -> bool:
+        found[:] = [lease.id for lease in await place.sdk.leases() if lease.id not in others]
+        return len(found) == 1
+
+    await eventually(is_known)
+    return found[0]

@@ -91,6 +91,7 @@ from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, searc
 from leaseway.sdk import (
     AsyncClient,
     ConfirmationRequired,
+    LeaseError,
     LeasewayError,
     Tool,
     ToolResult,
@@ -395,6 +396,9 @@ class Methods:
                     return await call_tool(live.sdk, name, arguments, listener)
                 with traced(request.meta):
                     return await call_tool(live.sdk, name, arguments, listener)
+            except LeaseError:
+                live.forget_own_tools()
+                raise
             finally:
                 live.end_call()
         with traced(request.meta):

@@ -19,6 +19,8 @@ def test_a_change_is_told_once() -> None:
     assert not own.learn("s", "1")
     assert own.learn("t", "1")
     assert own.learn("s", "")
+    assert own.forget()
+    assert not own.forget()
 
 
 def test_a_list_is_made_anew_only_if_it_differs() -> None:

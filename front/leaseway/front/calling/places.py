@@ -10,6 +10,7 @@ from leaseway.front.calling.handles import UNKNOWN_SESSION, OfferedTool, Session
 from leaseway.front.calling.requests import Request
 from leaseway.front.calling.session_argument import (
     InvalidSessionArgument,
+    argument_names,
     take_argument,
     take_handle,
 )
@@ -115,7 +116,11 @@ class Places:
     ) -> tuple[OfferedTool | None, bytes, str]:
         """Take the session off the arguments; return how the tool takes it, and both."""
         if tool is None:  # only the session may have it
-            return None, *take_handle(arguments, offer.argument)
+            for name in argument_names(offer.argument):
+                others, handle = take_handle(arguments, name)
+                if handle:
+                    return None, others, handle
+            return None, arguments, ""
         listing = await self._catalog.listing("tools", request.scope)
         argument = offer.of_tool(listing, request.scope, tool)
         if argument is None:

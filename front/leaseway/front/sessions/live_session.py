@@ -413,11 +413,19 @@ class LiveSession:
         if method == TOOLS_CHANGED:
             self._on_lists(server, params)
             if self.own_tools.learn(server, _decode_own(params).own):
-                self.tell_changed_tools()
-                if self.outlet is not None and self.outlet is not self:
-                    self.outlet.tell_changed_tools()
+                self._tell_own_tools()
         else:
             (self.outlet or self).tell(method, params)
+
+    def forget_own_tools(self) -> None:
+        """Tell the client that it sees what all sessions see: a lease has ended."""
+        if self.own_tools.forget():
+            self._tell_own_tools()
+
+    def _tell_own_tools(self) -> None:
+        self.tell_changed_tools()
+        if self.outlet is not None and self.outlet is not self:
+            self.outlet.tell_changed_tools()
 
     def tell_changed_tools(self) -> None:
         """Tell the client that a server lists other tools to this session."""

@@ -28,6 +28,13 @@ class OwnTools:
             self._digests[server] = digest
         return digest != known
 
+    def forget(self) -> bool:
+        """Forget all that a lease had which has ended; return whether that is a change."""
+        had_any = bool(self._digests)
+        self._digests.clear()
+        self._made = None
+        return had_any
+
     def over(self, common: PagedListing[Tool], own: Collection[LeaseTools]) -> PagedListing[Tool]:
         """Return a list with the tools in which leases differ.
 

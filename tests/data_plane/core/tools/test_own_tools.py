@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from leaseway.data_plane.core.tools.own_tools import OwnTools, own_tools
+from leaseway.data_plane.core.tools.own_tools import OWN_LABEL, OwnTools, own_tools
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
 from leaseway.spec.model import NameRules, Transform
 from leaseway.spec.name_filters import NameFilter
@@ -55,6 +55,7 @@ def test_what_an_instance_adds_changes_and_takes_away_is_its_own() -> None:
     tools = own.toolset.tools
     assert {name: plan.name for name, plan in tools.items()} == {"a": "s_a", "new": "s_new"}
     assert own.toolset.by_exposed_name.keys() == {"s_a", "s_new"}
+    assert (tools["a"].label, tools["new"].label) == ("a", OWN_LABEL)
     check = tools["a"].check
     assert check is not None
     assert check.accepts({"y": "text"})

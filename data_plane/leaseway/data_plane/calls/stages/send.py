@@ -49,9 +49,9 @@ class SendStage:
         if active.trace is not None or call.traceparent or call.meta:
             meta = _request_meta(active, live)
         if isinstance(plan, ToolPlan):
-            method, label = "", plan.original_name
-            head = live.head(active.generation.variant.toolset, label)
-            request = ToolRequest(label, head, active.arguments, meta)
+            method, label, name = "", plan.label, plan.original_name
+            head = live.head(active.generation.variant.toolset, name)
+            request = ToolRequest(name, head, active.arguments, meta)
             if live.spec.part.reads_artifacts:
                 request = replace(request, read_artifact=partial(self._read_artifact, active))
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
 from leaseway.spec.contracts import same_contract
@@ -19,8 +20,10 @@ from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.messages.definitions import is_task_only
 from leaseway.wire.names import is_valid_name, is_valid_original_name
 
-_RESERVED = frozenset({ADMIN_TOOLSET, *TOOL_DEFINITIONS})
-_SHOWN = 80
+_RESERVED: Final = frozenset({ADMIN_TOOLSET, *TOOL_DEFINITIONS})
+OWN_LABEL: Final = "(of one lease)"
+"""How metrics name the tools that instances add: a server may make new names for ever."""
+_SHOWN: Final = 80
 """Characters of a name in a message."""
 
 
@@ -158,7 +161,7 @@ class _Naming:
         self._bytes += len(self._listed[original])
         if known is not None:
             return _as_exposed(self._common, original)
-        return ExposedTool(original, name)
+        return ExposedTool(original, name, label=OWN_LABEL)
 
     def _fault(self, original: str, name: str) -> str:
         """Return why a tool cannot be exposed, or an empty text."""

@@ -34,11 +34,13 @@ class ExposedTool:
         original_name: The server's name for it.
         name: The name after transforms.
         skipped: Whether another server has that name; then only the qualified name works.
+        label: How metrics name it; empty means by its original name.
     """
 
     original_name: str
     name: str
     skipped: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class ToolPlan:
         idempotent: The server's `idempotentHint`.
         read_only: The server's `readOnlyHint`.
         schema_problem: Why the schema could not be compiled; empty without a problem.
+        label: How metrics name it.
     """
 
     original_name: str
@@ -62,6 +65,7 @@ class ToolPlan:
     idempotent: bool = False
     read_only: bool = False
     schema_problem: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,7 @@ def _compile_plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]
         idempotent=hints.get("idempotentHint") is True,
         read_only=hints.get("readOnlyHint") is True,
         schema_problem=problem,
+        label=entry.label or entry.original_name,
     )
 
 
