@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import re
 import shutil
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.certificates import Authority
 from tests.conftest import absent
 
 STREAM, SUBJECT = "AUDIT", "leaseway.audit"
@@ -44,12 +46,21 @@ class NatsServer:
 
 
 @contextlib.asynccontextmanager
-async def nats_server(folder: Path, port: int = -1, **stream: Any) -> AsyncIterator[NatsServer]:
+async def nats_server(
+    folder: Path,
+    port: int = -1,
+    *,
+    authority: Authority | None = None,
+    max_payload: str = "1MB",
+    **stream: Any,
+) -> AsyncIterator[NatsServer]:
     """Run a server until the end of the block; skip the test if it is not installed.
 
     Args:
         folder: What it stores; a server that is started there again has it still.
         port: Its port; -1 for any.
+        authority: Signs its certificate; None for no TLS.
+        max_payload: The bytes of the largest message that it takes.
         stream: Settings of its stream, which it has only if they are not those that it keeps.
     """
     program = shutil.which("nats-server")
@@ -59,7 +70,8 @@ async def nats_server(folder: Path, port: int = -1, **stream: Any) -> AsyncItera
     config = folder / "nats.conf"
     config.write_text(
         f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}" }}\n'
-        f"authorization {{ user: leaseway, password: {PASSWORD} }}\n"
+        f"authorization {{ user: leaseway, password: {PASSWORD} }}\nmax_payload: {max_payload}\n"
+        + _tls_of(folder, authority)
     )
     process = await asyncio.create_subprocess_exec(
         *(program, "-c", str(config)),
@@ -83,7 +95,10 @@ async def nats_server(folder: Path, port: int = -1, **stream: Any) -> AsyncItera
             "LEASEWAY_AUDIT_NATS_USER": "leaseway",
             "LEASEWAY_AUDIT_NATS_PASSWORD_FILE": str(password),
         }
-        server = NatsServer(f"nats://{found[1].decode()}", environment, process)
+        if authority is not None:
+            environment["LEASEWAY_AUDIT_NATS_CA"] = str(authority.write(folder / "ca.pem"))
+        scheme = "nats" if authority is None else "tls"
+        server = NatsServer(f"{scheme}://{found[1].decode()}", environment, process)
         await _make_stream(server, stream)
         yield server
     finally:
@@ -92,6 +107,14 @@ async def nats_server(folder: Path, port: int = -1, **stream: Any) -> AsyncItera
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def _tls_of(folder: Path, authority: Authority | None) -> str:
+    """Return the server's settings for TLS."""
+    if authority is None:
+        return ""
+    certificate, key = authority.issue(folder, "nats")
+    return f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}\n'
 
 
 async def _line(process: asyncio.subprocess.Process) -> bytes:
@@ -109,7 +132,9 @@ async def _drain(stream: asyncio.StreamReader) -> None:
 async def _make_stream(server: NatsServer, settings: dict[str, Any]) -> None:
     import nats
 
-    client = await nats.connect(server.url, user="leaseway", password=PASSWORD)
+    ca = server.environment.get("LEASEWAY_AUDIT_NATS_CA")
+    tls = {"tls": ssl.create_default_context(cafile=ca)} if ca else {}
+    client = await nats.connect(server.url, user="leaseway", password=PASSWORD, **tls)
     subjects = [f"{SUBJECT}.>"]
     await client.jetstream().add_stream(name=STREAM, subjects=subjects, **settings)
     await client.close()

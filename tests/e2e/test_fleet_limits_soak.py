@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 import yaml
 from tests.e2e.system import System, python_server
 
-from leaseway.sdk import AsyncClient, AsyncSession, FateUnknown, LeasewayError
+from leaseway.sdk import AsyncClient, AsyncSession, FateUnknown, LeaseError, LeasewayError
 
 SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SEED = int(os.environ.get("SEED", "33"))
@@ -41,6 +42,7 @@ class Load:
         chance: Decides who calls when.
         passed: When calls that were not refused were answered.
         by_session: How many of them each session has made.
+        refused: How many calls have failed, by the error.
     """
 
     owner: str
@@ -49,6 +51,7 @@ class Load:
     chance: random.Random
     passed: list[float] = field(default_factory=list)
     by_session: dict[int, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
 
     async def acquire(self) -> None:
         await asyncio.gather(*(session.acquire(self.server) for session in self.sessions))
@@ -66,12 +69,16 @@ class Load:
 
     async def _call(self, number: int, until: float, places: asyncio.Semaphore) -> None:
         timeout = min(self.chance.uniform(1, 70), max(1.0, until - time.monotonic()))
-        tool = f"{self.server}:note"
+        session = self.sessions[number]
         try:
-            await self.sessions[number].call_tool(tool, {"number": number}, timeout=timeout)
+            await session.call_tool(f"{self.server}:echo", {"text": "x"}, timeout=timeout)
         except FateUnknown:  # it was sent to a worker that was killed, and so has passed
             pass
-        except LeasewayError:
+        except LeasewayError as error:
+            self.refused[type(error).__name__] += 1
+            if isinstance(error, LeaseError):  # its worker was killed
+                with contextlib.suppress(LeasewayError):
+                    await session.acquire(self.server)
             return
         finally:
             places.release()
@@ -100,7 +107,8 @@ class Load:
     def __str__(self) -> str:
         return (
             f"{self.owner}: {len(self.passed)} calls, by minute {self.minutes}, "
-            f"by session {sorted(self.by_session.values(), reverse=True)}"
+            f"by session {sorted(self.by_session.values(), reverse=True)}, "
+            f"refused {dict(self.refused)}"
         )
 
 
@@ -108,9 +116,9 @@ class Load:
 async def loaded(folder: Path, workers: int) -> AsyncIterator[tuple[System, list[Load]]]:
     """Run a system with four limits, and sessions with leases that count against each."""
     names = ("plain", "quoted", "tooled")
-    servers = {name: python_server("witness.py", str(folder / name)) for name in names}
+    servers = {name: python_server("echo_raw.py") for name in names}
     servers["quoted"]["quota"] = SIX
-    servers["tooled"]["quota"] = {"tools": {"note": SIX}}
+    servers["tooled"]["quota"] = {"tools": {"echo": SIX}}
     tenants = {"acme": {"limits": SIX}, "beta": {"agents": {"bot": {"limits": SIX}}}, "*": {}}
     system = System(folder, servers, workers=workers)
     system.write_text(yaml.safe_dump({"version": 1, "servers": servers, "tenants": tenants}))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.wire.channels.test_tls import Authority
+from tests.certificates import Authority
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import KeyFileError, add_key, make_key

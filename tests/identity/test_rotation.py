@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.e2e.system import eventually
 from tests.identity.test_authenticator import IDENTITY, NOW, ec_key, publish, token
-from tests.wire.channels.test_tls import Authority, serving
+from tests.wire.channels.test_tls import serving
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor

@@ -37,7 +37,7 @@ from leaseway.data_plane.oauth.links import LoginLinks
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect
-from leaseway.data_plane.references.vault import WorkerVault
+from leaseway.data_plane.references.vault import WorkerVault, sink_settings
 from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
@@ -76,14 +76,14 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     bound = bind(server, options.listen)
     shutdown, callers = Shutdown(), CallerTokens()
     exported = otlp_audit(options.id) if options.audit is not None else None
-    audit, shipper = _audit(options, exported)
+    vault = WorkerVault(options.vault)
+    await asyncio.to_thread(vault.refresh)
+    audit, shipper = _audit(options, exported, vault)
 
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
     protect(_own_files(options))
     with diagnostics_on_signal() as facts:
         folders: list[Callable[[], Iterable[str]]] = []
-        vault = WorkerVault(options.vault)
-        await asyncio.to_thread(vault.refresh)
         await asyncio.to_thread(load_halves)
         async with (
             run_meter(options.metrics, "leaseway-worker", instance=options.id) as meter,
@@ -166,7 +166,7 @@ async def _load_mcp_after(caught_up: asyncio.Event, opener: Opener) -> None:
 
 
 def _audit(
-    options: WorkerOptions, exported: OtlpAudit | None
+    options: WorkerOptions, exported: OtlpAudit | None, vault: WorkerVault
 ) -> tuple[AuditLog | None, Shipper | None]:
     """Open the audit, and what ships it to a sink; None for each that is off.
 
@@ -177,8 +177,9 @@ def _audit(
         return None, None
     sink, backlog = options.audit_sink, None
     try:
-        opened = open_sink(sink.address) if sink is not None else None
+        opened = None
         if sink is not None:
+            opened = open_sink(sink.address, sink_settings(os.environ, vault))
             backlog = Backlog(sink.space, sink.policy)
         audit = AuditLog(
             options.audit,

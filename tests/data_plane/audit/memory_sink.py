@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError, StoredObject
+from leaseway.data_plane.audit.sinks.port import (
+    ObjectExists,
+    ObjectTooLarge,
+    SinkError,
+    StoredObject,
+)
 from leaseway.wire.bounds import MIB
 
 
@@ -16,6 +21,7 @@ class MemorySink:
         is_down: Whether all requests fail.
         loses_replies: How many puts are stored and then fail.
         refused: How many requests have failed.
+        largest: Bytes of the largest object that it takes.
     """
 
     part_size = 4 * MIB
@@ -25,11 +31,14 @@ class MemorySink:
         self.is_down = False
         self.loses_replies = 0
         self.refused = 0
+        self.largest = MIB << 10
 
     async def put(self, name: str, content: bytes) -> None:
         self._check()
         if name in self.stored:
             raise ObjectExists(f"{name} exists.")
+        if len(content) > self.largest:
+            raise ObjectTooLarge(f"{name} is too large.")
         self.stored[name] = content
         if self.loses_replies:
             self.loses_replies -= 1

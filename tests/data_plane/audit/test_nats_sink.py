@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from nats.js.api import ConsumerInfo
 from nats.js.client import JetStreamContext
+from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.data_plane.audit.shipped import RUN, Shipped, eventually, numbers_in
 from tests.nats_server import PASSWORD, NatsServer, nats_server
@@ -138,3 +139,47 @@ async def test_a_wrong_password_and_an_unknown_setting_are_errors_without_secret
         monkeypatch.setenv("LEASEWAY_AUDIT_NATS_PASWORD", "wrong-and-secret")
         with pytest.raises(SinkError, match="Unknown settings: LEASEWAY_AUDIT_NATS_PASWORD"):
             open_sink(server.sink)
+
+
+async def test_over_tls_the_server_must_have_a_certificate_of_the_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path, authority=Authority("ours")) as server:
+        assert server.url.startswith("tls://")
+        sink = opened(server, monkeypatch)
+        await sink.put("w1.abc/000001.000000000000", b"one\n")
+        assert await sink.get("w1.abc/000001.000000000000") == b"one\n"
+        await sink.aclose()
+        other = Authority("other").write(tmp_path / "other.pem")
+        for authority in (str(other), ""):  # another one, and those of the system
+            monkeypatch.setenv("LEASEWAY_AUDIT_NATS_CA", authority)
+            with pytest.raises(SinkError, match="cannot be reached"):
+                await open_sink(server.sink).put("w1.abc/000001.000000000004", b"two\n")
+
+
+async def test_tls_is_required_of_a_server_that_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path) as server:
+        opened(server, monkeypatch)
+        sink = open_sink(server.sink.replace("nats://", "tls://"))
+        with pytest.raises(SinkError, match="cannot be reached"):
+            await sink.put("w1.abc/000001.000000000000", b"one\n")
+
+
+async def test_a_record_that_is_larger_than_a_message_is_shipped_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path, max_payload="16KB") as server:
+        sink = opened(server, monkeypatch)
+        shipped, problems = Shipped(tmp_path / "audit", sink=sink), list[str]()
+        shipped.shipper.problem.connect(problems.append)
+        shipped.write(1)
+        shipped.log.write([b'{"n":2,"text":"%b"}' % (b"x" * 70_000)])
+        shipped.write(3)
+        await shipped.shipper.ship_all()
+        report = (await verify_sink(sink))[RUN]
+        assert (report.faults, report.last, problems) == ([], 4, [])
+        stored = {stored.name: await sink.get(stored.name) async for stored in sink.objects()}
+        assert numbers_in(stored) == [1, 2, 3]
+        await sink.aclose()

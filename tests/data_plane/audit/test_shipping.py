@@ -22,6 +22,7 @@ from leaseway.data_plane.audit.segments import sealed_part
 from leaseway.data_plane.audit.sinks.addresses import check_address
 from leaseway.data_plane.audit.verifying import verify_sink
 from leaseway.spec.policy import ServerPolicy
+from leaseway.wire.audit_heads import Mark
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 
@@ -195,6 +196,47 @@ async def test_a_run_that_cannot_be_shipped_keeps_its_file_and_holds_up_no_other
     await eventually(lambda: set(runs_in(tmp_path)) == {RUN, "w1.ghi"})
     task.cancel()
     assert any(name.startswith("w1.def/") for name in sink.stored)
+
+
+async def test_what_a_sink_takes_only_in_pieces_holds_up_nothing_and_each_piece_is_verified(
+    tmp_path: Path,
+) -> None:
+    shipped = Shipped(tmp_path)
+    shipped.sink.largest = 5_000
+    for number in range(3):
+        shipped.write(number)
+        shipped.log.write([b'{"text":"%b"}' % (b"x" * 30_000)])
+    shipped.log.close()
+    await shipped.shipper.ship_all()
+    sink = shipped.sink
+    assert max(map(len, sink.stored.values())) <= 5_000
+    assert shipped.numbers() == [0, 1, 2]
+    assert shipped.shipper.shipped_mark == shipped.log.mark
+    assert not await damaged_at(sink)
+    for name, content in list(sink.stored.items())[1:-1]:
+        del sink.stored[name]
+        assert any(name in fault for fault in await damaged_at(sink))
+        sink.stored[name] = content[:-9] + b"y" + content[-8:]
+        assert await damaged_at(sink)
+        sink.stored[name] = content
+
+
+async def test_the_last_record_of_a_killed_run_is_found_before_a_long_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_TAIL", 64)
+    killed = Shipped(tmp_path)
+    for number in range(40):
+        killed.write(number)
+    with killed.log.path_of(1).open("ab") as file:
+        file.write(b'{"seq":99,"text":"' + b"x" * 3_000)
+    os.close(killed.log._descriptor)  # as the kernel does when the process is killed
+    heir, found = Shipped(tmp_path, run="def"), list[Mark]()
+    heir.shipper.recovered.connect(lambda _run, mark: found.append(mark))
+    task = asyncio.create_task(heir.shipper.recover())
+    await eventually(lambda: found)
+    task.cancel()
+    assert found == [killed.log.mark]
 
 
 async def test_verify_names_a_deleted_object(tmp_path: Path) -> None:

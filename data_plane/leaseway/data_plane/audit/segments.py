@@ -2,7 +2,8 @@
 
 The object `RUN/FILE.OFFSET` contains the bytes of a file from an offset on. So a name and the size
 say where the next object begins: the sink itself is the shipper's bookmark, an object that was
-sent twice has one name, and a gap between objects is visible.
+sent twice has one name, and a gap between objects is visible. An object ends with a whole write,
+unless the sink takes none of that size: then the next object continues it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class Segment:
     def end(self) -> int:
         return self.start.offset + self.size
 
+    @property
+    def after(self) -> Position:
+        """Where the next object of the file begins."""
+        return Position(self.start.file, self.end)
+
 
 def object_name(run: str, start: Position) -> str:
     return f"{run}/{start.file:06}.{start.offset:012}"
@@ -66,9 +72,14 @@ def sealed_part(content: bytes, limit: int) -> bytes:
         position += len(line)
         if end and position > limit:
             break
-        if _SEALED.search(line[-80:]):
+        if is_sealed(line):
             end = position
     return content[: end or len(content)]
+
+
+def is_sealed(content: bytes) -> bool:
+    """Return whether bytes of a file end with the hash of a write."""
+    return _SEALED.search(content[-80:]) is not None
 
 
 def runs_of(objects: Iterable[StoredObject]) -> dict[str, list[Segment]]:
@@ -93,7 +104,7 @@ def gaps(segments: list[Segment]) -> list[str]:
         if before is None or before.start.file != segment.start.file:
             expected = Position(before.start.file + 1 if before else segment.start.file, 0)
         else:
-            expected = Position(before.start.file, before.end)
+            expected = before.after
         if expected < segment.start:
             missing = object_name(segment.run, expected)
             found.append(f"{missing}: The object, which is before {segment.name}, is missing.")

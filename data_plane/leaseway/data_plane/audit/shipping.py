@@ -19,15 +19,19 @@ from leaseway.data_plane.audit.backlog import Backlog, Policy
 from leaseway.data_plane.audit.chain import last_mark
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
 from leaseway.data_plane.audit.segments import Position, object_name, runs_of, sealed_part
-from leaseway.data_plane.audit.sinks.port import ObjectExists, Sink, SinkError
+from leaseway.data_plane.audit.sinks.port import ObjectExists, ObjectTooLarge, Sink, SinkError
 from leaseway.wire.audit_heads import NOTHING, Mark
-from leaseway.wire.bounds import MIB
+from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.signals import Signal
 from leaseway.wire.timing.backoff import RECONNECT
 
 _logger = logging.getLogger(__name__)
 
 _MAX_WRITE: Final = 64 * MIB
+_MIN_PART: Final = 4 * KIB
+"""Bytes of an object that each sink must take."""
+_TAIL: Final = MIB
+"""Bytes at the end of a file in which its last hash is looked for first."""
 _DELAY: Final = 1.0
 """Seconds for which records are collected, unless calls wait for them."""
 _HOLD_TIMEOUT: Final = 10.0
@@ -75,6 +79,7 @@ class Shipper:
         self._backlog = backlog
         self._delay = 0.0 if backlog.policy is Policy.BLOCK else delay
         self._hold_timeout = hold_timeout
+        self._largest: int | None = None  # bytes of an object, if the sink takes no larger one
         self._at = Position(1, 0)
         self._grown = asyncio.Event()
         self._grown.set()
@@ -247,15 +252,16 @@ class Shipper:
             FileNotFoundError: Somebody deleted the file.
             _OtherContent: The sink has something else of another run.
         """
-        content = await asyncio.to_thread(_read, path, start.offset, size, self._sink.part_size)
+        part, is_limited = self._largest or self._sink.part_size, self._largest is not None
+        content = await asyncio.to_thread(_read, path, start.offset, size, part, is_limited)
         if not content:
             return None
-        content = sealed_part(content, self._sink.part_size)
+        content = sealed_part(content, part)
         name = object_name(run or self._log.run, start)
         attempt = 0
         while True:
             try:
-                length = await self._put(name, content)
+                length = await self._put_part(name, content)
                 break
             except SinkError as error:
                 if run and isinstance(error, _OtherContent):
@@ -268,6 +274,21 @@ class Shipper:
         if not run:
             self.shipped_mark = max(self.shipped_mark, last_mark(content[:length]))
         return start.offset + length
+
+    async def _put_part(self, name: str, content: bytes) -> int:
+        """Store as much of a part as the sink takes in an object; return how many bytes it has.
+
+        If it takes no whole write, an object has a piece of one, and the next object continues it:
+        so no record is too large to be shipped, and none holds up those after it.
+        """
+        while True:
+            try:
+                return await self._put(name, content)
+            except ObjectTooLarge:
+                if len(content) <= _MIN_PART:
+                    raise
+                limit = self._largest = max(_MIN_PART, len(content) // 2)
+                content = sealed_part(content[:limit], limit)
 
     async def _put(self, name: str, content: bytes) -> int:
         """Store an object; return how many of the bytes it has, which an earlier try may decide."""
@@ -294,13 +315,17 @@ class Shipper:
         self.problem.emit(sentence)
 
 
-def _read(path: Path, offset: int, size: int | None, part: int) -> bytes:
-    """Return a part of a file that contains a whole write."""
+def _read(path: Path, offset: int, size: int | None, part: int, is_limited: bool) -> bytes:
+    """Return a part of a file that contains a whole write, or no more than a limited part."""
     with path.open("rb") as file:
         file.seek(offset)
         limit = _MAX_WRITE if size is None else min(_MAX_WRITE, size - offset)
         content = file.read(min(limit, part))
-        if len(content) == part < limit and sealed_part(content, part) is content:
+        if (
+            not is_limited
+            and len(content) == part < limit
+            and sealed_part(content, part) is content
+        ):
             content += file.read(limit - part)
         return content
 
@@ -308,10 +333,24 @@ def _read(path: Path, offset: int, size: int | None, part: int) -> bytes:
 def _last_mark(paths: list[Path]) -> Mark:
     """Return the last record of a run that ends a write."""
     for path in reversed(paths):
-        mark = last_mark(path.read_bytes())
-        if mark.seq:
-            return mark
+        size, length = path.stat().st_size, _TAIL
+        while True:
+            tail = _tail(path, size, length)
+            if (mark := last_mark(tail)).seq:
+                return mark
+            if length >= size:
+                break
+            length *= 4
     return NOTHING
+
+
+def _tail(path: Path, size: int, length: int) -> bytes:
+    """Return the whole lines among the last bytes of a file."""
+    with path.open("rb") as file:
+        if length >= size:
+            return file.read(size)
+        file.seek(size - length)
+        return file.read(length).partition(b"\n")[2]
 
 
 def _lock(path: Path) -> int | None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import Final
+
 from leaseway.data_plane.audit.anchors import Anchors
 from leaseway.data_plane.audit.chain import RunCheck, RunReport
-from leaseway.data_plane.audit.segments import Segment, gaps, runs_of
+from leaseway.data_plane.audit.segments import Segment, gaps, is_sealed, runs_of
 from leaseway.data_plane.audit.sinks.port import Sink
 from leaseway.wire.audit_heads import AuditHead
+from leaseway.wire.bounds import MIB
+
+_MAX_JOINED: Final = 64 * MIB
+"""Bytes of the pieces of one write, which is no longer."""
 
 
 async def verify_sink(
     sink: Sink, address: str = "", anchors: Anchors | None = None
 ) -> dict[str, RunReport]:
-    """Check all runs in a sink; memory holds one object at a time, and their names.
+    """Check all runs in a sink.
+
+    Memory holds their names and one object at a time, or one write if the sink takes only pieces.
 
     Args:
         sink: The sink.
@@ -36,9 +45,22 @@ async def verify_sink(
 
 async def _verify_run(sink: Sink, segments: list[Segment], head: AuditHead | None) -> RunReport:
     check = RunCheck(head)
-    for segment in segments:
+    pieces: list[bytes] = []
+    name = ""
+    for segment, later in zip_longest(segments, segments[1:]):
         content = await sink.get(segment.name)
-        check.add_file(segment.name, content.splitlines(keepends=True))
+        name = f"{name.partition(' to ')[0]} to {segment.name}" if pieces else segment.name
+        pieces.append(content)
+        if _goes_on(segment, later, content) and sum(map(len, pieces)) < _MAX_JOINED:
+            continue
+        check.add_file(name, b"".join(pieces).splitlines(keepends=True))
+        pieces.clear()
     report = check.finish()
     report.faults[:0] = gaps(segments)
     return report
+
+
+def _goes_on(segment: Segment, later: Segment | None, content: bytes) -> bool:
+    """Return whether the next object continues a write that this one has a piece of."""
+    follows = later is not None and later.start == segment.after
+    return follows and not is_sealed(content)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from leaseway.data_plane.audit.sinks.settings import SecretMissing, SinkSettings
+from leaseway.data_plane.references.resolver import MissingReference, Resolver
+from leaseway.spec.references import Value
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, VaultPlace
 
@@ -68,3 +71,17 @@ class WorkerVault:
         except VaultError as error:
             self.error = error
         self._read_at = stamps
+
+
+def sink_settings(environment: Mapping[str, str], vault: WorkerVault) -> SinkSettings:
+    """Return the settings of the audit's sink, whose secrets are where those of servers are."""
+    files: list[str] = []  # a secret is in none
+    resolver = Resolver(environment, environment, vault, {}, files.append)
+
+    def read_secret(name: str) -> str:
+        try:
+            return resolver.read(Value("secret", name))
+        except MissingReference as missing:
+            raise SecretMissing(str(missing)) from None
+
+    return SinkSettings(environment, read_secret)

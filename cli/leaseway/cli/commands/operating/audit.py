@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from operator import itemgetter
@@ -21,6 +22,7 @@ from leaseway.cli.options.common import (
     json_option,
 )
 from leaseway.cli.options.connection import with_client
+from leaseway.cli.options.vault import vault_option
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from leaseway.data_plane.audit.chain import RunReport
     from leaseway.sdk import AsyncClient
     from leaseway.sdk.operators.observe import AnchorReport
+    from leaseway.vault.key import VaultPlace
 
 AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
 _POLL: Final = 0.25
@@ -61,14 +64,22 @@ def audit() -> None:
     "by default if its address is given. Needs an operator's credential.",
 )
 @json_option
+@vault_option
 @client_options
-def verify(place: str, anchors: bool | None, as_json: bool, connection: ConnectionOptions) -> int:
+def verify(
+    place: str,
+    anchors: bool | None,
+    as_json: bool,
+    vault: VaultPlace,
+    connection: ConnectionOptions,
+) -> int:
     """Verify that no record was changed or removed.
 
     SINK is where workers ship the files to, such as s3://BUCKET/FOLDER; the credentials come from
-    LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID, LEASEWAY_AUDIT_NATS_PASSWORD_FILE and so on. The exit status
-    is 1 if a record was changed or removed. That the newest records of a run are missing, or a
-    whole run, shows only in comparison with the control plane.
+    LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID and so on, the file that LEASEWAY_AUDIT_NATS_PASSWORD_FILE
+    names, or the secret of the vault that LEASEWAY_AUDIT_NATS_PASSWORD_SECRET names. The exit
+    status is 1 if a record was changed or removed. That the newest records of a run are missing, or
+    a whole run, shows only in comparison with the control plane.
     """
     if anchors is None:
         anchors = is_address_given()
@@ -76,7 +87,7 @@ def verify(place: str, anchors: bool | None, as_json: bool, connection: Connecti
     told = with_client(connection, _fetch_anchors) if anchors else None
     known = _known(told)
     is_sink = "://" in place
-    reports = _of_sink(place, known) if is_sink else _of_folder(Path(place), known)
+    reports = _of_sink(place, known, vault) if is_sink else _of_folder(Path(place), known)
     _note_missing_anchors(told)
     if as_json:
         print_json(
@@ -153,24 +164,27 @@ def _of_folder(folder: Path, anchors: Anchors | None) -> dict[str, RunReport]:
     return reports
 
 
-async def _verify(address: str, anchors: Anchors | None) -> dict[str, RunReport]:
+async def _verify(address: str, anchors: Anchors | None, place: VaultPlace) -> dict[str, RunReport]:
     from leaseway.data_plane.audit.sinks.addresses import open_sink
     from leaseway.data_plane.audit.verifying import verify_sink
+    from leaseway.data_plane.references.vault import WorkerVault, sink_settings
 
-    sink = open_sink(address)
+    vault = WorkerVault(place)
+    vault.refresh()
+    sink = open_sink(address, sink_settings(os.environ, vault))
     try:
         return await verify_sink(sink, address, anchors)
     finally:
         await sink.aclose()
 
 
-def _of_sink(address: str, anchors: Anchors | None) -> dict[str, RunReport]:
+def _of_sink(address: str, anchors: Anchors | None, vault: VaultPlace) -> dict[str, RunReport]:
     from leaseway.data_plane.audit.sinks.addresses import check_address
     from leaseway.data_plane.audit.sinks.port import SinkError
 
     try:
         address = check_address(address)
-        reports = asyncio.run(_verify(address, anchors))
+        reports = asyncio.run(_verify(address, anchors, vault))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except SinkError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 from urllib.parse import urlsplit
 
 from leaseway.data_plane.audit.sinks.port import Sink
+from leaseway.data_plane.audit.sinks.settings import SinkSettings
 
 SCHEMES: Final = ("s3", "nats", "tls")
 _NATS: Final = ("nats", "tls")
@@ -35,7 +37,7 @@ def check_address(address: str) -> str:
         raise ValueError(
             "A sink's address has no user or parameters, and one of s3:// no port. Credentials and "
             "endpoint come from the environment: LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID, "
-            "LEASEWAY_AUDIT_AWS_ENDPOINT_URL, LEASEWAY_AUDIT_NATS_PASSWORD_FILE …"
+            "LEASEWAY_AUDIT_AWS_ENDPOINT_URL, LEASEWAY_AUDIT_NATS_PASSWORD_SECRET …"
         )
     if is_nats and not _STREAM.fullmatch(parts.path):
         raise ValueError(_FORMS)
@@ -43,20 +45,26 @@ def check_address(address: str) -> str:
     return address
 
 
-def open_sink(address: str) -> Sink:
+def open_sink(address: str, settings: SinkSettings | None = None) -> Sink:
     """Open a sink; nothing is sent yet.
+
+    Args:
+        address: Its address.
+        settings: Where its settings are; None for the variables of this process alone.
 
     Raises:
         SinkError: Its library is not installed, or its settings are not valid.
         ValueError: The address names no sink.
     """
     parts = urlsplit(check_address(address))
+    settings = settings or SinkSettings(os.environ)
     if parts.scheme in _NATS:
         from leaseway.data_plane.audit.sinks.nats import NatsSink
 
         found = _STREAM.fullmatch(parts.path)
         assert found is not None
-        return NatsSink(f"{parts.scheme}://{parts.netloc}", found["stream"], found["subject"])
+        server = f"{parts.scheme}://{parts.netloc}"
+        return NatsSink(server, found["stream"], found["subject"], settings.of("NATS_"))
     from leaseway.data_plane.audit.sinks.s3 import S3Sink
 
-    return S3Sink(parts.netloc, parts.path.strip("/"))
+    return S3Sink(parts.netloc, parts.path.strip("/"), settings.of("AWS_"))

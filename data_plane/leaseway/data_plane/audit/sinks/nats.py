@@ -5,20 +5,23 @@ message with this subject, so that none is stored twice. Its id is the name, too
 stream's window a repeated message is acknowledged without being stored. The stream belongs to the
 operator, who can deny that messages are deleted.
 
-Credentials come from variables of the process (`LEASEWAY_AUDIT_NATS_USER` and so on, which no MCP
-server inherits).
+Credentials come from `SinkSettings` (`LEASEWAY_AUDIT_NATS_USER` and so on).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError, StoredObject
-from leaseway.data_plane.audit.sinks.settings import own_settings
+from leaseway.data_plane.audit.sinks.port import (
+    ObjectExists,
+    ObjectTooLarge,
+    SinkError,
+    StoredObject,
+)
 from leaseway.wire.bounds import KIB
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from nats.js.client import JetStreamContext
 
 _TIMEOUT: Final = 5.0
+_CLOSE_TIMEOUT: Final = 1.0
 _HEADERS_SIZE: Final = KIB
 _NOT_THE_LAST: Final = 10071
 """The server's code for a subject that already has a message."""
@@ -40,6 +44,7 @@ class NatsSink:
         server: The server, as nats://HOST:PORT, or tls://HOST:PORT to require TLS.
         stream: The stream.
         subject: What the subjects begin with.
+        settings: Credentials, and the file of a certificate authority.
 
     Raises:
         SinkError: The library is not installed, or the settings are not valid.
@@ -47,7 +52,7 @@ class NatsSink:
 
     part_size: Final = 512 * KIB  # below the default limit of messages, 1 MiB, also in base64
 
-    def __init__(self, server: str, stream: str, subject: str) -> None:
+    def __init__(self, server: str, stream: str, subject: str, settings: Mapping[str, str]) -> None:
         self._server = server
         self._stream = stream
         self._subject = subject
@@ -61,7 +66,7 @@ class NatsSink:
                 f"The audit's sink {self._address} needs the extra: "
                 "pip install 'leaseway[audit-nats]'"
             ) from None
-        self._options = _connect_options(own_settings(os.environ, "NATS_"))
+        self._options = _connect_options(settings)
 
     async def put(self, name: str, content: bytes) -> None:
         from nats.js.errors import APIError
@@ -70,7 +75,7 @@ class NatsSink:
         headers = {"Nats-Msg-Id": name, "Nats-Expected-Last-Subject-Sequence": "0"}
         try:
             if len(content) + _HEADERS_SIZE > self._limit:
-                raise SinkError(
+                raise ObjectTooLarge(
                     f"The audit's sink {self._address} takes messages of {self._limit} bytes, and "
                     f"one of {len(content)} has to be stored: raise the server's max_payload."
                 )
@@ -123,7 +128,7 @@ class NatsSink:
     async def aclose(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await _close(client)
 
     @property
     def _limit(self) -> int:
@@ -139,15 +144,13 @@ class NatsSink:
 
     async def _connected(self) -> JetStreamContext:
         """Return the stream's context, over the open connection or a new one."""
-        from nats.aio.client import Client
-
         async with self._connecting:
             if self._client is None or self._client.is_closed:
-                client = Client()
+                client = _new_client(requires_tls=self._server.startswith("tls://"))
                 try:
                     await self._connect(client)
                 except BaseException:
-                    await client.close()  # a connection that failed half-way keeps its socket
+                    await _close(client)  # a connection that failed half-way keeps its socket
                     raise
                 self._client = client
             return self._client.jetstream(timeout=_TIMEOUT)
@@ -187,11 +190,35 @@ def _errors() -> tuple[type[Exception], ...]:
     return (Error, OSError, TimeoutError, ValueError)
 
 
+def _new_client(*, requires_tls: bool) -> Client:
+    from nats.aio.client import Client
+    from nats.errors import SecureConnRequiredError
+
+    class TlsClient(Client):
+        """Sends no credentials unless the server begins TLS, for which the library only hopes."""
+
+        async def _process_info(
+            self, info: dict[str, Any], initial_connection: bool = False
+        ) -> None:
+            if not info.get("tls_required"):
+                raise SecureConnRequiredError
+            await super()._process_info(info, initial_connection)
+
+    return TlsClient() if requires_tls else Client()
+
+
+async def _close(client: Client) -> None:
+    """Close a connection; the library waits for ever for one whose TLS failed."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await client.close()
+
+
 async def _ignore(_error: Exception) -> None:
     """Leave an error to the request that fails because of it."""
 
 
-def _connect_options(settings: dict[str, str]) -> dict[str, Any]:
+def _connect_options(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of the library.
 
     Raises:

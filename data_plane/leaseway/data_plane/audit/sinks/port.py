@@ -11,6 +11,10 @@ class SinkError(Exception):
     """The sink did not do what was asked; the text is a sentence without secrets."""
 
 
+class ObjectTooLarge(SinkError):
+    """The sink takes no object of this size; it may take a smaller one."""
+
+
 class ObjectExists(SinkError):
     """The sink already has an object with this name."""
 
@@ -33,13 +37,14 @@ class Sink(Protocol):
 
     @property
     def part_size(self) -> int:
-        """Bytes that an object has at most, unless one write of a worker is longer."""
+        """Bytes that an object has at most, unless records that share a hash are longer."""
 
     async def put(self, name: str, content: bytes) -> None:
         """Store an object durably; when this returns, the sink has acknowledged it.
 
         Raises:
             ObjectExists: An object has this name; it is unchanged.
+            ObjectTooLarge: The sink takes no object of this size.
             SinkError: The sink failed, and may have stored the object.
         """
 

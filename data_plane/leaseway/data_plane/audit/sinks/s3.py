@@ -1,20 +1,18 @@
 """Objects in an S3-compatible store, by `obstore` (extra `audit-s3`).
 
-Credentials and the endpoint come from variables of the process (`LEASEWAY_AUDIT_AWS_REGION` and so
-on, see `settings`, or else `AWS_REGION`), a web identity, or the machine's role.
+Credentials and the endpoint come from `SinkSettings` (`LEASEWAY_AUDIT_AWS_REGION` and so on), or
+else `AWS_REGION` and so on, a web identity, or the machine's role.
 Objects are created only if their name is free, and with a checksum, which buckets with object lock
 require.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError, StoredObject
-from leaseway.data_plane.audit.sinks.settings import own_settings
 from leaseway.wire.bounds import MIB
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ class S3Sink:
     Args:
         bucket: The bucket.
         prefix: The folder in it; empty for the whole bucket.
+        settings: Settings that are for the sink alone.
 
     Raises:
         SinkError: The library is not installed, or the settings are not valid.
@@ -37,7 +36,7 @@ class S3Sink:
 
     part_size: Final = 4 * MIB
 
-    def __init__(self, bucket: str, prefix: str) -> None:
+    def __init__(self, bucket: str, prefix: str, settings: Mapping[str, str]) -> None:
         self._address = f"s3://{bucket}/{prefix}".rstrip("/")
         try:
             from obstore.exceptions import BaseError
@@ -50,7 +49,7 @@ class S3Sink:
         try:
             self._store: S3Store = S3Store(
                 bucket,
-                config=_aws_settings(os.environ),  # type: ignore[arg-type]  # obstore checks the names
+                config=_aws_settings(settings),  # type: ignore[arg-type]  # obstore checks the names
                 prefix=prefix or None,
                 checksum_algorithm="SHA256",
                 client_options={
@@ -101,6 +100,6 @@ class S3Sink:
         return SinkError(f"The audit's sink {self._address} cannot {what} ({kind}).")
 
 
-def _aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that are for the sink alone, as the library names them."""
-    return {f"aws_{name}": text for name, text in own_settings(environment, "AWS_").items()}
+def _aws_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings as the library names them."""
+    return {f"aws_{name}": text for name, text in settings.items()}
