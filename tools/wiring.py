@@ -27,7 +27,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 # The most that the product may have. Lower them as the numbers fall; never raise them.
-MAX_LAMBDAS = 73
+MAX_LAMBDAS = 72
 MAX_LATE = 0
 _CONSTRUCTORS = frozenset({"__init__", "__post_init__"})
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef

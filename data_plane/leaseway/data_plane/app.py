@@ -26,11 +26,8 @@ from leaseway.data_plane.core.ports import (
     PeoplesLogins,
 )
 from leaseway.data_plane.kinds.host import WorkerHost
-from leaseway.data_plane.kinds.http_api.rendering import Renderers
-from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.kinds.openers import Opener, open_kinds
 from leaseway.data_plane.kinds.packages import load_halves
-from leaseway.data_plane.kinds.pod.api import Pods, runs_pods
-from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.oauth.links import LoginLinks
@@ -54,8 +51,6 @@ _STORAGE_GRACE: Final = 5.0
 """Seconds to wait at shutdown until the artifacts are removed."""
 _SHIPPING_GRACE: Final = 10.0
 """Seconds to wait at shutdown until the audit's sink has acknowledged the last records."""
-_PODS_GRACE: Final = 5.0
-"""Seconds to wait at shutdown until pods are removed; the rest ends with the worker's own pod."""
 
 
 async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
@@ -235,35 +230,24 @@ async def _connections(
 
     All processes of the instances have exited afterwards.
     """
-    reaper = Reaper()
-    renderers = Renderers(os.environ)
-    try:
-        async with http_client() as http:
-            pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            store = LoginStore(place) if place is not None else None
-            sealed, links = SealedTokens(store), LoginLinks(store, worker_id)
-            tokens = Tokens(sealed, ended=sealed.ended, callers=callers, links=links)
-            host = WorkerHost(
-                environment=os.environ,
-                http=http,
-                vault=vault,
-                tokens=tokens,
-                reaper=reaper,
-                renderers=renderers,
-                pods=pods,
-                server_folders=server_folders,
-                own_paths=own_paths,
-            )
+    async with http_client() as http:
+        store = LoginStore(place) if place is not None else None
+        sealed, links = SealedTokens(store), LoginLinks(store, worker_id)
+        tokens = Tokens(sealed, ended=sealed.ended, callers=callers, links=links)
+        host = WorkerHost(
+            environment=os.environ,
+            http=http,
+            vault=vault,
+            tokens=tokens,
+            server_folders=server_folders,
+            own_paths=own_paths,
+        )
+        async with open_kinds(host) as kinds:
             try:
-                yield Opener(worker_id, host), tokens, links
+                yield Opener(worker_id, host, kinds), tokens, links
             finally:
                 sealed.stop()
                 await tokens.aclose()
-                if pods is not None:
-                    await pods.close(_PODS_GRACE)
-    finally:
-        renderers.close()
-        await reaper.close()
 
 
 @contextlib.contextmanager

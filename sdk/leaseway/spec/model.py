@@ -164,6 +164,7 @@ class Part:
         enables_tools: Whether `tools` of its entries turns on tools that are off without it, so
             that each entry needs it.
         synonyms: Names of its transports in other formats, each with ours.
+        implied_by: Keys that mean this kind in other formats, whose entries may name no transport.
         worker: Of a kind that another package brings, the module that workers import: it has
             `values_of(part, resolver)` and `open_instance(spec, host, opening)`.
         readers: Of a kind that another package brings, the module that the control plane imports:
@@ -179,6 +180,7 @@ class Part:
     has_code: ClassVar[bool] = False
     enables_tools: ClassVar[bool] = False
     synonyms: ClassVar[Mapping[str, str]] = {}
+    implied_by: ClassVar[tuple[str, ...]] = ()
     worker: ClassVar[str] = ""
     readers: ClassVar[str] = ""
     entry_keys: ClassVar[tuple[Key, ...]] = ()
@@ -187,6 +189,11 @@ class Part:
     def is_meant(cls, settings: Container[str]) -> bool:
         """Return whether an entry with one of `transports` and these settings is of this kind."""
         return True
+
+    @classmethod
+    def implied_transport(cls, text: str) -> str:
+        """Return which of `transports` an entry means that has `text` for a key of `implied_by`."""
+        return cls.transports[0]
 
     @classmethod
     def schemes(cls, transport: str) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Callbacks, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.kinds.host import WorkerHost
-from leaseway.data_plane.kinds.openers import openers
+from leaseway.data_plane.kinds.openers import built_in_kinds
 from leaseway.data_plane.kinds.opening import Opening
+from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.eras import KnownEras
@@ -125,7 +126,6 @@ class Bench:
         environment = os.environ if environment is None else environment
         host = WorkerHost(
             environment=environment,
-            reaper=self.reaper,
             http=self.http,
             server_folders=lambda: self.server_folders,
             own_paths=lambda: self.own_paths,
@@ -135,7 +135,9 @@ class Bench:
             if name in more:
                 host = replace(host, **{name: more.pop(name)})
         opening = Opening(f"i{len(self.instances)}", self, read_references, **more)
-        instance = openers(host)[type(spec.part)](spec, host, opening)
+        processes = ProcessHost(environment, self.reaper, host.server_folders, host.own_paths)
+        open_instance = built_in_kinds(host, processes).openers[type(spec.part)]
+        instance = open_instance(spec, host, opening)
         assert isinstance(instance, Instance)
         self.instances.append(instance)
         return instance

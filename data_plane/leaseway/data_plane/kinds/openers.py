@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
@@ -13,9 +15,12 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.container import opener as container
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.http_api import opener as http_api
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.opening import Opening, OpenKind
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
+from leaseway.data_plane.kinds.pod.api import Pods
 from leaseway.data_plane.kinds.process import opener as process
+from leaseway.data_plane.kinds.process.host import ProcessHost, shared_processes
 from leaseway.data_plane.kinds.registered import opener as registered
 from leaseway.data_plane.kinds.remote import opener as remote
 from leaseway.data_plane.kinds.values import read_references
@@ -31,18 +36,49 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Part, ServerSpec
 
 
-def openers(host: WorkerHost) -> Mapping[type[Part], OpenKind]:
-    """Return what opens the instances of each kind, by the type of a spec's part."""
-    of_command = partial(process.open_instance, host.processes)
-    return {
+@dataclass(frozen=True)
+class Kinds:
+    """What a worker runs of the built-in kinds.
+
+    Attributes:
+        openers: What opens the instances of each kind, by the type of a spec's part.
+        imports: Import the code of kinds that many servers have; called in a thread.
+    """
+
+    openers: Mapping[type[Part], OpenKind]
+    imports: Sequence[Callable[[], object]]
+
+
+def built_in_kinds(
+    host: WorkerHost,
+    processes: ProcessHost,
+    pods: Pods | None = None,
+    renderers: Renderers | None = None,
+) -> Kinds:
+    """Return the built-in kinds with what the instances of each share."""
+    of_command = partial(process.open_instance, processes)
+    openers: Mapping[type[Part], OpenKind] = {
         ProcessPart: of_command,
-        ContainerPart: partial(container.open_instance, host.processes, host.pods),
+        ContainerPart: partial(container.open_instance, processes, pods),
         PythonPart: of_command,
         BuiltinPart: of_command,
         RemotePart: remote.open_instance,
-        HttpApiPart: partial(http_api.open_instance, host.renderers),
+        HttpApiPart: partial(http_api.open_instance, renderers),
         RegisteredPart: registered.open_instance,
     }
+    imports = (partial(process.load_connect, processes), partial(remote.load_connect, host))
+    return Kinds(openers, imports)
+
+
+@asynccontextmanager
+async def open_kinds(host: WorkerHost) -> AsyncIterator[Kinds]:
+    """Yield the built-in kinds; what the instances of each share is closed afterwards."""
+    async with (
+        shared_processes(host) as processes,
+        http_api.shared_renderers(host) as renderers,
+        container.shared_pods(host) as pods,
+    ):
+        yield built_in_kinds(host, processes, pods, renderers)
 
 
 def _opener_of_package(kind: type[Part]) -> OpenKind:
@@ -60,10 +96,10 @@ def _opener_of_package(kind: type[Part]) -> OpenKind:
 class Opener:
     """Creates the instances of a worker; an `OpenInstance`."""
 
-    def __init__(self, worker_id: str, host: WorkerHost) -> None:
+    def __init__(self, worker_id: str, host: WorkerHost, kinds: Kinds) -> None:
         self._worker_id = worker_id
         self._host = host
-        self._openers = openers(host)
+        self._kinds = kinds
         self._numbers = itertools.count(1)
 
     def __call__(
@@ -85,7 +121,7 @@ class Opener:
             names=names,
             greeting=greeting,
         )
-        opener = self._openers.get(type(spec.part)) or _opener_of_package(type(spec.part))
+        opener = self._kinds.openers.get(type(spec.part)) or _opener_of_package(type(spec.part))
         return opener(spec, self._host, opening)
 
     async def load(self) -> None:
@@ -94,5 +130,5 @@ class Opener:
         Each instance's start does so, too; a worker calls this to make the first start faster.
         """
         await load()
-        await asyncio.to_thread(process.load_connect, self._host.processes)
-        await asyncio.to_thread(remote.load_connect, self._host)
+        for load_kind in self._kinds.imports:
+            await asyncio.to_thread(load_kind)

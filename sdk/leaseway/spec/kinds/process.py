@@ -14,4 +14,9 @@ class ProcessPart(CommandPart):
     """A server that the worker starts as a process."""
 
     transports: ClassVar[tuple[str, ...]] = ("stdio",)
-    synonyms: ClassVar[Mapping[str, str]] = {"process": "stdio", "command": "stdio"}
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "process": "stdio",
+        "command": "stdio",
+        "local": "stdio",
+    }
+    implied_by: ClassVar[tuple[str, ...]] = ("command",)

@@ -21,6 +21,7 @@ class PythonPart(ChildPart):
 
     transports: ClassVar[tuple[str, ...]] = ("python",)
     has_code: ClassVar[bool] = True
+    implied_by: ClassVar[tuple[str, ...]] = ("module", "class")
 
     module: str = setting(
         "",

@@ -22,12 +22,23 @@ class RemotePart(RequestPart, McpPart):
     synonyms: ClassVar[Mapping[str, str]] = {
         "http": "streamable_http",
         "https": "streamable_http",
+        "streamablehttp": "streamable_http",
+        "httpstream": "streamable_http",
+        "httpstreamable": "streamable_http",
         "ws": "websocket",
         "wss": "websocket",
     }
+    implied_by: ClassVar[tuple[str, ...]] = ("url",)
 
     url: str = setting("", URL)
     session_id: str = setting("", SESSION_ID)
+
+    @classmethod
+    def implied_transport(cls, text: str) -> str:
+        if text.startswith(("ws://", "wss://")):
+            return "websocket"
+        is_sse = text.partition("?")[0].rstrip("/").endswith("/sse")
+        return "sse" if is_sse else "streamable_http"
 
     @classmethod
     def schemes(cls, transport: str) -> tuple[str, ...]:

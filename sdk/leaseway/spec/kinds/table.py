@@ -75,7 +75,7 @@ def hidden_spec(key: VariantKey) -> ServerSpec:
     """
     return ServerSpec(
         key=key,
-        transport="stdio",
+        transport=ProcessPart.transports[0],
         part=ProcessPart(),
         truely_stateless=True,
         hidden=True,

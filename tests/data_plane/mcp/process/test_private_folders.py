@@ -25,7 +25,8 @@ Bench = Any
 WORKER = """
 import asyncio, os, sys
 from leaseway.data_plane.kinds.host import WorkerHost
-from leaseway.data_plane.kinds.openers import Opener
+from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
+from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
@@ -40,8 +41,9 @@ async def main():
     args = tuple(sys.argv[1:])
     key = VariantKey("x")
     spec = server_spec(key, "stdio", command=sys.executable, args=args, cwd="private")
-    host = WorkerHost(environment=os.environ, reaper=reaper, http=http_client())
-    instance = Opener("w", host)(spec, InstanceListener())
+    host = WorkerHost(environment=os.environ, http=http_client())
+    kinds = built_in_kinds(host, ProcessHost(os.environ, reaper, tuple, tuple))
+    instance = Opener("w", host, kinds)(spec, InstanceListener())
     await instance.start()
     print(os.readlink(f"/proc/{instance.pid}/cwd"), reaper.pid, flush=True)
     await asyncio.Event().wait()

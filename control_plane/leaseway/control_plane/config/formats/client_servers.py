@@ -47,25 +47,23 @@ from leaseway.control_plane.config.schema.issues import IssueReason, Where, quot
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
+from leaseway.spec.kinds.process import ProcessPart
+from leaseway.spec.kinds.remote import RemotePart
 
+_KINDS: Final = (ProcessPart, RemotePart)
+"""The kinds of servers that clients know. A key of the first one counts most."""
 _TRANSPORTS: Final[Mapping[str, str]] = {
-    "http": "streamable_http",
-    "https": "streamable_http",
-    "streamablehttp": "streamable_http",
-    "httpstream": "streamable_http",
-    "httpstreamable": "streamable_http",
-    "ws": "websocket",
-    "websocket": "websocket",
-    "sse": "sse",
-    "stdio": "stdio",
-    "local": "stdio",
-    "process": "stdio",
-    "command": "stdio",
+    spelling: transport
+    for kind in _KINDS
+    for spelling, transport in (
+        *zip(kind.transports, kind.transports, strict=True),
+        *kind.synonyms.items(),
+    )
 }
 """Transports by their folded spellings."""
 _UNSPECIFIC: Final = frozenset({"remote", "url", "auto"})
 """Folded types that say no more than that there is a URL."""
-_NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
+_NETWORK: Final = frozenset(RemotePart.transports)
 _OF_PROCESSES: Final = frozenset({"command", "args", "env", "env_file", "cwd", "inherit_env"})
 _OF_NETWORKS: Final = frozenset({"url", "headers", "sessionId"})
 _WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
@@ -277,7 +275,7 @@ class ClientServer:
         given = self._native.get("transport")
         named = given.value.value if given is not None and isinstance(given.value, Leaf) else None
         has_command, has_url = "command" in self._native, "url" in self._native
-        is_wrong = (named == "stdio" and has_url and not has_command) or (
+        is_wrong = (named in ProcessPart.transports and has_url and not has_command) or (
             named in _NETWORK and has_command and not has_url
         )
         if given is not None and not is_wrong:
@@ -291,16 +289,13 @@ class ClientServer:
             self._native["transport"] = implied
 
     def _implied_transport(self) -> TableEntry:
-        command, url = self._native.get("command"), self._native.get("url")
-        if command is not None:
-            return transport_entry("stdio", command.at)
-        if url is not None and isinstance(url.value, Leaf):
-            text = str(url.value.value)
-            if text.startswith(("ws://", "wss://")):
-                return transport_entry("websocket", url.at)
-            is_sse = text.partition("?")[0].rstrip("/").endswith("/sse")
-            return transport_entry("sse" if is_sse else "streamable_http", url.at)
-        return transport_entry("stdio", self._entry.at)  # then the missing command is reported
+        for kind in _KINDS:
+            for key in kind.implied_by:
+                entry = self._native.get(key)
+                if entry is not None and isinstance(entry.value, Leaf):
+                    return transport_entry(kind.implied_transport(str(entry.value.value)), entry.at)
+        # Then the missing command is reported.
+        return transport_entry(ProcessPart.transports[0], self._entry.at)
 
     def _drop_misplaced(self) -> None:
         """Drop keys that have no meaning for the transport, such as `env` beside `url`.
@@ -313,14 +308,15 @@ class ClientServer:
             folded(member.name) in ("type", "transport", "transporttype")
             for member in self._entry.members
         )
-        foreign = _OF_NETWORKS if named == "stdio" else _OF_PROCESSES if named in _NETWORK else ()
+        is_process = named in ProcessPart.transports
+        foreign = _OF_NETWORKS if is_process else _OF_PROCESSES if named in _NETWORK else ()
         for name in foreign:
             entry = self._native.get(name)
             if entry is None or (name in ("url", "command") and not is_named):
                 continue
             del self._native[name]
             if not _is_empty(entry.value):
-                noun = "a command" if named == "stdio" else "a URL"
+                noun = "a command" if is_process else "a URL"
                 self._warn(entry, self._where.child(entry), f"it has no meaning for {noun}")
 
 

@@ -8,7 +8,7 @@ the `config` of a Python class, and variables of the environment of any other se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -34,12 +34,15 @@ from leaseway.control_plane.config.schema.values import (
     reader,
 )
 from leaseway.control_plane.config.tree.yaml_tree import START, Leaf, Table, TableEntry, Tree
+from leaseway.spec.kinds.process import ProcessPart
+from leaseway.spec.kinds.python import PythonPart
+from leaseway.spec.kinds.remote import RemotePart
 
 SCHEMA: Final = "mcp-config-v5"
 
 _PARAMETERS: Final = ("config", "override")
-_OF_CLASSES: Final = ("module", "class")
-_TRANSPORTS: Final[Mapping[str, str]] = {"http": "streamable_http"}
+_OF_CLASSES: Final = PythonPart.implied_by
+_TRANSPORTS: Final = RemotePart.synonyms
 _TYPE: Final = choice("custom", "external")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
@@ -97,15 +100,15 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
         return entry
     entries = unique_entries(entry.value, where)
     names = {entry.name for entry in entries}
-    runs = bool(names & {"command", "url"})
+    runs = bool(names & {*ProcessPart.implied_by, *RemotePart.implied_by})
     is_class = bool(names & {*_OF_CLASSES, "type"}) and not runs
     native = [made for entry in entries for made in _native(entry, where, is_class)]
     if is_class and implied != "never":
         at = next(entry.at for entry in entries if entry.name in (*_OF_CLASSES, "type"))
         native = [entry for entry in native if entry.name != "transport"]
-        native.append(transport_entry("python", at))
+        native.append(transport_entry(PythonPart.transports[0], at))
     elif "transport" not in names and is_implied(implied, names):
-        native.append(transport_entry("stdio", entry.at))
+        native.append(transport_entry(ProcessPart.transports[0], entry.at))
     parameters = [entry for entry in entries if entry.name in _PARAMETERS]
     if parameters and is_class:
         native.append(_class_config(parameters, "config"))

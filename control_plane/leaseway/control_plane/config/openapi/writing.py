@@ -9,6 +9,7 @@ import yaml
 
 from leaseway.control_plane.config.openapi.names import leave_room
 from leaseway.control_plane.config.openapi.operations import Imported
+from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -21,7 +22,8 @@ def server_id(title: str) -> str:
 
 def native_server(imported: Imported, name: str, source: str) -> str:
     """Return a native file with one server that has the tools of a document, `source`."""
-    entry: dict[str, Any] = {"transport": "http_api", "truely-stateless": True}
+    (transport,) = HttpApiPart.transports
+    entry: dict[str, Any] = {"transport": transport, "truely-stateless": True}
     entry["base_url"] = imported.base_url or "https://REPLACE-ME.example"
     security = _security(imported, name)
     if security:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.mcp.host import Host
 from leaseway.spec.model import ServerSpec
+
+
+@asynccontextmanager
+async def shared_renderers(host: Host) -> AsyncIterator[Renderers]:
+    """Yield what renders the templates of all APIs; its processes end afterwards."""
+    renderers = Renderers(host.environment)
+    try:
+        yield renderers
+    finally:
+        renderers.close()
 
 
 def open_instance(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.process.reaper import Reaper
 
 
@@ -24,3 +26,13 @@ class ProcessHost:
     reaper: Reaper
     server_folders: Callable[[], Iterable[str]]
     own_paths: Callable[[], Iterable[Path]]
+
+
+@asynccontextmanager
+async def shared_processes(host: WorkerHost) -> AsyncIterator[ProcessHost]:
+    """Yield what the processes share; all of them have exited afterwards."""
+    reaper = Reaper()
+    try:
+        yield ProcessHost(host.environment, reaper, host.server_folders, host.own_paths)
+    finally:
+        await reaper.close()
