@@ -44,7 +44,7 @@ def _draw_calls(results: Results, folder: Path) -> None:
     worker = [_median(results[row.name], lambda load: load.worker_cpu) for row in rows]
     right.barh(range(len(rows)), cpu, color="#8ecae6", label="caller")
     bars = right.barh(range(len(rows)), worker, left=cpu, color="#fb8500", label="between")
-    sums = [f"{one + other:,.0f}" for one, other in zip(cpu, worker, strict=True)]
+    sums = [f"{caller + between:,.0f}" for caller, between in zip(cpu, worker, strict=True)]
     right.bar_label(bars, sums, padding=3, fontsize=8)
     right.set_xlabel("CPU µs per call, 32 in flight (less is better)")
     right.margins(x=0.12)

@@ -37,13 +37,15 @@ def compare(pairs: Sequence[Pair]) -> dict[str, float]:
     """
     pairs = [pair for pair in pairs if all(load.worker_cpu and load.client_cpu for load in pair)]
     return {
-        **_mean("rate_ratio", [one.rate / other.rate for one, other in pairs]),
-        **_mean("cpu_ratio", [one.worker_cpu / other.worker_cpu for one, other in pairs]),
-        **_mean("client_cpu_ratio", [one.client_cpu / other.client_cpu for one, other in pairs]),
-        "calls_s": statistics.median(one.rate for one, _ in pairs),
-        "other_calls_s": statistics.median(other.rate for _, other in pairs),
-        "cpu_us": statistics.median(one.worker_cpu for one, _ in pairs),
-        "other_cpu_us": statistics.median(other.worker_cpu for _, other in pairs),
+        **_mean("rate_ratio", [first.rate / second.rate for first, second in pairs]),
+        **_mean("cpu_ratio", [first.worker_cpu / second.worker_cpu for first, second in pairs]),
+        **_mean(
+            "client_cpu_ratio", [first.client_cpu / second.client_cpu for first, second in pairs]
+        ),
+        "calls_s": statistics.median(first.rate for first, _ in pairs),
+        "other_calls_s": statistics.median(second.rate for _, second in pairs),
+        "cpu_us": statistics.median(first.worker_cpu for first, _ in pairs),
+        "other_cpu_us": statistics.median(second.worker_cpu for _, second in pairs),
     }
 
 

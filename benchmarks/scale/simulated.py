@@ -242,7 +242,7 @@ class _Fleet:
                 )
                 self.seen["report_bytes"] += sum(sent)
             case "leave":
-                leaving = [each for each in self.workers if each.number < command["count"]]
+                leaving = [worker for worker in self.workers if worker.number < command["count"]]
                 for worker, task in zip(self.workers, self._running, strict=True):
                     if worker in leaving:
                         task.cancel()

@@ -19,7 +19,7 @@ def fill(schema):
     """Return content for a form: the default, the first choice, or something of the type."""
     content = {}
     for name, member in schema.get("properties", {}).items():
-        choices = member.get("enum") or [each["const"] for each in member.get("oneOf", [])]
+        choices = member.get("enum") or [option["const"] for option in member.get("oneOf", [])]
         plain = {"string": "ada@example.com", "boolean": True, "integer": 42, "number": 42}
         if "default" in member:
             content[name] = member["default"]
@@ -27,7 +27,9 @@ def fill(schema):
             content[name] = choices[0]
         elif member["type"] == "array":
             items = member["items"]
-            content[name] = (items.get("enum") or [each["const"] for each in items["anyOf"]])[:1]
+            content[name] = (items.get("enum") or [option["const"] for option in items["anyOf"]])[
+                :1
+            ]
         elif member.get("format") == "uri":
             content[name] = "https://example.com/"
         elif member.get("format") == "date":
@@ -161,7 +163,7 @@ async def main(era, plan, words):
             report[f"tool {name}"] = await tour.tool(client, name)
         names = {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
         report["tools at the end"] = sorted(names - own)
-        report["prompts"] = sorted(each.name for each in (await client.list_prompts()).prompts)
+        report["prompts"] = sorted(prompt.name for prompt in (await client.list_prompts()).prompts)
         for name, arguments in plan["prompts"].items():
             report[f"prompt {name}"] = dump(await client.get_prompt(name, arguments))
         for reference, argument in plan["completions"]:
@@ -169,10 +171,10 @@ async def main(era, plan, words):
             done = await client.complete(kind(**reference), argument)
             report[f"completion {reference}"] = dump(done)
         report["resources"] = sorted(
-            str(each.uri) for each in (await client.list_resources()).resources
+            str(resource.uri) for resource in (await client.list_resources()).resources
         )
         templates = (await client.list_resource_templates()).resource_templates
-        report["templates"] = sorted(each.uri_template for each in templates)
+        report["templates"] = sorted(template.uri_template for template in templates)
         for uri in plan["read"]:
             report[f"resource {uri}"] = dump(await client.read_resource(uri))
         if plan["watch"]:

@@ -110,7 +110,9 @@ async def main(_era, plan, words):
         for reference, argument in plan["completions"]:
             done = await client.complete_mcp(types.PromptReference(**reference), argument)
             report[f"completion {reference['name']}"] = dump(done)
-        report["resources"] = sorted(str(each.uri) for each in await client.list_resources())
+        report["resources"] = sorted(
+            str(resource.uri) for resource in await client.list_resources()
+        )
         for uri in plan["read"]:
             report[f"resource {uri}"] = dump(await client.read_resource_mcp(uri))
         if plan["watch"]:

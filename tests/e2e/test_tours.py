@@ -243,8 +243,8 @@ async def test_clients_get_through_the_front_what_they_get_directly(
     found: dict[tuple[str, str], Any] = {}
     async with front_of(tmp_path, server, mode) as url, serving(server) as upstream:
         target = server.stdio if mode == "leased" else [upstream]
-        for each in chosen or visitors:
-            visitor = visitors[each]
+        for visitor_name in chosen or visitors:
+            visitor = visitors[visitor_name]
             directly = "legacy" if name == "npm" else visitor.era  # it has no other era
             is_watching = visitor.has_session or mode == "shared"
             plan = server.plan if is_watching else {**server.plan, "watch": None}
@@ -254,7 +254,9 @@ async def test_clients_get_through_the_front_what_they_get_directly(
                 direct.pop(OF_ONE_CLIENT, None)
                 through.pop(OF_ONE_CLIENT, None)
             assert len(direct) > 20
-            found |= {(each, step): both for step, both in differences(direct, through).items()}
+            found |= {
+                (visitor_name, step): both for step, both in differences(direct, through).items()
+            }
     for k, v in found.items():
         print(k, *[str(x)[:900] for x in v.values()], sep="\n   ")
     assert not found

@@ -56,7 +56,7 @@ async def _told(admin: Any, worker: str, start: float) -> float:
     request = admin_pb2.ListWorkersRequest(worker_ids=[worker])
     while True:
         answer = await admin.ListWorkers(request)
-        if not any(each.state == "connected" for each in answer.workers):
+        if not any(worker.state == "connected" for worker in answer.workers):
             return time.perf_counter() - start
         await asyncio.sleep(_AGAIN)
 

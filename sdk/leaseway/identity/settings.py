@@ -113,13 +113,13 @@ def _check_users(issuers: Sequence[Issuer]) -> None:
     Raises:
         ValueError: Two can.
     """
-    for one, other in combinations([issuer for issuer in issuers if issuer.user_claim], 2):
-        is_apart = None not in (one.tenant, other.tenant) and one.tenant != other.tenant
-        prefixes = sorted((one.user_prefix, other.user_prefix), key=len)
+    for first, second in combinations([issuer for issuer in issuers if issuer.user_claim], 2):
+        is_apart = None not in (first.tenant, second.tenant) and first.tenant != second.tenant
+        prefixes = sorted((first.user_prefix, second.user_prefix), key=len)
         if not is_apart and prefixes[1].startswith(prefixes[0]):
             raise ValueError(
-                f"jwt: the issuers {one.issuer} and {other.issuer} may have different users of the "
-                "same name: give each a user_prefix of its own, such as user_prefix = 'a:'."
+                f"jwt: the issuers {first.issuer} and {second.issuer} may have different users of "
+                "the same name: give each a user_prefix of its own, such as user_prefix = 'a:'."
             )
 
 

@@ -27,7 +27,7 @@ async def called(bench: Bench, client: McpClient | None, **fields: Any) -> Memor
 
 
 def greeted(bench: Bench) -> list[McpClient | None]:
-    return [each.greeting.client for each in bench.servers.live]
+    return [instance.greeting.client for instance in bench.servers.live]
 
 
 async def test_a_shared_server_gets_one_more_instance_when_an_older_client_calls(
@@ -67,7 +67,7 @@ async def test_a_server_that_refuses_the_older_era_serves_its_clients_neverthele
     bench.servers.faults.append(Fault(Reason.SERVER_NOT_READY, "It refused initialize."))
     assert await called(bench, OLD) is first
     assert await called(bench, OLD) is first  # it is not started for each call
-    assert [each.state for each in bench.servers.opened] == ["ready", "closed"]
+    assert [instance.state for instance in bench.servers.opened] == ["ready", "closed"]
     assert not bench.worker.pool.context.reports.problems.open
 
 
@@ -102,7 +102,7 @@ async def test_spares_are_leased_only_to_clients_for_which_they_were_greeted(
     for session, client in (("a", OLD), ("b", OLD), ("c", OTHER)):
         instance = await called(bench, client, session=session)
         assert instance.greeting.client == client
-        await bench.until(lambda: all(each.state == "ready" for each in bench.servers.live))
+        await bench.until(lambda: all(opened.state == "ready" for opened in bench.servers.live))
     assert (await called(bench, NEW, session="d")).protocol_version == "2026-07-28"
 
 
@@ -120,7 +120,7 @@ async def test_a_server_that_needs_a_back_channel_keeps_the_era_of_the_clients_t
     of_client = await called(bench, NEW, session="a")
     of_nobody = await called(bench, None, session="b")
     instances = bench.worker.pool.find(spec.key).instances
-    live = {each.instance: each for each in instances}
+    live = {member.instance: member for member in instances}
     live[of_client].on_warning(of_client, "NO_BACK_CHANNEL", "set protocol: legacy.")
     assert instances.is_outdated(live[of_nobody])
     assert not instances.is_outdated(live[of_client])

@@ -74,7 +74,7 @@ async def main():
     async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
         size = channel.unary_unary("/t.Sizes/Size")
         ended = await asyncio.gather(*(size(b"x") for _ in range(2500)), return_exceptions=True)
-    print(sum(each == b"1" for each in ended))
+    print(sum(answer == b"1" for answer in ended))
 
 asyncio.run(main())
 """

@@ -120,8 +120,8 @@ def _joined(known: AuditAnchor, told: AuditAnchor) -> AuditAnchor:
     old, new = known.head, told.head
     written, shipped = max(old.written, new.written), max(old.shipped, new.shipped)
     contradicts = any(
-        one.seq == other.seq and one.hash != other.hash
-        for one, other in ((old.written, new.written), (old.shipped, new.shipped))
+        before.seq == after.seq and before.hash != after.hash
+        for before, after in ((old.written, new.written), (old.shipped, new.shipped))
     )
     # The last record of an ended run is known: a later head that goes beyond it is another chain.
     contradicts = contradicts or (old.has_ended and new.written.seq > old.written.seq)

@@ -203,7 +203,7 @@ def usable(
 def unique(names: Iterable[str], kind: ItemKind, problems: ExposureWarnings) -> list[str]:
     """Return the distinct names or URIs, sorted; warn of duplicates."""
     ordered = sorted(names)
-    for name in sorted({one for one, following in pairwise(ordered) if one == following}):
+    for name in sorted({name for name, following in pairwise(ordered) if name == following}):
         text = f"it lists {kind.noun} {shown(name)} more than once"
         problems.add(kind.listed_twice, name, f"{text}; the {kind.noun} is registered once.")
     return sorted(set(ordered))
