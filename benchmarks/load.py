@@ -124,11 +124,11 @@ class Meter:
         calls = max(1, len(durations))
         durations.sort()
         return Load(
-            self._in_flight,
-            len(durations),
-            seconds,
-            percentile(durations, 0.5) * 1e6,
-            percentile(durations, 0.99) * 1e6,
-            client / calls * 1e6,
-            worker / calls * 1e6,
+            in_flight=self._in_flight,
+            calls=len(durations),
+            seconds=seconds,
+            p50=percentile(durations, 0.5) * 1e6,
+            p99=percentile(durations, 0.99) * 1e6,
+            client_cpu=client / calls * 1e6,
+            worker_cpu=worker / calls * 1e6,
         )

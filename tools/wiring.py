@@ -1,4 +1,4 @@
-"""Count lambdas, and parts wired after their construction; fail if there are more than allowed.
+"""Count lambdas, parts wired after their construction, and values built by position; fail if more.
 
 A part that gets its collaborators late can be used before it is complete, and a reader must search
 for the place that completes it. So a part takes them in its constructor. Counted as late wiring is
@@ -12,7 +12,10 @@ an assignment to an attribute of an object other than `self` or `cls`,
 State that changes while the product runs, such as the fields of a record, is not counted. Nor is a
 line that ends with `# wired late: REASON`, for objects of libraries that take it in no other way.
 
-    python tools/wiring.py            both numbers of each root, and late wiring by its place
+A value of more than four fields (a dataclass or named tuple) is built by keyword, in tests and
+benchmarks, too: a reader cannot tell what a fifth position means.
+
+    python tools/wiring.py            the numbers of each root, and what is late or by position
     python tools/wiring.py --lambdas  each lambda, too
 """
 
@@ -20,15 +23,19 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
+USERS = ("tests", "benchmarks")
 # The most that the product may have. Lower them as the numbers fall; never raise them.
 MAX_LAMBDAS = 72
 MAX_LATE = 0
+MAX_BY_POSITION = 1
+_MOST_POSITIONS = 4
 _CONSTRUCTORS = frozenset({"__init__", "__post_init__"})
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -97,6 +104,28 @@ def late_wiring(tree: ast.Module, names: Names) -> Iterator[ast.stmt]:
                     yield node
 
 
+def by_position(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Path, ast.Call]]:
+    """Yield the calls that build a record of more than four fields by position."""
+    records: set[str] = set()
+    others: set[str] = set()
+    calls: list[tuple[Path, ast.Call]] = []
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                (records if _is_record(node) else others).add(node.name)
+            elif isinstance(node, ast.Call) and len(node.args) > _MOST_POSITIONS:
+                calls.append((path, node))
+    for path, call in calls:
+        is_spread = any(isinstance(argument, ast.Starred) for argument in call.args)
+        if not is_spread and _last_name(call.func) in records - others:
+            yield path, call
+
+
+def _is_record(node: ast.ClassDef) -> bool:
+    marks = [ast.unparse(mark) for mark in (*node.decorator_list, *node.bases)]
+    return any(mark.startswith("dataclass") or mark == "NamedTuple" for mark in marks)
+
+
 def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:
     given = function.args
     yield from (*given.posonlyargs, *given.args, *given.kwonlyargs)
@@ -139,7 +168,8 @@ def _has_reason(path: Path, node: ast.stmt) -> bool:
 
 
 def _modules(root: str) -> dict[Path, ast.Module]:
-    paths = sorted((REPOSITORY / root / "leaseway").rglob("*.py"))
+    folder = REPOSITORY / root
+    paths = sorted((folder / "leaseway" if root in ROOTS else folder).rglob("*.py"))
     return {
         path: ast.parse(path.read_text())
         for path in paths
@@ -175,10 +205,15 @@ def main() -> int:
             for path, node in of_root:
                 _print(path, node)
         found_lambdas, found_late = found_lambdas + len(of_root), found_late + len(late)
+    users = (_modules(root) for root in USERS)
+    positional = list(by_position(ChainMap(*trees.values(), *users)))
+    for path, call in positional:
+        _print(path, call)
     status = 0
     for found, most, what, instead in (
         (found_lambdas, MAX_LAMBDAS, "lambdas", "Pass a bound method, a partial or a function"),
         (found_late, MAX_LATE, "late wirings", "Give a part what it needs in its constructor"),
+        (len(positional), MAX_BY_POSITION, "values by position", "Name their fields"),
     ):
         print(f"{found} {what}, at most {most} are allowed")
         if found > most:

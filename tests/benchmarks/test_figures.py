@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 
 def load(rate: float, in_flight: int = 32) -> Load:
-    return Load(in_flight, int(rate * 2), 2.0, 100.0, 200.0, 10.0, 20.0)
+    return Load(
+        in_flight=in_flight,
+        calls=int(rate * 2),
+        seconds=2.0,
+        p50=100.0,
+        p99=200.0,
+        client_cpu=10.0,
+        worker_cpu=20.0,
+    )
 
 
 def rate_of(figures: Figures) -> float | None:

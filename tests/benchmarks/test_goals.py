@@ -4,7 +4,16 @@ from benchmarks.goals import GOALS, judge
 
 def row(name: str, rate: float, p50: float = 100.0, cpu: float = 20.0) -> Figures:
     loads = {
-        count: Load(count, int(rate * 2), 2.0, p50, p50 * 2, cpu, cpu) for count in (1, 8, 32, 128)
+        count: Load(
+            in_flight=count,
+            calls=int(rate * 2),
+            seconds=2.0,
+            p50=p50,
+            p99=p50 * 2,
+            client_cpu=cpu,
+            worker_cpu=cpu,
+        )
+        for count in (1, 8, 32, 128)
     }
     return Figures(name, loads)
 

@@ -49,7 +49,15 @@ def test_a_response_is_complete_with_its_length_or_its_last_chunk() -> None:
 
 
 def test_a_named_peer_stands_last_in_the_report() -> None:
-    load = Load(32, 64_000, 2.0, 900.0, 1500.0, 11.0, 13.0)
+    load = Load(
+        in_flight=32,
+        calls=64_000,
+        seconds=2.0,
+        p50=900.0,
+        p99=1500.0,
+        client_cpu=11.0,
+        worker_cpu=13.0,
+    )
     results = {
         "peer:other gateway": [Figures("peer:other gateway", {32: load}, 80.0)],
         "stdio": [Figures("stdio", {32: load}, 80.0)],

@@ -11,7 +11,15 @@ def test_the_names_of_all_rows_differ() -> None:
 
 
 def test_the_report_shows_rows_specials_and_goals() -> None:
-    load = Load(32, 64_000, 2.0, 900.0, 1500.0, 11.0, 13.0)
+    load = Load(
+        in_flight=32,
+        calls=64_000,
+        seconds=2.0,
+        p50=900.0,
+        p99=1500.0,
+        client_cpu=11.0,
+        worker_cpu=13.0,
+    )
     results = {
         "stdio": [Figures("stdio", {32: load}, 80.0)],
         "neighbour": [Figures("neighbour", more={"p99_ratio": 1.25})],

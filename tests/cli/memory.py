@@ -24,27 +24,84 @@ from leaseway.sdk import (
 from leaseway.wire.messages.states import ServerState
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-TOOL = Tool("time_now", "time", "now", "", "Tells the time.\nIn zones.", {}, None, {}, {}, True)
-SERVER = ServerInfo(
-    "time",
-    "",
-    ServerState.READY,
-    "stdio",
-    True,
-    1,
-    "",
-    "",
-    "2025-11-25",
-    "l1",
-    "e1",
-    ("w1", "w2"),
-    (),
+TOOL = Tool(
+    name="time_now",
+    server_id="time",
+    original_name="now",
+    title="",
+    description="Tells the time.\nIn zones.",
+    input_schema={},
+    output_schema=None,
+    annotations={},
+    extra={},
+    shared=True,
 )
-LEASE = LeaseInfo("i-1", "time", "w1", "default", "s1", "", 60.0, 3.5, "n1", "l1")
-WORKER = WorkerInfo("w1", "i", "127.0.0.1:1", "connected", 512, 1, 2, 9, 9, "", "p/1", {})
-PROBLEM = ProblemInfo("server", "time", "", "w1", "EXITED", "It ended.", "error", 2, NOW, NOW)
-LIMIT = LimitInfo("agent", "calls", "acme", "", "w1", "", 60, 60.0, 12, 7.25)
-LOG = InstanceLog("w1", "n1", "running", 42, ("first", "second"))
+SERVER = ServerInfo(
+    id="time",
+    tenant="",
+    state=ServerState.READY,
+    transport="stdio",
+    shared=True,
+    tool_count=1,
+    description="",
+    problem="",
+    protocol_version="2025-11-25",
+    launch_hash="l1",
+    exposure_hash="e1",
+    workers=("w1", "w2"),
+    instances=(),
+)
+LEASE = LeaseInfo(
+    id="i-1",
+    server_id="time",
+    worker="w1",
+    tenant="default",
+    session="s1",
+    agent="",
+    ttl=60.0,
+    age=3.5,
+    instance_id="n1",
+    launch_hash="l1",
+)
+WORKER = WorkerInfo(
+    id="w1",
+    incarnation="i",
+    address="127.0.0.1:1",
+    state="connected",
+    capacity=512,
+    leases=1,
+    instances=2,
+    sent_version=9,
+    acked_version=9,
+    last_error="",
+    package_version="p/1",
+    labels={},
+)
+PROBLEM = ProblemInfo(
+    scope="server",
+    server_id="time",
+    tenant="",
+    worker="w1",
+    reason="EXITED",
+    message="It ended.",
+    severity="error",
+    count=2,
+    first_seen=NOW,
+    last_seen=NOW,
+)
+LIMIT = LimitInfo(
+    scope="agent",
+    quota="calls",
+    tenant="acme",
+    server_id="",
+    agent="w1",
+    tool="",
+    limit=60,
+    period=60.0,
+    remaining=12,
+    renews_in=7.25,
+)
+LOG = InstanceLog(worker="w1", instance_id="n1", state="running", pid=42, lines=("first", "second"))
 
 
 def status_with(**changes: Any) -> Status:

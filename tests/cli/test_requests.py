@@ -130,7 +130,15 @@ def test_control_characters_in_stderr_of_a_server_are_escaped(
     run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def steering(*_: object) -> list[InstanceLog]:
-        return [InstanceLog("w1", "n1", "running", 42, ("a\x1b]0;title\x07b",))]
+        return [
+            InstanceLog(
+                worker="w1",
+                instance_id="n1",
+                state="running",
+                pid=42,
+                lines=("a\x1b]0;title\x07b",),
+            )
+        ]
 
     monkeypatch.setattr(client, "logs", steering)
     assert run("logs", "time").stdout.splitlines()[1] == r"a\x1b]0;title\x07b"

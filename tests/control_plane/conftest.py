@@ -113,11 +113,11 @@ async def serving(
     loop = asyncio.create_task(plane.run())
     async with grpc.aio.insecure_channel(address) as channel:
         yield Running(
-            plane,
-            address,
-            catalog_pb2_grpc.CatalogServiceStub(channel),
-            leases_pb2_grpc.PlacementServiceStub(channel),
-            admin_pb2_grpc.AdminServiceStub(channel),
+            plane=plane,
+            address=address,
+            catalog=catalog_pb2_grpc.CatalogServiceStub(channel),
+            placement=leases_pb2_grpc.PlacementServiceStub(channel),
+            admin=admin_pb2_grpc.AdminServiceStub(channel),
         )
     loop.cancel()
     with contextlib.suppress(asyncio.CancelledError):

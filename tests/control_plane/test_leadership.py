@@ -203,7 +203,17 @@ async def test_a_leader_whose_store_a_newer_one_has_claimed_steps_down(
         assert lease.record is not None
         newer.lead(epoch_of(lease.record) + 1)
         await newer.approvals.refresh()
-        pay = ApprovalRequest("acme", "", "", False, "bank", "pay", "1", "{}", "key 1")
+        pay = ApprovalRequest(
+            tenant="acme",
+            agent="",
+            session="",
+            of_session=False,
+            server_id="bank",
+            tool="pay",
+            digest="1",
+            arguments="{}",
+            asked_by="key 1",
+        )
         with pytest.raises(Fault, match="no longer the leader"):
             await stale.approvals.ask(pay, use=False)
         await leading

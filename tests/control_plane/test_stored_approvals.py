@@ -21,7 +21,17 @@ from leaseway.control_plane.store.sqlite import SqliteStore
 from leaseway.control_plane.stored_approvals import RETRY
 from leaseway.wire.errors import Fault, Reason
 
-PAY = ApprovalRequest("acme", "billing", "d1", False, "bank", "pay", "digest-1", "{}", "key 1")
+PAY = ApprovalRequest(
+    tenant="acme",
+    agent="billing",
+    session="d1",
+    of_session=False,
+    server_id="bank",
+    tool="pay",
+    digest="digest-1",
+    arguments="{}",
+    asked_by="key 1",
+)
 
 
 class Clock:

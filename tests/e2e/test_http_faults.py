@@ -149,9 +149,9 @@ FATES = ("yes", "unknown")
 """Of a call that timed out: either the worker or the client notices first."""
 
 CASES = [
-    Case("slow_head", DeadlineExceeded, "passed", FATES, 4.0),
-    Case("slow_body", DeadlineExceeded, "passed", FATES, 4.0),
-    Case("slow_events", DeadlineExceeded, "passed", FATES, 4.0),
+    Case(how="slow_head", error=DeadlineExceeded, says="passed", started=FATES, timeout=4.0),
+    Case(how="slow_body", error=DeadlineExceeded, says="passed", started=FATES, timeout=4.0),
+    Case(how="slow_events", error=DeadlineExceeded, says="passed", started=FATES, timeout=4.0),
     Case("reset", ServerLost, "broke before its response", ("unknown",)),
     Case("reset_body", ServerLost, "broke before its response was complete"),
     Case("half_body", ServerLost, "broke before its response was complete"),

@@ -223,7 +223,15 @@ CASES = [
     Case("twice", None, "first", survives=True),
     Case("floods_stdout", None, "flooded", survives=True),
     Case("floods_stderr", None, "flooded", survives=True),
-    Case("late", DeadlineExceeded, "passed", {"seconds": 8.0}, 2.0, FATES, survives=True),
+    Case(
+        mode="late",
+        error=DeadlineExceeded,
+        says="passed",
+        arguments={"seconds": 8.0},
+        timeout=2.0,
+        started=FATES,
+        survives=True,
+    ),
 ]
 
 

@@ -120,7 +120,13 @@ def request(method: str, params: dict[str, Any], declared: Declared | None = Non
     sent = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     live: Any = SimpleNamespace(declared=declared)
     unused: Any = None
-    return Request(parse_message(json.dumps(sent)), unused, False, "", Carried(unused, live))
+    return Request(
+        message=parse_message(json.dumps(sent)),
+        listener=unused,
+        modern=False,
+        scope="",
+        carried=Carried(unused, live),
+    )
 
 
 def said(*capabilities: str, pending: tuple[str, ...] = ()) -> IntroductionList:

@@ -123,7 +123,9 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
     endpoint = bind(server, Endpoint("127.0.0.1", 0))
     await server.start()
     await health.set_serving("")
-    yield System(str(endpoint), path, authenticator, keys, received)
+    yield System(
+        address=str(endpoint), path=path, authenticator=authenticator, keys=keys, received=received
+    )
     await server.stop(None)
 
 

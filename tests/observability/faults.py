@@ -325,7 +325,9 @@ async def staged(fault: Fault, folder: Path) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(system)
         client = await stack.enter_async_context(AsyncClient(system.address, agent="recorder"))
-        stage = Stage(system, client, folder, dict(servers), stack)
+        stage = Stage(
+            system=system, client=client, folder=folder, servers=dict(servers), stack=stack
+        )
         try:
             yield stage
         finally:

@@ -13,7 +13,15 @@ from leaseway.wire.errors import Fault, Reason
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_each_reason_has_its_own_class(reason: Reason) -> None:
-    error = error_from_fault(Fault(reason, "What happened.", "yes", {"k": "v"}, 1.5))
+    error = error_from_fault(
+        Fault(
+            reason=reason,
+            message="What happened.",
+            started="yes",
+            metadata={"k": "v"},
+            retry_delay=1.5,
+        )
+    )
     assert error.reason is reason
     assert type(error) not in (LeasewayError, LeaseError)
     assert (error.message, str(error)) == ("What happened.", "What happened.")
@@ -110,7 +118,14 @@ def test_a_violation_that_the_message_contains_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("reason", [Reason.INVALID_ARGUMENTS, Reason.DEADLINE_EXCEEDED])
 def test_errors_can_be_pickled(reason: Reason) -> None:
-    fault = Fault(reason, "No.", "unknown", {"server": "s"}, 2.0, (("f", "m"),))
+    fault = Fault(
+        reason=reason,
+        message="No.",
+        started="unknown",
+        metadata={"server": "s"},
+        retry_delay=2.0,
+        violations=(("f", "m"),),
+    )
     error = error_from_fault(fault)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)

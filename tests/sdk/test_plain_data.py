@@ -18,7 +18,18 @@ from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.wire.names import LeaseKey
 
 PAYLOAD = b'{"content":[{"type":"text","text":"a"}],"structuredContent":{"n":1}}'
-TOOL = Tool("add", "desk", "add", "", "Add.", {"type": "object"}, None, {}, {}, True)
+TOOL = Tool(
+    name="add",
+    server_id="desk",
+    original_name="add",
+    title="",
+    description="Add.",
+    input_schema={"type": "object"},
+    output_schema=None,
+    annotations={},
+    extra={},
+    shared=True,
+)
 LEASE = Lease(
     ClientLease(LeaseKey("", "s", "desk"), "run-1", WorkerRun("w1", "run", "127.0.0.1:1"), True)
 )

@@ -57,12 +57,12 @@ class RestApi:
         body = await request.read()
         self.seen.append(
             Seen(
-                request.method,
-                request.raw_path,
-                request.path,
-                list(request.query.items()),
-                dict(request.headers),
-                body,
+                method=request.method,
+                raw_path=request.raw_path,
+                path=request.path,
+                query=list(request.query.items()),
+                headers=dict(request.headers),
+                body=body,
             )
         )
         name = request.path.split("/")[1]

@@ -154,7 +154,15 @@ async def test_a_full_disk_truncates_one_line_only(
 
 def _span(name: str, span_id: str, parent: str, start: int, *, status: str = "unset") -> SpanRecord:
     return SpanRecord(
-        "t1", span_id, parent, name, "internal", "svc", start, start + 2_000_000, status=status
+        trace_id="t1",
+        span_id=span_id,
+        parent_span_id=parent,
+        name=name,
+        kind="internal",
+        service="svc",
+        start_ns=start,
+        end_ns=start + 2_000_000,
+        status=status,
     )
 
 

@@ -98,18 +98,18 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 background.supervise(authenticator.run, "follow changes of credentials")
                 with _signals(shutdown):
                     surroundings = Surroundings(
-                        open_instance,
-                        background,
-                        shutdown,
-                        authenticator,
-                        logins,
-                        links,
-                        vault,
-                        meter,
-                        storage,
-                        audit,
-                        shipper,
-                        callers,
+                        open_instance=open_instance,
+                        background=background,
+                        shutdown=shutdown,
+                        authenticator=authenticator,
+                        logins=logins,
+                        login_links=links,
+                        vault=vault,
+                        meter=meter,
+                        storage=storage,
+                        audit=audit,
+                        shipper=shipper,
+                        callers=callers,
                     )
                     worker = Worker(options, bound, surroundings)
                     facts.append(worker.state.counts)

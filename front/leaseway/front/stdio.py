@@ -276,7 +276,9 @@ class StdioFront:
             listener.passes_input = True
             handle = self._session_from_handle(message)
             carried = Carried(self._sessions, live, handle)
-            return Request(message, listener, True, self._scope, carried)
+            return Request(
+                message=message, listener=listener, modern=True, scope=self._scope, carried=carried
+            )
         if not self._version and message.method != "ping":
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         if live.declared is None:
@@ -286,7 +288,14 @@ class StdioFront:
         listener.mcp_client = live.client.encoded
         listener.ask_through(ClientRequests(live, self._writer.write))
         carried = Carried(self._sessions, live)
-        return Request(message, listener, False, self._scope, carried, has_session=True)
+        return Request(
+            message=message,
+            listener=listener,
+            modern=False,
+            scope=self._scope,
+            carried=carried,
+            has_session=True,
+        )
 
     def _session_from_handle(self, message: Message) -> LiveSession | None:
         """Return the session of a modern request's handle, or None if it has no handle.

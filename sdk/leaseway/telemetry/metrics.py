@@ -190,7 +190,13 @@ class Instrument(Generic[CellT]):
             for cell in self._cells.values()
             if (value := _value(cell)) is not None
         )
-        return Family(self.name, self._kind, self._unit, self._description, points)
+        return Family(
+            name=self.name,
+            kind=self._kind,
+            unit=self._unit,
+            description=self._description,
+            points=points,
+        )
 
 
 class Meter:
@@ -244,7 +250,7 @@ class Meter:
                 Point(_named(labels, values), number, self._since)
                 for values, number in _bounded(read(), len(labels)).items()
             )
-            return Family(name, kind, unit, description, points)
+            return Family(name=name, kind=kind, unit=unit, description=description, points=points)
 
         self._register(name, family)
 
@@ -286,7 +292,14 @@ def _value(cell: Counter | Histogram) -> float | Buckets | None:
     if cell.minimum > cell.maximum:
         return None
     exemplars = tuple(cell.exemplars or ())
-    return Buckets(cell.bounds, tuple(cell.counts), cell.sum, cell.minimum, cell.maximum, exemplars)
+    return Buckets(
+        bounds=cell.bounds,
+        counts=tuple(cell.counts),
+        sum=cell.sum,
+        minimum=cell.minimum,
+        maximum=cell.maximum,
+        exemplars=exemplars,
+    )
 
 
 SHOWN_FOR: Final = 300.0

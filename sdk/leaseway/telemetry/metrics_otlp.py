@@ -158,11 +158,11 @@ def _exemplar(exemplar: Exemplar) -> otel.Exemplar:
     from opentelemetry.sdk.metrics import Exemplar as OtelExemplar
 
     return OtelExemplar(
-        {},
-        exemplar.value,
-        int(exemplar.at * 1e9),
-        int(exemplar.span_id, 16),
-        int(exemplar.trace_id, 16),
+        filtered_attributes={},
+        value=exemplar.value,
+        time_unix_nano=int(exemplar.at * 1e9),
+        span_id=int(exemplar.span_id, 16),
+        trace_id=int(exemplar.trace_id, 16),
     )
 
 

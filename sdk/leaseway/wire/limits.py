@@ -143,7 +143,13 @@ def over_limit(
         started: Whether a server may have started to work.
         retry_delay: Seconds after which another try may succeed.
     """
-    return Fault(reason, message, started, limit_metadata(limit, scope), retry_delay)
+    return Fault(
+        reason=reason,
+        message=message,
+        started=started,
+        metadata=limit_metadata(limit, scope),
+        retry_delay=retry_delay,
+    )
 
 
 class UsageCounter:

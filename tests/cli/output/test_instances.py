@@ -10,7 +10,19 @@ from leaseway.sdk import InstanceInfo, ServerInfo
 from leaseway.wire.messages.states import ServerState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-READY = InstanceInfo("w1", "i1", "ready", "", 7, 1, "l1", "shared", 0, "closed", None)
+READY = InstanceInfo(
+    worker="w1",
+    id="i1",
+    state="ready",
+    lease_id="",
+    pid=7,
+    starts=1,
+    launch_hash="l1",
+    role="shared",
+    failures=0,
+    circuit="closed",
+    next_start_at=None,
+)
 SPARE = replace(READY, id="i2", role="spare")
 LEASED = replace(READY, id="i3", role="leased", lease_id="x-1")
 BROKEN = replace(
@@ -22,19 +34,19 @@ BROKEN = replace(
     next_start_at=NOW + timedelta(seconds=2.5),
 )
 SERVER = ServerInfo(
-    "db",
-    "",
-    ServerState.READY,
-    "stdio",
-    False,
-    1,
-    "",
-    "",
-    "",
-    "l1",
-    "e1",
-    ("w1",),
-    (LEASED, BROKEN),
+    id="db",
+    tenant="",
+    state=ServerState.READY,
+    transport="stdio",
+    shared=False,
+    tool_count=1,
+    description="",
+    problem="",
+    protocol_version="",
+    launch_hash="l1",
+    exposure_hash="e1",
+    workers=("w1",),
+    instances=(LEASED, BROKEN),
 )
 DOWN = replace(
     SERVER,

@@ -104,7 +104,17 @@ def test_a_broken_file_is_refused_whole(
     parsed = parse(text)
     assert parsed.broken
     assert (parsed.servers, parsed.rejected) == ({}, frozenset())
-    assert parsed.issues == (ConfigIssue(PATH, line, column, key, "error", reason, message),)
+    assert parsed.issues == (
+        ConfigIssue(
+            file=PATH,
+            line=line,
+            column=column,
+            key=key,
+            severity="error",
+            reason=reason,
+            message=message,
+        ),
+    )
 
 
 def test_a_file_at_its_bound_is_parsed_and_one_above_is_refused() -> None:

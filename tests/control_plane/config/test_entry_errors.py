@@ -264,5 +264,14 @@ def test_a_bad_key_of_a_server_is_an_error_at_its_place(
     assert not parsed.servers
     assert not parsed.broken
     assert parsed.issues == (
-        ConfigIssue(PATH, 3, column, f"servers.s.{key}", "error", reason, message, "s"),
+        ConfigIssue(
+            file=PATH,
+            line=3,
+            column=column,
+            key=f"servers.s.{key}",
+            severity="error",
+            reason=reason,
+            message=message,
+            server_id="s",
+        ),
     )

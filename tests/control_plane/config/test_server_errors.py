@@ -43,7 +43,16 @@ def test_a_transport_that_cannot_run_rejects_its_server(
     assert parsed.rejected == {"s"}
     assert set(parsed.servers) == {VariantKey("ok")}
     assert parsed.issues == (
-        ConfigIssue(PATH, 4, 16, "servers.s.transport", "error", reason, message, "s"),
+        ConfigIssue(
+            file=PATH,
+            line=4,
+            column=16,
+            key="servers.s.transport",
+            severity="error",
+            reason=reason,
+            message=message,
+            server_id="s",
+        ),
     )
 
 
@@ -122,7 +131,16 @@ def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
     ],
 )  # fmt: skip
 def test_a_missing_key_is_an_error_at_its_server(text: str, key: str, message: str) -> None:
-    issue = ConfigIssue(PATH, 3, 3, f"servers.s.{key}", "error", "MISSING_KEY", message, "s")
+    issue = ConfigIssue(
+        file=PATH,
+        line=3,
+        column=3,
+        key=f"servers.s.{key}",
+        severity="error",
+        reason="MISSING_KEY",
+        message=message,
+        server_id="s",
+    )
     assert parse(text).issues == (issue,)
     assert parse(text).rejected == {"s"}
 
@@ -147,9 +165,17 @@ def test_an_invalid_server_id_rejects_that_server(server_id: str, message: str) 
     parsed = parse(f"version: 1\nservers:\n  {server_id}: {{transport: stdio, command: x}}\n")
     assert parsed.rejected == {server_id}
     assert parsed.issues == (
-        ConfigIssue(PATH, 3, 3, f"servers.{server_id}", "error", "INVALID_SERVER_ID", message,
-                    server_id),
-    )  # fmt: skip
+        ConfigIssue(
+            file=PATH,
+            line=3,
+            column=3,
+            key=f"servers.{server_id}",
+            severity="error",
+            reason="INVALID_SERVER_ID",
+            message=message,
+            server_id=server_id,
+        ),
+    )
 
 
 def test_a_server_that_is_no_mapping_is_rejected() -> None:
@@ -161,9 +187,16 @@ def test_a_server_that_is_no_mapping_is_rejected() -> None:
 def test_an_unknown_key_of_the_file_is_an_error_but_the_servers_stand() -> None:
     parsed = parse("version: 1\nserver: {}\nservers:\n  s: {transport: stdio, command: x}\n")
     assert parsed.issues == (
-        ConfigIssue(PATH, 2, 1, "server", "error", "UNKNOWN_KEY",
-                    "'server' is not a key of the file: did you mean 'servers'?"),
-    )  # fmt: skip
+        ConfigIssue(
+            file=PATH,
+            line=2,
+            column=1,
+            key="server",
+            severity="error",
+            reason="UNKNOWN_KEY",
+            message="'server' is not a key of the file: did you mean 'servers'?",
+        ),
+    )
     assert set(parsed.servers) == {VariantKey("s")}
 
 
@@ -184,10 +217,17 @@ def test_a_restriction_beside_the_servers_refuses_the_file(key: str) -> None:
 def test_a_file_without_any_known_key_is_named_as_none_and_not_repeated(text: str) -> None:
     parsed = parse(text)
     assert parsed.issues == (
-        ConfigIssue(PATH, 1, 1, "", "error", "WRONG_TYPE",
-                    "This is not a configuration: it has none of the keys 'version', 'servers' and"
-                    " 'defaults'. Name another file, or begin it with 'version: 1'."),
-    )  # fmt: skip
+        ConfigIssue(
+            file=PATH,
+            line=1,
+            column=1,
+            key="",
+            severity="error",
+            reason="WRONG_TYPE",
+            message="This is not a configuration: it has none of the keys 'version', 'servers' and"
+            " 'defaults'. Name another file, or begin it with 'version: 1'.",
+        ),
+    )
     assert parsed.broken
 
 

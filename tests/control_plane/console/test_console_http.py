@@ -159,7 +159,15 @@ def test_a_public_address_requires_a_key() -> None:
 async def waiting(plane: Plane) -> str:
     """Request an approval; return its id."""
     question = ApprovalRequest(
-        "acme", "billing", "d1", False, "bank", "pay", "digest", '{"amount":5}', "key 1"
+        tenant="acme",
+        agent="billing",
+        session="d1",
+        of_session=False,
+        server_id="bank",
+        tool="pay",
+        digest="digest",
+        arguments='{"amount":5}',
+        asked_by="key 1",
     )
     asked = await plane.approvals.ask(question, use=False)
     assert asked.record is not None

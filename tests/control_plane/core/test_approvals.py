@@ -20,7 +20,17 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.bounds import MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
 
-PAY = ApprovalRequest("acme", "billing", "d1", False, "bank", "pay", "digest-1", "{}", "key 1")
+PAY = ApprovalRequest(
+    tenant="acme",
+    agent="billing",
+    session="d1",
+    of_session=False,
+    server_id="bank",
+    tool="pay",
+    digest="digest-1",
+    arguments="{}",
+    asked_by="key 1",
+)
 
 
 def at(seconds: float) -> Moment:

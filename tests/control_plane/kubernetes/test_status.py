@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.kubernetes.status import (
@@ -14,7 +15,7 @@ from leaseway.control_plane.config.kubernetes.status import (
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
 
-_RESOURCE = CustomResource("MCPServer", "apps", "time", "u", 3)
+_RESOURCE = CustomResource(kind="MCPServer", namespace="apps", name="time", uid="u", generation=3)
 _WELL = Facts(
     accepted=Condition(True, "Valid"),
     ready=Condition(True, "Serving"),
@@ -24,9 +25,11 @@ _WELL = Facts(
 _T1, _T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 
-def _issue(severity: str, message: str) -> ConfigIssue:
+def _issue(severity: Literal["error", "warning"], message: str) -> ConfigIssue:
     reason = IssueReason.BAD_VALUE
-    return ConfigIssue("f", 1, 1, "k", severity, reason, message)  # type: ignore[arg-type]
+    return ConfigIssue(
+        file="f", line=1, column=1, key="k", severity=severity, reason=reason, message=message
+    )
 
 
 def test_a_status_says_the_generation_that_it_is_of() -> None:

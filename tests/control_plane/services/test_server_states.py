@@ -21,7 +21,11 @@ from leaseway.wire.messages.enums import server_state_to_proto
 from leaseway.wire.messages.states import ServerState
 
 _PROBLEM = "The process exited with status 1: no such database."
-_RESOURCE = LoadedResource(CustomResource("MCPServer", "team", "a", "1", 1), (), enabled=True)
+_RESOURCE = LoadedResource(
+    CustomResource(kind="MCPServer", namespace="team", name="a", uid="1", generation=1),
+    (),
+    enabled=True,
+)
 
 
 async def _report(fake: FakeWorker, state: str, failures: int) -> None:

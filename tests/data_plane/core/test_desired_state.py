@@ -13,7 +13,13 @@ def variant(
     server_id: str, launch: str = "l", exposure: str = "e", tenant: str = ""
 ) -> HeldVariant:
     spec = server_spec(VariantKey(server_id, tenant), "stdio", command="x")
-    return HeldVariant(spec, launch, exposure, "t", CompiledToolset())
+    return HeldVariant(
+        spec=spec,
+        launch_hash=launch,
+        exposure_hash=exposure,
+        toolset_hash="t",
+        toolset=CompiledToolset(),
+    )
 
 
 def keys(variants: tuple[HeldVariant, ...]) -> list[str]:

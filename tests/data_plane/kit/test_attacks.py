@@ -390,7 +390,9 @@ async def attacked(base: Path) -> AsyncIterator[Target]:
         Client(stdio_client(parameters)) as kit,
     ):
         await kit.list_tools()
-        yield Target(base, kit, open_port, canary_port, requested)
+        yield Target(
+            base=base, kit=kit, open_port=open_port, canary_port=canary_port, requested=requested
+        )
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="127.0.0.2 is Linux's")

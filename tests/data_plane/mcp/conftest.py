@@ -196,7 +196,14 @@ class Bench:
             arguments if isinstance(arguments, bytes) else json.dumps(arguments or {}).encode()
         )
         head = instance.prepare(tool)
-        call = ToolRequest(tool, head, encoded, meta, Callbacks(**callbacks), method)
+        call = ToolRequest(
+            name=tool,
+            params_head=head,
+            arguments=encoded,
+            meta=meta,
+            callbacks=Callbacks(**callbacks),
+            method=method,
+        )
         return instance.call(call, outcome.set_result), outcome
 
     async def call(

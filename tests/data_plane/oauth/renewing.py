@@ -16,7 +16,13 @@ from leaseway.vault.logins import LoginStore
 
 def wanted_at(url: str) -> Wanted:
     """Return what the process wants: a token of the tenant acme for a server."""
-    return Wanted("mail", url, Auth("authorization_code", "tenant"), Client(""), "acme")
+    return Wanted(
+        server="mail",
+        url=url,
+        auth=Auth("authorization_code", "tenant"),
+        client=Client(""),
+        tenant="acme",
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,11 @@ from leaseway.vault.logins import LoginStore
 from leaseway.wire.errors import Fault
 
 MAIL = Wanted(
-    "mail", "https://mail.example/mcp", Auth("authorization_code", "user"), Client("c"), "acme"
+    server="mail",
+    url="https://mail.example/mcp",
+    auth=Auth("authorization_code", "user"),
+    client=Client("c"),
+    tenant="acme",
 )
 
 
@@ -31,7 +35,16 @@ async def test_a_login_ends_what_others_have_begun_at_its_link(
 
     def begin(wanted: Wanted, _store: object, redirect: str) -> BegunLogin:
         found = Discovered(AuthorizationServer("https://as.example", ""), "")
-        return BegunLogin(wanted, found, (), None, redirect, str(next(states)), "v", "https://u")
+        return BegunLogin(
+            wanted=wanted,
+            found=found,
+            scopes=(),
+            registered=None,
+            redirect=redirect,
+            state=str(next(states)),
+            verifier="v",
+            url="https://u",
+        )
 
     def finish(begun: BegunLogin, _answer: object, _store: object) -> None:
         finished.append(begun.state)

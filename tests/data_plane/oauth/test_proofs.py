@@ -153,7 +153,9 @@ async def test_a_login_and_its_renewals_are_bound_to_one_key(
     bound: Bound, store: LoginStore
 ) -> None:
     async with trusting(bound) as authority:
-        wanted = Wanted("mail", f"{bound.base}/mcp", LOGIN, Client(""), "acme")
+        wanted = Wanted(
+            server="mail", url=f"{bound.base}/mcp", auth=LOGIN, client=Client(""), tenant="acme"
+        )
         told: asyncio.Queue[Told] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 

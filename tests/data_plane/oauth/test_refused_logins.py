@@ -58,7 +58,7 @@ async def test_a_server_that_has_not_moved_costs_nobody_his_login(
     store: LoginStore, refresh_token: str
 ) -> None:
     async with server_of("http://127.0.0.1:1") as url:
-        wanted = Wanted("mail", url, AUTH, Client("me"), "acme")
+        wanted = Wanted(server="mail", url=url, auth=AUTH, client=Client("me"), tenant="acme")
         login = Login(
             wanted.login,
             issuer="http://127.0.0.1:1",
@@ -79,7 +79,7 @@ async def test_a_server_that_has_moved_needs_a_new_login(
     store: LoginStore, refresh_token: str, age: float
 ) -> None:
     async with server_of("http://127.0.0.1:2") as url:
-        wanted = Wanted("mail", url, AUTH, Client(""), "acme")
+        wanted = Wanted(server="mail", url=url, auth=AUTH, client=Client(""), tenant="acme")
         login = Login(
             wanted.login,
             issuer="http://127.0.0.1:1",
@@ -126,7 +126,7 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     now = 100.0
     sealed = SealedTokens(store)
     tokens = Tokens(sealed, lambda: now, sealed.ended)
-    wanted = Wanted("mail", "http://h/mcp", AUTH, Client(""), "acme")
+    wanted = Wanted(server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme")
     key = VariantKey("mail", "acme")
     spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
     grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())

@@ -199,8 +199,18 @@ async def _moved_in(bench: Bench, keys: dict[str, str]) -> House:
     bench.servers.holds = False
     held = bench.worker.leases.get(lease)
     assert held is not None
-    loot = Loot(lease, ended, session, artifact, state, used)
-    return House(bench, keys, loot, stream, question, in_flight, held.expires_at)
+    loot = Loot(
+        lease=lease, ended=ended, session=session, artifact=artifact, state=state, used_state=used
+    )
+    return House(
+        bench=bench,
+        keys=keys,
+        loot=loot,
+        stream=stream,
+        question=question,
+        in_flight=in_flight,
+        expires_at=held.expires_at,
+    )
 
 
 Theft = Callable[[Loot], Mapping[str, Any]]

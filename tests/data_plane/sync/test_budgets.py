@@ -71,7 +71,9 @@ async def test_a_worker_tells_what_it_has_then_that_it_has_told_all() -> None:
     permits, queue = joined()
     now = asyncio.get_running_loop().time()
     permits.budgets.ask(DEMAND, 1, now)
-    permits.budgets.handle_grant(BudgetGrant(KEY, 2, 3, 60.0, 0.0), now)
+    permits.budgets.handle_grant(
+        BudgetGrant(key=KEY, granted=2, remaining=3, renews_in=60.0, retry_in=0.0), now
+    )
     permits.handle_grant(sync_pb2.BudgetGrant(fleet=sync_pb2.Fleet(workers=4, position=1)))
     permits.handle_loss()
     fleet = sync_pb2.Fleet(workers=1, takes_told=True)
@@ -100,7 +102,9 @@ async def test_a_worker_with_permits_of_many_limits_joins_again() -> None:
     for number in range(many):
         key = BudgetKey(f"tenant-{number}", "calls")
         permits.budgets.ask(Demand(key, 6, 60.0), 1, now)
-        permits.budgets.handle_grant(BudgetGrant(key, 2, 4, 60.0, 0.0), now)
+        permits.budgets.handle_grant(
+            BudgetGrant(key=key, granted=2, remaining=4, renews_in=60.0, retry_in=0.0), now
+        )
     permits.handle_loss()
     told = outgoing.open()
     permits.handle_welcome(welcome)

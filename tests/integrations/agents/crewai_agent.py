@@ -39,7 +39,18 @@ class Scripted(BaseLLM):
 def check_unsupported_schema() -> None:
     """Check that a tool is skipped if CrewAI does not support its schema."""
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
-    odd = Tool("odd", "s", "odd", "", "", schema, None, {}, {}, True)
+    odd = Tool(
+        name="odd",
+        server_id="s",
+        original_name="odd",
+        title="",
+        description="",
+        input_schema=schema,
+        output_schema=None,
+        annotations={},
+        extra={},
+        shared=True,
+    )
     with Client("127.0.0.1:1") as client:
         assert crewai_tools([odd], client) == []
 

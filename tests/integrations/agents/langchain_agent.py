@@ -56,7 +56,18 @@ async def main(address: str) -> None:
 def store_results() -> None:
     """Store results and tools as LangGraph's checkpointers store the values of a graph."""
     serializer = JsonPlusSerializer()
-    tool = Tool("add", "desk", "add", "", "", {"type": "object"}, None, {}, {}, True)
+    tool = Tool(
+        name="add",
+        server_id="desk",
+        original_name="add",
+        title="",
+        description="",
+        input_schema={"type": "object"},
+        output_schema=None,
+        annotations={},
+        extra={},
+        shared=True,
+    )
     result = ToolResult(b'{"content":[{"type":"text","text":"3"}]}', is_error=True)
     again = serializer.loads_typed(serializer.dumps_typed(result))
     assert (again.text, again.is_error) == ("3", True)

@@ -7,7 +7,18 @@ from leaseway.sdk.catalog.tools import Tool
 
 
 def tool(name: str, server: str = "s", original: str = "", text: str = "") -> Tool:
-    return Tool(name, server, original or name, "", text, {}, None, {}, {}, shared=False)
+    return Tool(
+        name=name,
+        server_id=server,
+        original_name=original or name,
+        title="",
+        description=text,
+        input_schema={},
+        output_schema=None,
+        annotations={},
+        extra={},
+        shared=False,
+    )
 
 
 def lease(*tools: Tool, server: str = "s", absent: tuple[str, ...] = ()) -> LeaseTools:

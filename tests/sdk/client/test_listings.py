@@ -84,11 +84,29 @@ async def test_resources_and_templates_are_separate_lists(
 ) -> None:
     resources = await client.list_resources()
     assert resources[0] == Resource(
-        "desk:///a", "desk", "a", "", "", "text/plain", {"size": 3}, False
+        uri="desk:///a",
+        server_id="desk",
+        name="a",
+        title="",
+        description="",
+        mime_type="text/plain",
+        extra={"size": 3},
+        shared=False,
     )
     assert len(resources) == 2
     templates = await client.list_resource_templates()
-    assert list(templates) == [ResourceTemplate("time:///{x}", "time", "any", "", "", "", {}, True)]
+    assert list(templates) == [
+        ResourceTemplate(
+            uri_template="time:///{x}",
+            server_id="time",
+            name="any",
+            title="",
+            description="",
+            mime_type="",
+            extra={},
+            shared=True,
+        )
+    ]
 
 
 async def test_lists_are_filtered_by_server_and_read_in_pages(

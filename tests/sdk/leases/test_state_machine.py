@@ -121,7 +121,11 @@ class Leases(RuleBasedStateMachine):
         assert (flight is None) == bool(in_flight)
         self.waiting[caller] = (key, terms)
         if flight is not None:
-            self.sent.append(Sent(key, worker, self.now, f"l{self.number()}", flight))
+            self.sent.append(
+                Sent(
+                    key=key, worker=worker, at=self.now, lease_id=f"l{self.number()}", flight=flight
+                )
+            )
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), owned=st.booleans())

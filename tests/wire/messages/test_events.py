@@ -54,7 +54,18 @@ def test_long_texts_and_many_lines_are_truncated() -> None:
 def test_an_event_survives_the_wire() -> None:
     event = History(7).add(
         EventRecord(
-            "lease", "ended", "Gone.", 12.5, "warning", "LEASE_LOST", "s", "t", "w", "l", "k", "i"
+            kind="lease",
+            action="ended",
+            message="Gone.",
+            at=12.5,
+            severity="warning",
+            reason="LEASE_LOST",
+            server_id="s",
+            tenant="t",
+            worker_id="w",
+            lease_id="l",
+            session="k",
+            instance_id="i",
         )
     )
     assert event_from_proto(event_to_proto(event)) == event

@@ -252,7 +252,13 @@ class Budgets:
             if leased and budget.ends > now:
                 left = max(0, budget.limit - leased)
                 renews_in = budget.ends - now if budget.period else 0.0
-                yield BudgetUse(key, budget.limit, budget.period, left, renews_in)
+                yield BudgetUse(
+                    key=key,
+                    limit=budget.limit,
+                    period=budget.period,
+                    remaining=left,
+                    renews_in=renews_in,
+                )
 
     def __len__(self) -> int:
         return len(self._budgets)

@@ -568,11 +568,11 @@ def _device_code(
             " with a code that cannot be shown"
         )
     return _DeviceCode(
-        device_code,
-        user_code,
-        address,
-        _positive(seconds_in(answer, "expires_in"), _CODE_LIFETIME),
-        _positive(seconds_in(answer, "interval"), _POLL_INTERVAL),
+        device_code=device_code,
+        user_code=user_code,
+        address=address,
+        expires_in=_positive(seconds_in(answer, "expires_in"), _CODE_LIFETIME),
+        interval=_positive(seconds_in(answer, "interval"), _POLL_INTERVAL),
     )
 
 

@@ -242,7 +242,14 @@ def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
         encoded.setdefault((name,), encode(definition))
     keys = tuple(sorted(encoded))
     definitions = tuple(encoded[key] for key in keys)
-    return PagedListing("tools", listing.items, keys, definitions, listing.older, listing.ttl)
+    return PagedListing(
+        member="tools",
+        items=listing.items,
+        keys=keys,
+        encoded=definitions,
+        older=listing.older,
+        ttl=listing.ttl,
+    )
 
 
 async def acquire(

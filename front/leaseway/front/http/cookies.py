@@ -60,7 +60,14 @@ class SessionCookie:
     ) -> Carried:
         """Return what a request with this cookie carries."""
         set_cookie = partial(self._set, reply)
-        return Carried(sessions, protocol, handle, self.live, self.is_lost, set_cookie)
+        return Carried(
+            sessions,
+            protocol,
+            handle,
+            cookie=self.live,
+            lost_cookie=self.is_lost,
+            set_cookie=set_cookie,
+        )
 
     def _set(self, reply: Reply, session_id: str) -> None:
         if not session_id:

@@ -389,10 +389,11 @@ class HttpFront:
         """Handle a request of a client with `initialize`, which may carry no session."""
         live, handle, _ = lives
         carried = cookie.carried(self._sessions, reply, live, handle)
+        asked = partial(Request, message, modern=False, scope=scope, carried=carried, media=media)
         if live is None:
             listener = Listener(reply.send)
             listener.mcp_client = unknown_client(version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
-            request = Request(message, listener, False, scope, carried, has_session, media=media)
+            request = asked(listener=listener, has_session=has_session)
             reply.finish((await self._handle(request, reply))[0])
             return
         listener = Listener(reply.send)
@@ -405,7 +406,7 @@ class HttpFront:
                 listener.answers = live.answers
                 listener.ask_through(ClientRequests(live, reply.ask))
         keeps_session = has_session and not live.renews
-        request = Request(message, listener, False, scope, carried, keeps_session, media=media)
+        request = asked(listener=listener, has_session=keeps_session)
         with live.running(message.request_id, listener):
             try:
                 response, _ = await self._handle(request, reply)
@@ -483,7 +484,7 @@ class HttpFront:
         listener.passes_input = True
         media = parse_media_mode(headers.get(MEDIA_HEADER))
         carried = cookie.carried(self._sessions, reply, None, handle)
-        request = Request(message, listener, True, scope, carried, media=media)
+        request = Request(message, listener, True, scope, carried=carried, media=media)
         try:
             if message.method == "tools/call":
                 name, _ = read_name_and_meta(message)

@@ -195,7 +195,9 @@ def _listing(
         if converted is not definition:
             older[key] = encode(converted)
     items_by_key = {key: by_key[key] for key in keys}
-    return PagedListing(member, items_by_key, keys, tuple(encoded), older)
+    return PagedListing(
+        member=member, items=items_by_key, keys=keys, encoded=tuple(encoded), older=older
+    )
 
 
 def _encode_cursor(key: ListingKey) -> str:

@@ -83,7 +83,15 @@ def blobs_in(parts: Iterable[dict[str, Any]]) -> list[Media]:
         mime_type, content = _decode_blob(part)
         kind = mime_type.partition("/")[0]
         if kind in _KINDS and content is not None:
-            found.append(Media(kind, mime_type, len(content), None, content))
+            found.append(
+                Media(
+                    kind=kind,
+                    mime_type=mime_type,
+                    byte_length=len(content),
+                    artifact=None,
+                    data=content,
+                )
+            )
     return found
 
 
@@ -96,14 +104,20 @@ def _media(item: dict[str, Any]) -> Media | None:
     mime_type = media_type(declared) if isinstance(declared, str) else ""
     ref, length, data = item.get("artifact"), item.get("byteLength"), item.get("data")
     if isinstance(ref, str) and isinstance(length, int):
-        return Media(kind, mime_type, length, ref, None)
+        return Media(kind=kind, mime_type=mime_type, byte_length=length, artifact=ref, data=None)
     if not isinstance(data, str):
         return None
     header, encoded = _split_header(data)
     content = _decode(encoded)
     if content is None:
         return None
-    return Media(kind, mime_type or media_type(header), len(content), None, content)
+    return Media(
+        kind=kind,
+        mime_type=mime_type or media_type(header),
+        byte_length=len(content),
+        artifact=None,
+        data=content,
+    )
 
 
 def _split_header(data: str) -> tuple[str, str]:

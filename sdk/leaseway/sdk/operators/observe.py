@@ -263,11 +263,11 @@ async def fetch_audit_anchors(client: OperatorClient) -> AnchorReport:
         pages = [page async for page in list_pages(runtime, rpc, request, deadline)]
         found = (anchor_from_proto(anchor) for page in pages for anchor in page.anchors)
         return AnchorReport(
-            seconds(pages[0].time),
-            tuple(anchor for anchor in found if anchor is not None),
-            tuple(pages[0].silent_workers),
-            pages[0].forgotten,
-            tuple(pages[0].unreadable_runs),
+            time=seconds(pages[0].time),
+            anchors=tuple(anchor for anchor in found if anchor is not None),
+            silent_workers=tuple(pages[0].silent_workers),
+            forgotten=pages[0].forgotten,
+            unreadable_runs=tuple(pages[0].unreadable_runs),
         )
 
     return await client._ask(operation, None)

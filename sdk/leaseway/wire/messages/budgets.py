@@ -41,7 +41,13 @@ def budget_key_from_proto(message: sync_pb2.BudgetKey) -> BudgetKey | None:
     scope, quota = _NAMES.get(message.quota, ("tenant", None))
     if quota is None:
         return None
-    key = BudgetKey(message.tenant, quota, message.server_id, message.agent, message.tool)
+    key = BudgetKey(
+        tenant=message.tenant,
+        quota=quota,
+        server_id=message.server_id,
+        agent=message.agent,
+        tool=message.tool,
+    )
     is_whole = key.scope == scope and max(map(len, key)) <= MAX_KEY_LENGTH
     return key if is_whole else None
 

@@ -28,11 +28,50 @@ Run = Callable[..., Result]
 
 CITY = PromptArgument("city", "", "Which.", True)
 UNIT = PromptArgument("unit", "", "", False)
-PROMPT = Prompt("w_ask", "w", "ask", "", "Asks.\nMore.", (CITY, UNIT), {"icons": []}, True)
-RESOURCE = Resource("file:///a.txt", "w", "a", "", "A file.", "text/plain", {"size": 3}, False)
-TEMPLATE = ResourceTemplate("file:///{path}", "w", "any", "", "", "", {}, False)
+PROMPT = Prompt(
+    name="w_ask",
+    server_id="w",
+    original_name="ask",
+    title="",
+    description="Asks.\nMore.",
+    arguments=(CITY, UNIT),
+    extra={"icons": []},
+    shared=True,
+)
+RESOURCE = Resource(
+    uri="file:///a.txt",
+    server_id="w",
+    name="a",
+    title="",
+    description="A file.",
+    mime_type="text/plain",
+    extra={"size": 3},
+    shared=False,
+)
+TEMPLATE = ResourceTemplate(
+    uri_template="file:///{path}",
+    server_id="w",
+    name="any",
+    title="",
+    description="",
+    mime_type="",
+    extra={},
+    shared=False,
+)
 SERVER = ServerInfo(
-    "w", "", ServerState.READY, "stdio", True, 1, "", "", "", "l1", "e1", ("w1",), ()
+    id="w",
+    tenant="",
+    state=ServerState.READY,
+    transport="stdio",
+    shared=True,
+    tool_count=1,
+    description="",
+    problem="",
+    protocol_version="",
+    launch_hash="l1",
+    exposure_hash="e1",
+    workers=("w1",),
+    instances=(),
 )
 
 

@@ -19,12 +19,34 @@ from leaseway.sdk import ControlPlaneUnavailable, LeaseInfo, ProblemInfo
 
 Run = Callable[..., Result]
 
-LEASE = LeaseInfo("run-1", "desk", "w1", "default", "job", "billing", 60.0, 5.0, "i1", "h1")
+LEASE = LeaseInfo(
+    id="run-1",
+    server_id="desk",
+    worker="w1",
+    tenant="default",
+    session="job",
+    agent="billing",
+    ttl=60.0,
+    age=5.0,
+    instance_id="i1",
+    launch_hash="h1",
+)
 OLDER = replace(LEASE, age=9.0)
 OTHER_LEASE = replace(LEASE, id="run-2", session="another", age=1.0)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=9)
-PROBLEM = ProblemInfo("server", "time", "", "w1", "EXITED", "It ended.", "error", 1, NOW, NOW)
+PROBLEM = ProblemInfo(
+    scope="server",
+    server_id="time",
+    tenant="",
+    worker="w1",
+    reason="EXITED",
+    message="It ended.",
+    severity="error",
+    count=1,
+    first_seen=NOW,
+    last_seen=NOW,
+)
 SEEN_AGAIN = replace(PROBLEM, count=2, last_seen=LATER)
 OTHER_PROBLEM = replace(PROBLEM, server_id="git", first_seen=LATER)
 UNREACHABLE = ControlPlaneUnavailable("No response.")

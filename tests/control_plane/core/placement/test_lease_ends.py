@@ -42,7 +42,13 @@ def test_the_oldest_ends_over_the_limit_are_dropped() -> None:
 
 def unasked(number: int, session: str = "s", *, unasked: bool = True) -> ReportedLeaseEnd:
     return ReportedLeaseEnd(
-        f"run-{number}", "default", "expired", session, "desk", unasked, "It has expired."
+        lease_id=f"run-{number}",
+        tenant="default",
+        how="expired",
+        session=session,
+        server_id="desk",
+        unasked=unasked,
+        message="It has expired.",
     )
 
 

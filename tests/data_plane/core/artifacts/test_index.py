@@ -16,7 +16,14 @@ from leaseway.data_plane.core.artifacts.index import (
 
 
 def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -> StoredArtifact:
-    return StoredArtifact(f"artifacts/{number}", "acme", session, "image/png", size, at)
+    return StoredArtifact(
+        ref=f"artifacts/{number}",
+        tenant="acme",
+        session=session,
+        mime_type="image/png",
+        byte_length=size,
+        stored_at=at,
+    )
 
 
 def names(artifacts: list[StoredArtifact]) -> list[str]:

@@ -99,6 +99,8 @@ def test_a_permit_that_is_granted_while_others_are_asked_for_is_kept(demand: Dem
             budgets.take([first], 0.0)
         budgets.ask(first, 1, 0.0)
     renews_in = 60.0 if demand.period else 0.0
-    budgets.handle_grant(BudgetGrant(demand.key, 1, 1, renews_in, 0.0), 0.0)
+    budgets.handle_grant(
+        BudgetGrant(key=demand.key, granted=1, remaining=1, renews_in=renews_in, retry_in=0.0), 0.0
+    )
     returned = [ask.returned for now in (1.0, 2.0) for ask in budgets.idle_permits(now)]
     assert returned == [1]

@@ -96,7 +96,7 @@ def world(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         bench.server_folders = [str(others)]
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            yield World(data, home, own, others, private, port)
+            yield World(data=data, home=home, own=own, others=others, private=private, port=port)
     finally:
         shutil.rmtree(data)
         for path in private:

@@ -41,7 +41,9 @@ async def test_a_factory_learns_whom_it_serves_and_what_references_stand_for(ben
         {"TOKEN": "t0ken", "HOST": "here"},
     )
     view, resolved = made()[0]
-    assert view == ServerView("own", "acme", "memory", False, 30.0)
+    assert view == ServerView(
+        server="own", tenant="acme", transport="memory", shared=False, startup_timeout=30.0
+    )
     assert isinstance(resolved, ResolvedValues)
     assert (resolved.command, resolved.args, resolved.url) == ("coo", ("a",), "memory://here")
     assert (resolved.env, resolved.headers) == ({"A": "t0ken"}, {"B": "c"})

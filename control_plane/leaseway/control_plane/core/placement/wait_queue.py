@@ -77,7 +77,13 @@ class PlacementQueue:
         self._last += 1
         turn, _ = self._served.get(key, (self._last, now))
         until = now + AVOIDED_FOR
-        waiter = Waiter(self._last, turn, key, dict.fromkeys(avoided, until), preferred)
+        waiter = Waiter(
+            id=self._last,
+            turn=turn,
+            key=key,
+            avoided=dict.fromkeys(avoided, until),
+            preferred=preferred,
+        )
         waiters = list(self._waiting.values())
         insort(waiters, waiter, key=attrgetter("turn"))
         self._waiting = {queued.id: queued for queued in waiters}

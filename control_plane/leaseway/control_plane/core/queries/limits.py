@@ -114,16 +114,16 @@ def _of_calls(
     key: BudgetKey, limit: int, period: float, remaining: int, renews_in: float = 0.0
 ) -> LimitStatus:
     return LimitStatus(
-        key.scope,
-        key.quota,
-        key.tenant,
-        key.server_id,
-        key.agent,
-        key.tool,
-        limit,
-        period,
-        remaining,
-        renews_in,
+        scope=key.scope,
+        quota=key.quota,
+        tenant=key.tenant,
+        server_id=key.server_id,
+        agent=key.agent,
+        tool=key.tool,
+        limit=limit,
+        period=period,
+        remaining=remaining,
+        renews_in=renews_in,
     )
 
 
@@ -131,4 +131,13 @@ def _of_leases(
     scope: BudgetScope, tenant: str, server_id: str, limit: int, held: int
 ) -> LimitStatus:
     left = max(0, limit - held)
-    return LimitStatus(scope, "leases", tenant, server_id, "", "", limit, remaining=left)
+    return LimitStatus(
+        scope=scope,
+        quota="leases",
+        tenant=tenant,
+        server_id=server_id,
+        agent="",
+        tool="",
+        limit=limit,
+        remaining=left,
+    )

@@ -166,7 +166,9 @@ class InstanceTable:
         spares, shares = frozenset(self._spares), frozenset(self._shares)
         usable = spares | shares
         failing, unready = self._failed.keys() - usable, self._unready.keys() - usable
-        launches = Launches(spares, shares, usable, failing, unready)
+        launches = Launches(
+            spares=spares, shares=shares, usable=usable, failing=failing, unready=unready
+        )
         if launches != self.launches:
             self.launches = launches
 

@@ -318,7 +318,9 @@ class LeaseTable:
                 del counts[name]
         self._drop_old_records(now)
         unasked = lease.has_started and (outcome != "released" or bool(cause))
-        self._ended[lease_id] = EndedLease(outcome, cause, now, lease.key.tenant, unasked)
+        self._ended[lease_id] = EndedLease(
+            outcome=outcome, cause=cause, at=now, tenant=lease.key.tenant, unasked=unasked
+        )
         return lease
 
     def _drop_old_records(self, now: float) -> None:

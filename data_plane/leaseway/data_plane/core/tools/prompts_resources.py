@@ -241,7 +241,9 @@ def admit(
     meta = parsed.pop("_meta", None)
     name = read(prompts_resources, server_id, parsed)
     meta = meta if isinstance(meta, dict) else None
-    return AdmittedRequest(method, name, msgspec.json.encode(parsed), meta, parsed)
+    return AdmittedRequest(
+        method=method, name=name, params=msgspec.json.encode(parsed), meta=meta, parsed=parsed
+    )
 
 
 def has_only_tools(server_id: str) -> Fault:

@@ -164,7 +164,12 @@ def compile_toolset(
         if not entry.skipped:
             by_exposed_name[plan.name] = plan
     return CompiledToolset(
-        tools, by_exposed_name, contract, protocol_version, prompts_resources, lease_rules
+        tools=tools,
+        by_exposed_name=by_exposed_name,
+        contract=contract,
+        protocol_version=protocol_version,
+        prompts_resources=prompts_resources,
+        lease_rules=lease_rules,
     )
 
 

@@ -114,7 +114,13 @@ async def prepare(
     if limit_plan.steps:
         command = (*launcher.COMMAND, *limit_plan.steps, "--", *command)
     return Launch(
-        command, environment, cgroup, part.sandbox.enabled, limits, limit_plan.warnings, cwd=cwd
+        command=command,
+        environment=environment,
+        cgroup=cgroup,
+        sandboxed=part.sandbox.enabled,
+        limits=limits,
+        warnings=limit_plan.warnings,
+        cwd=cwd,
     )
 
 

@@ -263,7 +263,13 @@ class HttpConnection(Peer):
                 if self._unreachable:
                     self._unreachable = False
                     self.warning_cleared.emit(UNREACHABLE)
-                posted = PostedRequest(key, headers, session, opens, in_session)
+                posted = PostedRequest(
+                    key=key,
+                    headers=headers,
+                    session=session,
+                    opens_session=opens,
+                    in_session=in_session,
+                )
                 await self._responses.read(posted, response, self.era)
         except SessionForgotten:
             return Refusal(number, errors.session_expired(self.server), forgotten=True)
