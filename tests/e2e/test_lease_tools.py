@@ -188,3 +188,32 @@ async def new_lease(place: Place, others: set[str]) -> str:
 
     await eventually(is_known)
     return found[0]
+
+
+async def test_the_address_of_one_server_has_the_tools_of_its_session(place: Place) -> None:
+    async with (
+        Client(f"{place.url}/growing", mode="legacy") as client,
+        asyncio.timeout(2 * BOUND),
+    ):
+        await client.call_tool("g_login", {"user": "ada"})
+        assert text_of(await client.call_tool("g_whoami", {"prefix": "I am"})) == "I am ada"
+        assert await listed(client) == LOGGED_IN
+        with pytest.raises(MCPError, match="has no tool"):
+            await client.call_tool("g_hidden_too", {})
+
+
+async def test_a_search_finds_the_tools_of_a_session(place: Place) -> None:
+    async with (
+        front(place.system, "--tools", "search") as url,
+        Client(url, mode="legacy") as client,
+        asyncio.timeout(2 * BOUND),
+    ):
+        search = {"query": "say who has logged in"}
+        assert "g_whoami" not in text_of(await client.call_tool("search_tools", search))
+        call = {"name": "g_login", "arguments": {"user": "ada"}}
+        await client.call_tool("call_tool", call)
+        assert "g_whoami" in text_of(await client.call_tool("search_tools", search))
+        defined = await client.call_tool("describe_tool", {"name": "g_whoami"})
+        assert "prefix" in text_of(defined)
+        call = {"name": "g_whoami", "arguments": {"prefix": "I am"}}
+        assert text_of(await client.call_tool("call_tool", call)) == "I am ada"

@@ -79,7 +79,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
         self.leases: dict[str, leases_pb2.Lease] = {}
         self.lease_faults: dict[str, Fault] = {}
-        self.lease_tools = leases_pb2.ListLeaseToolsResponse()
+        self.lease_tools: leases_pb2.ListLeaseToolsResponse | None = (
+            leases_pb2.ListLeaseToolsResponse()
+        )
         self.stateful = {"desk"}
         self.ttl = 60.0
         self.silent = False
@@ -231,7 +233,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         return leases_pb2.ReleaseLeaseResponse(released=True)
 
     async def ListLeaseTools(self, request: Any, context: Any) -> Any:
-        """Return the tools in which the lease differs."""
+        """Return the tools in which the lease differs; an older worker has no such method."""
+        if self.lease_tools is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         return self.lease_tools
 
     async def ResolveLeased(self, request: Any, context: Any) -> Any:

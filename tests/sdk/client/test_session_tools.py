@@ -1,0 +1,66 @@
+"""A session lists the tools of its leases, as their workers tell."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sdk.fakes import FakeWorker
+
+from leaseway.sdk import AsyncClient, ToolNotFound
+from leaseway.v1 import catalog_pb2, leases_pb2
+
+OPENED = leases_pb2.ListLeaseToolsResponse(
+    digest="1",
+    tools=[catalog_pb2.Tool(name="desk_write", original_name="write", server_id="desk")],
+    absent=["open"],
+)
+
+
+async def names(client: AsyncClient, session: str) -> list[str]:
+    return [tool.name for tool in await client.session(session).list_tools()]
+
+
+async def test_only_the_session_of_the_lease_sees_its_tools(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    await client.session("one").acquire("desk")
+    worker.lease_tools = OPENED
+    assert await names(client, "one") == ["desk_write", "time_now"]
+    assert await names(client, "two") == ["desk_open", "time_now"]
+    assert [tool.name for tool in await client.list_tools()] == ["desk_open", "time_now"]
+    await client.session("one").release("desk")
+    assert await names(client, "one") == ["desk_open", "time_now"]
+
+
+async def test_an_unchanged_list_is_kept(client: AsyncClient, worker: FakeWorker) -> None:
+    await client.session("one").acquire("desk")
+    worker.lease_tools = OPENED
+    await names(client, "one")
+    worker.lease_tools = leases_pb2.ListLeaseToolsResponse(digest="1")
+    assert await names(client, "one") == ["desk_write", "time_now"]
+
+
+async def test_a_session_at_an_older_worker_sees_the_common_tools(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    await client.session("one").acquire("desk")
+    worker.lease_tools = None
+    assert await names(client, "one") == ["desk_open", "time_now"]
+
+
+async def test_a_worker_that_does_not_answer_has_the_tools_that_it_told_last(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    await client.session("one").acquire("desk")
+    worker.lease_tools = OPENED
+    await names(client, "one")
+    worker.lease_tools = None
+    assert await names(client, "one") == ["desk_write", "time_now"]
+
+
+async def test_a_name_that_nobody_has_is_not_found(client: AsyncClient, worker: FakeWorker) -> None:
+    """An older worker resolves the names of all only, which the control plane has denied."""
+    session = client.session("one")
+    await session.acquire("desk")
+    with pytest.raises(ToolNotFound):
+        await session.call_tool("desk_unknown")
+    assert worker.resolved == ["desk_unknown"]
