@@ -76,6 +76,7 @@ class Fault:
     Attributes:
         fires: The alerts that it raises; no other may fire.
         servers: What its system has besides two that are well.
+        environment: Variables of its processes.
         plant: Plants it.
         each_minute: What goes on while it is there.
         pace: Seconds between two scrapes.
@@ -83,6 +84,7 @@ class Fault:
 
     fires: frozenset[str]
     servers: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     plant: Step = _nothing
     each_minute: Step = _nothing
     pace: float = 0.4
@@ -305,6 +307,22 @@ FAULTS: Final[dict[str, Fault]] = {
         each_minute=_call_mixed,
     ),
     "given_up_calls": Fault(_fires(), servers={"mixed": _MIXED}, each_minute=_give_up),
+    "limit_used_up": Fault(
+        _fires("LeasewayLimitUsedUp"),
+        servers={
+            "limited": python_server(
+                "echo_raw.py",
+                **_STATELESS,
+                quota={"calls": "2/h"},
+                transform=[{"prefix": "limited_"}],
+            )
+        },
+        each_minute=_calling("limited_echo", timeout=5),
+    ),
+    "sink_down": Fault(
+        _fires("LeasewayAuditNotShipped", "LeasewayAuditPilesUp"),
+        environment={"LEASEWAY_AUDIT_SINK": "nats://127.0.0.1:1/AUDIT/leaseway"},
+    ),
     "failing_tool": Fault(_fires(), servers={"mixed": _MIXED}, each_minute=_calling("mixed_fail")),
 }
 """The twelve documented faults, and others with an alert."""
@@ -319,7 +337,9 @@ async def staged(fault: Fault, folder: Path) -> AsyncIterator[Stage]:
         "files": python_server("planted.py", "echo", transform=[{"prefix": "files_"}]),
         **fault.servers,
     }
-    environment = {"TMPDIR": str(folder / "temporary")}
+    environment = {"TMPDIR": str(folder / "temporary"), **fault.environment}
+    if "LEASEWAY_AUDIT_SINK" in environment:
+        environment["LEASEWAY_AUDIT"] = str(folder / "audit")
     system = System(folder, servers, workers=2, environment=environment, metrics=True)
     system.programs["worker"] = (sys.executable, str(_STALLING))
     async with AsyncExitStack() as stack:

@@ -7,14 +7,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.observability.faults import FAULTS, record
-
 RECORDED = Path(__file__).with_name("recorded")
 
 
 async def _main(names: list[str]) -> None:
+    # Not above: the server that forks the processes of a system imports this module again.
+    from tests.observability.faults import FAULTS, record
+
     RECORDED.mkdir(exist_ok=True)
-    for name in names:
+    for name in names or FAULTS:
         with tempfile.TemporaryDirectory(prefix="leaseway-faults-") as folder:
             recording = await record(FAULTS[name], Path(folder))
         recording.write(RECORDED / f"{name}.txt")
@@ -22,4 +23,4 @@ async def _main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1:] or list(FAULTS)))
+    asyncio.run(_main(sys.argv[1:]))

@@ -125,7 +125,6 @@ class PlaneMeters:
             self._version,
         )
 
-        owner = Attr.TENANT, Attr.AGENT, Attr.SERVER, Attr.GEN_AI_TOOL_NAME
         meter.observe(
             "leaseway.limit.remaining",
             "1",
@@ -133,7 +132,10 @@ class PlaneMeters:
             self._remaining,
             Attr.SCOPE,
             Attr.QUOTA,
-            *owner,
+            Attr.TENANT,
+            Attr.AGENT,
+            Attr.SERVER,
+            Attr.GEN_AI_TOOL_NAME,
         )
         meter.observe(
             "leaseway.limit.renewal",
@@ -142,7 +144,10 @@ class PlaneMeters:
             self._renewals,
             Attr.SCOPE,
             Attr.QUOTA,
-            *owner,
+            Attr.TENANT,
+            Attr.AGENT,
+            Attr.SERVER,
+            Attr.GEN_AI_TOOL_NAME,
         )
 
     def set_state(self, state: Coordinator, budgets: Budgets) -> None:
