@@ -1,5 +1,7 @@
 """Compare this checkout with another revision: `python -m benchmarks.against REVISION`.
 
+A folder with another checkout, whose modules may be compiled, can stand for the revision.
+
 Both stacks (SDK and planes) run at the same time and are measured in turn, with the same driver and
 dependencies, because two runs minutes apart differ by more than a change does. For each row it
 prints the ratios of the rate and the CPU time of a call, with a 95 % interval. A row whose system
@@ -156,7 +158,9 @@ def _ratio(figures: dict[str, float], name: str) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Compare and print; return the exit status."""
     parser = argparse.ArgumentParser("python -m benchmarks.against", description=__doc__)
-    parser.add_argument("revision", nargs="?", help="the revision to compare this checkout with")
+    parser.add_argument(
+        "revision", nargs="?", help="the revision, or folder, to compare this checkout with"
+    )
     parser.add_argument("--drive", metavar="ROW", help=argparse.SUPPRESS)
     parser.add_argument("--rows", default=_DEFAULT_ROWS, help="comma-separated names of rows")
     parser.add_argument("--in-flight", type=int, default=32, help="concurrent calls")
@@ -177,7 +181,10 @@ def main(words: Sequence[str] | None = None) -> int:
         table.add_column(column, justify="left" if column == "row" else "right")
     console = Console(width=None if sys.stdout.isatty() else 140)
     with tempfile.TemporaryDirectory() as folder:
-        _extract(options.revision, Path(folder))
+        sources = Path(options.revision).resolve()
+        if not sources.is_dir():
+            sources = Path(folder)
+            _extract(options.revision, sources)
         for row in rows:
             try:
                 pairs = asyncio.run(
