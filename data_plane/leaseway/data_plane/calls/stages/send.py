@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from msgspec.structs import replace
-
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
@@ -51,9 +49,8 @@ class SendStage:
         if isinstance(plan, ToolPlan):
             method, label, name = "", plan.label, plan.original_name
             head = live.head(active.generation.variant.toolset, name)
-            request = ToolRequest(name, head, active.arguments, meta)
-            if live.spec.part.reads_artifacts:
-                request = replace(request, read_artifact=partial(self._read_artifact, active))
+            read = partial(self._read_artifact, active) if live.spec.part.reads_artifacts else None
+            request = ToolRequest(name, head, active.arguments, meta, read_artifact=read)
         else:
             method = label = plan.method
             meta = {**(plan.meta or {}), **(meta or {})}
@@ -65,7 +62,7 @@ class SendStage:
             or active.client is not None
             or call.answers
         ):
-            request = _listened(request, active)
+            _listen(request, active)
         if active.client is not None and live.lease_id and live.sink is not active.sink:
             live.notify_through(active.sink, call.session, active.generation.variant.toolset)
         if self._meters is not None:
@@ -99,8 +96,8 @@ class SendStage:
         return await self._artifacts.read(ref, reader, max_size)
 
 
-def _listened(request: ToolRequest, active: ActiveCall) -> ToolRequest:
-    """Return a request whose caller hears of it, answers questions, or continues it.
+def _listen(request: ToolRequest, active: ActiveCall) -> None:
+    """Let a request's caller hear of it, answer questions, or continue it.
 
     Raises:
         Fault: INVALID_REQUEST: the log level or the input is not one of MCP.
@@ -109,7 +106,7 @@ def _listened(request: ToolRequest, active: ActiveCall) -> ToolRequest:
     log_level, answers, passes_input = call.log_level, call.answers, call.passes_input
     if log_level:
         check_log_level(log_level)
-    callbacks = Callbacks(
+    request.callbacks = Callbacks(
         on_progress=active.progress if call.wants_progress else None,
         on_log=active.log if log_level else None,
         log_level=log_level or "info",
@@ -118,8 +115,8 @@ def _listened(request: ToolRequest, active: ActiveCall) -> ToolRequest:
         passes_input=passes_input,
         client=active.client,
     )
-    continuation = parse_input(call.input) if passes_input else b""
-    return replace(request, callbacks=callbacks, continuation=continuation)
+    if passes_input:
+        request.continuation = parse_input(call.input)
 
 
 def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:
