@@ -172,14 +172,20 @@ async def test_while_the_store_is_down_nothing_is_decided_and_nothing_else_fails
     assert await use(plane, "call-1") == "approved"
 
 
-async def test_a_store_that_is_down_at_the_start_is_used_when_it_is_up() -> None:
+async def test_a_store_that_is_down_at_the_start_is_logged_once_and_used_when_it_is_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock, store = Clock(), FailingStore()
     store.down = True
     plane = Plane(epoch=1, clock=clock, store=store)
-    await plane.approvals.maintain()
+    for clock.seconds in (0.0, RETRY, 2 * RETRY):
+        await plane.approvals.maintain()
     with pytest.raises(Fault):
         await plane.approvals.refresh()
-    store.down, clock.seconds = False, RETRY
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "The store cannot be used: It is down."
+    ]
+    store.down, clock.seconds = False, 3 * RETRY
     await plane.approvals.maintain()
     assert not problems(plane)
     await requested(plane)

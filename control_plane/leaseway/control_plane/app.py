@@ -263,7 +263,8 @@ def _store(options: ControlPlaneOptions) -> Store:
             from leaseway.control_plane.store.postgresql import PostgresStore
         except ImportError:
             raise OSError(
-                "A store in PostgreSQL needs its client: pip install 'leaseway[postgresql]'."
+                "A store in PostgreSQL needs its client: pip install 'leaseway[postgresql]', or in"
+                " a container the image whose tag ends in -stores."
             ) from None
         return PostgresStore(options.store.read)
     if options.data is not None:

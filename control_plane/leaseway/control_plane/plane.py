@@ -388,11 +388,13 @@ class Plane:
                 _logger.info("The store can be used again.")
                 state.problems.clear(reason=Reason.STORE_UNAVAILABLE.value)
                 return
-            _logger.warning("The store cannot be used: %s", failure)
+            known = (entry.problem for entry in state.problems.open())
             message = (
                 f"{failure} Until it can be used, no call is approved or runs with an approval."
             )
             reason = Reason.STORE_UNAVAILABLE.value
+            if not any((problem.reason, problem.message) == (reason, message) for problem in known):
+                _logger.warning("The store cannot be used: %s", failure)  # not at each new try
             state.problems.report(Problem("workspace", reason, message), now.unix)
         if isinstance(failure, StoreFenced) and approvals.term.elected:
             self.deposed.set()

@@ -139,8 +139,8 @@ async def _find(client: AsyncClient, approval_id: str) -> Approval:
         if found.id == approval_id:
             return found
     raise click.ClickException(
-        f"There is no approval '{approval_id}'. It may have expired, or the control plane was "
-        "restarted."
+        f"There is no approval '{approval_id}'. It may have expired, or a control plane that keeps "
+        "approvals in memory was restarted."
     )
 
 
