@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +24,7 @@ class Planes:
         folder: The folder of files.
         user: The user of the control planes at the API.
         lease: The name of the Lease for leader election, or None for a single control plane.
+        environment: Further variables of all processes.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class Planes:
         *,
         user: str = "admin",
         lease: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._folder = folder
         self._user = user
         self._lease = lease
+        self._environment = environment or {}
         self.parts: list[Part] = []
         self.planes: list[Part] = []
 
@@ -76,6 +80,7 @@ class Planes:
                 **os.environ,
                 "KUBECONFIG": str(kubeconfig),
                 "LEASEWAY_SEAL_KEY": "of all control planes of a test",
+                **self._environment,
             },
         )
         part = Part(process, "")

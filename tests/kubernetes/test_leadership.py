@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import Part, eventually, kit
+from tests.e2e.system import Part, eventually, kit, python_server
 from tests.kubernetes.cluster import ApiRefused, Cluster
 from tests.kubernetes.processes import Planes
+from tests.postgres_server import PostgresServer, postgres_server
 
-from leaseway.sdk import AsyncClient, NotLeader
+from leaseway.control_plane.store.port import Delete, Room, StoreFenced
+from leaseway.control_plane.store.postgresql import PostgresStore
+from leaseway.sdk import AsyncClient, ConfirmationRequired, ControlPlaneUnavailable, NotLeader
 
 _LEASE = "control-plane"
 
@@ -130,6 +134,80 @@ async def test_a_killed_leader_is_replaced_without_a_failed_call_or_a_lost_lease
         assert calls.calls > 0
         assert not (await session.call_tool("list_files", {})).is_error
         print(f"taken over, and answering a first call, after {took:.1f} s")
+
+
+@pytest.fixture
+def database() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+async def test_an_approval_holds_once_however_often_its_leader_is_killed(
+    cluster: Cluster, namespace: str, tmp_path: Path, database: PostgresServer
+) -> None:
+    bank = python_server("counter.py", **{"truely-stateless": True, "risk": {"add": "financial"}})
+    cluster.apply("MCPServer", "bank", bank, namespace=namespace)
+    name = database.database()
+    environment = {"LEASEWAY_STORE": "env:STORE_DSN", "STORE_DSN": database.dsn(name)}
+    async with Planes(
+        cluster, namespace, tmp_path, lease=_LEASE, environment=environment
+    ) as planes:
+        await planes.control_plane()
+        await planes.control_plane()
+        await planes.worker("worker-1")
+        async with AsyncClient(planes.address) as client:
+            with pytest.raises(ConfirmationRequired) as asked:
+                await client.call_tool("add", {"by": 5}, timeout=60)
+            await client.approve(asked.value.confirmation_id)
+            epochs = [claimed_epoch(database, name)]
+
+            await kill_leader(cluster, namespace, planes, client)
+            both = await asyncio.gather(
+                *(client.call_tool("add", {"by": 5}, timeout=60) for _ in range(2)),
+                return_exceptions=True,
+            )
+            assert sorted(type(outcome).__name__ for outcome in both) == [
+                "ConfirmationRequired", "ToolResult",
+            ]  # fmt: skip
+            epochs.append(claimed_epoch(database, name))
+
+            await kill_leader(cluster, namespace, planes, client)
+            with pytest.raises(ConfirmationRequired) as again:
+                await client.call_tool("add", {"by": 5}, timeout=60)
+            epochs.append(claimed_epoch(database, name))
+            states = {approval.id: approval.state for approval in await client.approvals()}
+        assert states[asked.value.confirmation_id] == "used"
+        assert states[again.value.confirmation_id] == "waiting"
+
+    assert epochs == sorted(set(epochs)), "each leader has claimed the store with a newer epoch"
+    store = PostgresStore(partial(database.dsn, name))
+    for epoch in epochs[:-1]:
+        with pytest.raises(StoreFenced):
+            await store.write(epoch, [Delete(Room.APPROVALS, asked.value.confirmation_id)])
+    await store.close()
+
+
+async def kill_leader(
+    cluster: Cluster, namespace: str, planes: Planes, client: AsyncClient
+) -> None:
+    """Kill the leader, start it again, and wait until another one leads and has the worker."""
+    leader, other = await leading(cluster, namespace, planes)
+    await leader.end(signal.SIGKILL)
+    planes.planes.remove(leader)
+    await planes.control_plane(int(leader.address.rpartition(":")[2]))
+
+    async def taken_over() -> bool:
+        if await leader_of(cluster, namespace) != other.address:
+            return False
+        with contextlib.suppress(NotLeader, ControlPlaneUnavailable):
+            return len(await client.workers()) == 1
+        return False
+
+    await eventually(taken_over)
+
+
+def claimed_epoch(database: PostgresServer, name: str) -> int:
+    return int(database.sql("SELECT epoch FROM leaseway.meta", name))
 
 
 async def test_a_leader_releases_the_lease_when_it_stops(
