@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import yaml
 
 from benchmarks.usage import children
 
-__all__ = ["SERVERS", "System", "echo_server", "leaseway", "run_process"]
+__all__ = ["SERVERS", "System", "echo_server", "free_port", "leaseway", "run_process"]
 
 SERVERS = Path(__file__).with_name("servers")
 _START_TIMEOUT = 60.0
@@ -97,6 +98,14 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await process.wait()
                 return
+
+
+def free_port() -> int:
+    """Return a port of loopback on which nothing listens now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def echo_server(*arguments: str, **settings: object) -> dict[str, object]:

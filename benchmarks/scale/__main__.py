@@ -22,11 +22,12 @@ from benchmarks.scale.rows.herds import HERDS
 from benchmarks.scale.rows.loss import LOSS
 from benchmarks.scale.rows.questions import QUESTIONS
 from benchmarks.scale.rows.reports import REPORTS
+from benchmarks.scale.rows.rest import REST
 from benchmarks.scale.rows.restart import RESTART
 
 __all__ = ["main"]
 
-_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS, LOSS, *HERDS)
+_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS, LOSS, REST, *HERDS)
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -70,7 +71,9 @@ def _table(row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> Table:
 
 def _save(path: Path, row: str, figures: Mapping[str, Mapping[str, float]]) -> None:
     known = json.loads(path.read_text())["rows"] if path.exists() else {}
-    known[row] = {**known.get(row, {}), **figures}
+    sizes = {size.name for size in SIZES}  # figures of earlier sizes cannot be compared
+    kept = {size: measured for size, measured in known.get(row, {}).items() if size in sizes}
+    known[row] = {**kept, **figures}
     document = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",

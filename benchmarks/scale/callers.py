@@ -1,4 +1,4 @@
-"""Clients of a large fleet, many in a process: each calls a tool about once a second.
+"""Clients of a large fleet, many in a process: each calls a tool every four seconds.
 
 The rows start it as `python -m benchmarks.scale.callers ADDRESS FIRST COUNT SERVERS`. It takes a
 command a line and prints an answer a line, both JSON.
@@ -19,7 +19,7 @@ from benchmarks.scale.content import server_id
 from benchmarks.usage import own_cpu
 from leaseway.sdk import AsyncClient, LeasewayError
 
-_INTERVAL: Final = 1.0
+_INTERVAL: Final = 4.0
 """Seconds between the calls of a client."""
 _OPENED_AT_ONCE: Final = 50
 

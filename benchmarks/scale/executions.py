@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.v1 import execution_pb2
+from leaseway.wire.channels.serving import SERVER_OPTIONS
 from leaseway.wire.version import PROTOCOL_VERSION
 
 __all__ = ["Executions"]
@@ -26,7 +27,7 @@ class Executions:
 
     def __init__(self, worker_id: str) -> None:
         self._id = worker_id
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
         exchange = grpc.stream_stream_rpc_method_handler(
             self._exchange,
             request_deserializer=execution_pb2.ExchangeRequest.FromString,

@@ -35,12 +35,15 @@ class ControlPlane:
 
     Args:
         configuration: The text of its configuration file.
+        folder: Where that file is written.
+        options: Further options of its command line.
     """
 
-    def __init__(self, configuration: str, folder: Path) -> None:
+    def __init__(self, configuration: str, folder: Path, options: Sequence[str] = ()) -> None:
         self.address = "127.0.0.1:0"
         self.config = folder / "mcp.yaml"
         self.config.write_text(configuration)
+        self._options = options
         self._pid = 0
         self._running = contextlib.AsyncExitStack()
 
@@ -48,7 +51,7 @@ class ControlPlane:
         """Start it, at the address that it had before."""
         command = ["env", f"LEASEWAY_SEAL_KEY={SEAL_KEY}", sys.executable, "-m"]
         command += ["leaseway.cli.main", "control-plane", "--config", str(self.config)]
-        command += ["--listen", self.address, "--log-level", "error"]
+        command += ["--listen", self.address, "--log-level", "error", *self._options]
         process, line = await self._running.enter_async_context(
             run_process(command, ready_text="ready ", cwd=self.config.parent)
         )
@@ -78,10 +81,12 @@ class ControlPlane:
 
 
 @contextlib.asynccontextmanager
-async def control_plane(servers: int, *, shared: bool = False) -> AsyncIterator[ControlPlane]:
+async def control_plane(
+    servers: int, *, shared: bool = False, options: Sequence[str] = ()
+) -> AsyncIterator[ControlPlane]:
     """Run a control plane with this number of servers, leased or shared, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="leaseway-scale-") as folder:
-        plane = ControlPlane(configuration(servers, shared=shared), Path(folder))
+        plane = ControlPlane(configuration(servers, shared=shared), Path(folder), options)
         try:
             await plane.start()
             yield plane

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +22,7 @@ import aiohttp
 from benchmarks.figures import Load
 from benchmarks.load import AsyncDriver
 from benchmarks.pairs import Pair, compare, measure_pairs
-from benchmarks.processes import echo_server, run_process
+from benchmarks.processes import echo_server, free_port, run_process
 from benchmarks.rows.row import TEXT, check
 from benchmarks.specials.special import Special
 from leaseway.sdk import AsyncClient
@@ -43,7 +42,7 @@ async def _system(folder: Path, *, console: str = "") -> AsyncIterator[AsyncDriv
     config = folder / "mcp.yaml"
     servers = {"echo": echo_server(**{"truely-stateless": True})}
     config.write_text(json.dumps({"version": 1, "servers": servers}))
-    listen = f"127.0.0.1:{_free_port()}"
+    listen = f"127.0.0.1:{free_port()}"
     watched = ["--console", console] if console else []
     ring = [] if console else ["--recent-calls", "0"]
     async with contextlib.AsyncExitStack() as stack:
@@ -118,7 +117,7 @@ async def _measure() -> Mapping[str, float]:
 
 async def _measure_pairs(pairs: list[Pair], *, watched_first: bool) -> int:
     """Start both systems and measure pairs; return how often the page requested calls."""
-    console = f"127.0.0.1:{_free_port()}"
+    console = f"127.0.0.1:{free_port()}"
     async with contextlib.AsyncExitStack() as stack:
         one, other = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
         systems = [_system(one, console=console), _system(other)]
@@ -136,13 +135,6 @@ async def _measure_pairs(pairs: list[Pair], *, watched_first: bool) -> int:
             lambda: seen(watched, looks_on=True), lambda: seen(alone, looks_on=False), _PAIRS
         )
         return page.looks
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 SPECIALS = (Special("watched", "with console, ring and events, to without", _measure, 1),)

@@ -139,6 +139,15 @@ def test_the_wait_is_longer_while_content_arrives_but_has_an_end() -> None:
     assert "w1" in requests.expire(60.0)
 
 
+def test_content_is_expected_for_a_second_after_the_question_and_after_each_answer() -> None:
+    requests, _ = joined({"w1": held(A, B)}, now=2.9)
+    assert requests.is_arriving(3.0), "the control plane settles: it must not probe what it asked"
+    assert not requests.is_arriving(3.9)
+    requests.receive("w1", content(A), 4.0)
+    assert requests.is_arriving(4.9)
+    assert not requests.is_arriving(5.0)
+
+
 def test_workers_with_different_launches_of_a_server_are_asked_for_both() -> None:
     requests, asked = joined({"w1": held(A), "w2": held(A, launch="M")})
     assert asked == {"w1": (A,), "w2": (A,)}
