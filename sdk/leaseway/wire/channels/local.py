@@ -18,7 +18,7 @@ class LocalStream(Protocol):
         """Start a call. Its result goes to the caller's end, possibly before this returns.
 
         Args:
-            call: The call, without its arguments. The worker keeps it and may change it.
+            call: The call, without its arguments.
             arguments: The arguments as UTF-8 JSON, of any length.
         """
 
