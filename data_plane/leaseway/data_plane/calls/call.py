@@ -386,7 +386,10 @@ class ActiveCall(Struct, eq=False):
                     self.finish(outcome.payload, outcome.is_error)
                 return
             self._end(None, outcome.is_error)
-            self._reply(outcome.payload, outcome.is_error)
+            if self.audit is None:  # `_reply`, without a function call
+                self.sink.finish(self, outcome.payload, outcome.is_error)
+            else:
+                self._reply(outcome.payload, outcome.is_error)
 
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with a result whose media were stored, or remain in it."""

@@ -54,7 +54,19 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
     """
     if not arguments and not encoded:
         return b"{}"
-    payload = encoded or _encode(tool, arguments or {})
+    if encoded:
+        payload = encoded
+    else:
+        try:
+            value = arguments if type(arguments) is dict else dict(arguments or {})
+            payload = "".join(_chunks(value, 0)).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            # The error's text may quote a value, so it is omitted.
+            raise Fault(
+                Reason.INVALID_ARGUMENTS,
+                f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); "
+                "pass strings, finite numbers, booleans, None, and lists and dicts of these.",
+            ) from None
     if len(payload) > MAX_ARGUMENTS:
         raise Fault(
             Reason.INVALID_ARGUMENTS,
@@ -62,19 +74,6 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
             f"{MAX_ARGUMENTS} are allowed.",
         )
     return payload
-
-
-def _encode(tool: str, arguments: Mapping[str, Any]) -> bytes:
-    try:
-        value = arguments if type(arguments) is dict else dict(arguments)
-        return "".join(_chunks(value, 0)).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        # The error's text may quote a value, so it is omitted.
-        raise Fault(
-            Reason.INVALID_ARGUMENTS,
-            f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); pass "
-            "strings, finite numbers, booleans, None, and lists and dicts of these.",
-        ) from None
 
 
 _PROMPT: Final = catalog_pb2.NAME_KIND_PROMPT
