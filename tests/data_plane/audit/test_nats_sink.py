@@ -167,17 +167,19 @@ async def test_tls_is_required_of_a_server_that_has_none(
             await sink.put("w1.abc/000001.000000000000", b"one\n")
 
 
+@pytest.mark.parametrize("limits", [{"max_payload": "16KB"}, {"max_msg_size": 16_000}], ids=str)
 async def test_a_record_that_is_larger_than_a_message_is_shipped_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
 ) -> None:
-    async with nats_server(tmp_path, max_payload="16KB") as server:
+    async with nats_server(tmp_path, **limits) as server:
         sink = opened(server, monkeypatch)
         shipped, problems = Shipped(tmp_path / "audit", sink=sink), list[str]()
         shipped.shipper.problem.connect(problems.append)
         shipped.write(1)
         shipped.log.write([b'{"n":2,"text":"%b"}' % (b"x" * 70_000)])
         shipped.write(3)
-        await shipped.shipper.ship_all()
+        async with asyncio.timeout(BOUND):
+            await shipped.shipper.ship_all()
         report = (await verify_sink(sink))[RUN]
         assert (report.faults, report.last, problems) == ([], 4, [])
         stored = {stored.name: await sink.get(stored.name) async for stored in sink.objects()}

@@ -33,6 +33,8 @@ _CLOSE_TIMEOUT: Final = 1.0
 _HEADERS_SIZE: Final = KIB
 _NOT_THE_LAST: Final = 10071
 """The server's code for a subject that already has a message."""
+_OVER_STREAM_LIMIT: Final = 10054
+"""Its code for a message that is larger than the stream's `max_msg_size`."""
 _DOT: Final = "~"
 """Stands for a dot in the name of a run, where a subject would have two parts; no name has it."""
 
@@ -89,6 +91,11 @@ class NatsSink:
         except APIError as error:
             if error.err_code == _NOT_THE_LAST:
                 raise ObjectExists(f"{self._address} already has {name}.") from None
+            if error.err_code == _OVER_STREAM_LIMIT:
+                raise ObjectTooLarge(
+                    f"The audit's sink {self._address} takes no message of {len(content)} bytes: "
+                    "raise its stream's max_msg_size."
+                ) from None
             raise self._failed("be written", error) from None
         except _errors() as error:
             raise self._failed("be written", error) from None
