@@ -153,6 +153,26 @@ async def test_the_certificate_of_another_machine_is_checked_by_the_authorities_
             await PostgresStore(partial(str, dsn), bundles=bundles).claim(1, elected=True)
 
 
+@pytest.mark.parametrize("settings", ["sslmode=verify-ca", "sslmode=require sslrootcert=system"])
+async def test_authorities_of_the_system_sign_for_everybody_so_that_the_name_is_checked(
+    settings: str,
+) -> None:
+    store = PostgresStore(lambda: f"host=db.example user=u {settings}")
+    with pytest.raises(StoreRefused, match="could be anybody's"):
+        await store.claim(1, elected=True)
+
+
+async def test_the_name_is_checked_on_this_machine_too_if_the_systems_authorities_are_named(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = self_signed(tmp_path / "own", "127.0.0.2")
+    monkeypatch.setenv("SSL_CERT_FILE", str(own[0]))
+    monkeypatch.setattr("leaseway.control_plane.store.postgresql._LOCAL", {"", "127.0.0.2"})
+    dsn = postgres.dsn(postgres.database(), host="127.0.0.2", sslrootcert="system")
+    with pytest.raises(StoreUnavailable, match="does not support SSL"):  # it is asked for
+        await PostgresStore(lambda: dsn).claim(1, elected=True)
+
+
 def self_signed(folder: Path, address: str) -> tuple[Path, Path]:
     """Write a certificate for an address, and its key."""
     folder.mkdir()

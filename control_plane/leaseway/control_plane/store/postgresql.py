@@ -214,6 +214,13 @@ class PostgresStore:
             if settings["sslmode"].startswith("verify"):
                 settings.setdefault("sslrootcert", _SYSTEM)
         if settings.get("sslrootcert") == _SYSTEM:
+            # As libpq does, which no longer sees that the authorities are everybody's.
+            if settings.setdefault("sslmode", "verify-full") != "verify-full":
+                raise StoreRefused(
+                    f"With sslmode={settings['sslmode']} and the system's authorities, the store's"
+                    " certificate could be anybody's. Use sslmode=verify-full, or name your own"
+                    " authority: sslrootcert=FILE."
+                )
             settings["sslrootcert"] = self._authorities()
         return settings
 
