@@ -14,10 +14,11 @@ from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, host
 from tests.front.harness import front as serve
 
+from leaseway.front.sessions import ended as ended_sessions
 from leaseway.front.sessions.ended import EndedSessions, SharedEnds
 from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import SessionTable
-from leaseway.sdk import AsyncClient
+from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 
@@ -160,3 +161,22 @@ async def test_a_restarted_control_plane_is_told_the_states_of_sessions_again(
         moved = await other.open(live.id, "")
         assert moved is not None
         assert moved.log_level == "error"
+
+
+async def test_an_outage_leaves_only_the_newest_states_to_send(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeLeaseway
+) -> None:
+    monkeypatch.setattr(ended_sessions, "_MAX_STATES", 2)
+    monkeypatch.setattr(ended_sessions, "_PAUSE", 0.0)
+    sent: list[dict[str, bytes]] = []
+
+    async def fail(*args: Any) -> None:
+        sent.append(args[-1])
+        raise LeasewayError("unreachable")
+
+    monkeypatch.setattr(ended_sessions, "share_session_ends", fail)
+    async with fake.async_client() as client:
+        ends = SharedEnds(client, EndedSessions())
+        for number in range(4):
+            await ends.save(f"session-{number}", b"{}")
+    assert list(sent[-1]) == ["session-2", "session-3"]

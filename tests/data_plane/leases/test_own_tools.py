@@ -10,6 +10,7 @@ import pytest
 from tests.data_plane.conftest import BOTH_WAYS, WAIT
 from tests.data_plane.doubles.servers import ECHO
 
+from leaseway.spec.model import InstancePolicy
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.v1 import leases_pb2, sync_pb2
@@ -128,6 +129,27 @@ async def test_filters_and_grants_hold_for_the_tools_of_a_lease(bench: Bench) ->
         assert fault.reason is Reason.TOOL_NOT_FOUND
 
 
+async def test_a_withdrawn_grant_changes_what_a_caller_is_listed(bench: Bench) -> None:
+    def granting(*names: str) -> sync_pb2.Upsert:
+        grants = {"*": Grant(NameFilter(whitelist=names))}
+        return upsert(bench, policy=ServerPolicy(grants=grants))
+
+    await bench.push(granting("echo", "new", "more"))
+    bench.servers.tools = {"new": tool("new"), "more": tool("more")}
+    lease = await bench.acquire()
+    first = await listed(bench, lease)
+    assert [tool.original_name for tool in first.tools] == ["more", "new"]
+    assert list(first.absent) == ["echo"]
+    await bench.push(granting("new"))
+    second = await listed(bench, lease, first.digest)
+    assert [tool.original_name for tool in second.tools] == ["new"]
+    assert not second.absent, "its caller may not know of it"
+    known = await listed(bench, lease, second.digest)
+    assert known == leases_pb2.ListLeaseToolsResponse(digest=second.digest)
+    await bench.push(granting("nothing"))
+    assert await listed(bench, lease, second.digest) == leases_pb2.ListLeaseToolsResponse()
+
+
 async def test_a_changed_configuration_holds_for_the_tools_of_a_lease_at_once(
     bench: Bench,
 ) -> None:
@@ -229,3 +251,37 @@ async def test_a_list_that_cannot_be_read_again_leaves_the_last_one(bench: Bench
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "It did not answer.")]
     bench.servers.opened[0].change_tools(ECHO)
     assert await names(bench, lease) == ["db_new"]
+
+
+async def test_what_a_spare_reported_before_its_lease_delays_nobody(bench: Bench) -> None:
+    await bench.push(upsert(bench, instances=InstancePolicy(warm=1)))
+    spare = await bench.until_ready()
+    spare.change_tools(ECHO)
+    live = next(iter(bench.worker.pool.resolve("db", "").instances))
+    assert live.has_unread_changes
+    async with asyncio.timeout(WAIT):
+        while live.has_unread_changes:
+            await asyncio.sleep(0)
+
+
+async def test_what_a_spare_lists_while_it_is_leased_is_its_leases(bench: Bench) -> None:
+    await bench.push(upsert(bench, instances=InstancePolicy(warm=1)))
+    spare = await bench.until_ready()
+    asked, gate = asyncio.Event(), asyncio.Event()
+    plain = spare.relist
+
+    async def slow() -> Any:
+        asked.set()
+        await gate.wait()
+        return await plain()
+
+    spare.relist = slow
+    spare.change_tools(GROWN)
+    async with asyncio.timeout(WAIT):
+        await asked.wait()
+    lease = await bench.acquire()
+    assert bench.worker.leases.live_instance(bench.worker.leases.get(lease.id)).instance is spare
+    gate.set()
+    async with asyncio.timeout(WAIT):
+        while await names(bench, lease) != ["db_new"]:
+            pass

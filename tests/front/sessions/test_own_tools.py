@@ -19,8 +19,16 @@ def test_a_change_is_told_once() -> None:
     assert not own.learn("s", "1")
     assert own.learn("t", "1")
     assert own.learn("s", "")
-    assert own.forget()
-    assert not own.forget()
+
+
+def test_the_end_of_a_lease_leaves_what_is_known_of_the_others() -> None:
+    own = OwnTools()
+    own.learn("s", "1")
+    own.learn("t", "1")
+    assert own.forget({"t"})
+    assert not own.forget({"t"})
+    assert own.learn("t", ""), "its client was listed the tools that are gone now"
+    assert own.learn("s", "1")
 
 
 def test_a_list_is_made_anew_only_if_it_differs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -271,17 +272,16 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         found = self._leases.own_tools.find(lease)
         if found is None or found.base is not generation.variant:
             return leases_pb2.ListLeaseToolsResponse()
-        if found.own.digest == request.known_digest:
-            return leases_pb2.ListLeaseToolsResponse(digest=found.own.digest)
-        policies, plans = found.variant.policies, found.own.toolset.tools
+        is_visible = partial(found.variant.policies.is_visible, key.tenant, agent)
+        changed = list(filter(is_visible, found.own.changed))
+        absent = list(filter(is_visible, found.own.absent))
+        digest, plans = found.own.digest_of(changed, absent), found.own.toolset.tools
+        if digest == request.known_digest:
+            return leases_pb2.ListLeaseToolsResponse(digest=digest)
         return leases_pb2.ListLeaseToolsResponse(
-            digest=found.own.digest,
-            tools=[
-                tool_to_proto(plans[name], found.variant.spec)
-                for name in found.own.changed
-                if policies.is_visible(key.tenant, agent, name)
-            ],
-            absent=bounded_names(found.own.absent),
+            digest=digest,
+            tools=[tool_to_proto(plans[name], found.variant.spec) for name in changed],
+            absent=bounded_names(absent),
         )
 
     async def ListLeases(  # noqa: N802 - gRPC's name

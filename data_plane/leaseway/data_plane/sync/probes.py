@@ -261,8 +261,10 @@ class Prober:
         if live.lease_id and isinstance(live.owner, Generation):
             generation = live.owner  # a lease outlives its generation
         if generation is None or live not in generation.instances:
-            return  # its generation has been replaced
+            live.settle(live.changes)  # its generation has been replaced
+            return
         if generation.draining and not live.lease_id:
+            live.settle(live.changes)
             return
         together = live if live.lease_id and generation.listed_for is None else generation
         if together in self._relisting:
@@ -283,19 +285,26 @@ class Prober:
             while changed := self._relisting[together]:
                 self._relisting[together] = {}
                 for live in changed:
-                    if live.closed.is_set():
-                        continue
-                    if generation.listed_for is not None and self._pool.lists_subjects:
-                        await self._relist_for_subject(generation, live)
-                    elif live.lease_id or not live.is_typical:
-                        await self._relist_leased(generation, live)
-                    else:
-                        await self._relist_and_send(generation, live)
+                    if not live.closed.is_set():
+                        await self._relist_once(generation, live)
                 delays = max(0, listings - _FAST_RELISTS)
                 await asyncio.sleep(RETRY.ceiling(delays))
                 listings += 1
         finally:
             del self._relisting[together]
+
+    async def _relist_once(self, generation: Generation, live: LiveInstance) -> None:
+        reported = live.changes
+        try:
+            if generation.listed_for is not None and self._pool.lists_subjects:
+                await self._relist_for_subject(generation, live)
+            elif live.lease_id or not live.is_typical:
+                await self._relist_leased(generation, live)
+            else:
+                await self._relist_and_send(generation, live)
+                await self._leases.read_changes(live)  # a spare may have been leased meanwhile
+        finally:
+            live.settle(reported)  # also of a spare: its lease must not wait for what was read
 
     async def _relist_for_subject(self, generation: Generation, live: LiveInstance) -> None:
         try:

@@ -84,7 +84,8 @@ class SharedEnds:
             return
         self._unsent_states[key] = self._states[key] = state
         if len(self._states) > _MAX_STATES:
-            self._states.popitem(last=False)
+            oldest, _ = self._states.popitem(last=False)
+            self._unsent_states.pop(oldest, None)
         await self.exchange(())
 
     async def ask(self, key: str, *others: str) -> bytes | None:

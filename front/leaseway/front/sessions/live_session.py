@@ -419,7 +419,7 @@ class LiveSession:
 
     def forget_own_tools(self) -> None:
         """Tell the client that it sees what all sessions see: a lease has ended."""
-        if self.own_tools.forget():
+        if self.own_tools.forget({lease.server_id for lease in self.sdk.leases()}):
             self._tell_own_tools()
 
     def _tell_own_tools(self) -> None:

@@ -28,12 +28,17 @@ class OwnTools:
             self._digests[server] = digest
         return digest != known
 
-    def forget(self) -> bool:
-        """Forget all that a lease had which has ended; return whether that is a change."""
-        had_any = bool(self._digests)
-        self._digests.clear()
+    def forget(self, held: Collection[str]) -> bool:
+        """Forget what leases had that have ended; return whether that is a change.
+
+        Args:
+            held: The servers whose leases the session still has.
+        """
+        ended = self._digests.keys() - held
+        for server in ended:
+            del self._digests[server]
         self._made = None
-        return had_any
+        return bool(ended)
 
     def over(self, common: PagedListing[Tool], own: Collection[LeaseTools]) -> PagedListing[Tool]:
         """Return a list with the tools in which leases differ.

@@ -8,7 +8,7 @@ contract of this lease; filters, transforms and grants apply to it as to the rec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,6 +51,15 @@ class OwnTools:
         plans = [self.toolset.tools[name] for name in self.changed]
         object.__setattr__(self, "size", sum(len(plan.definition) for plan in plans))
         object.__setattr__(self, "digest", self._digest() if plans or self.absent else "")
+
+    def digest_of(self, changed: Collection[str], absent: Collection[str]) -> str:
+        """Identify what a caller sees who may know of some tools only; empty if it is nothing."""
+        if len(changed) == len(self.changed) and len(absent) == len(self.absent):
+            return self.digest
+        if not changed and not absent:
+            return ""
+        seen = repr((self.digest, *sorted(changed), "", *sorted(absent)))
+        return hashlib.sha256(seen.encode()).hexdigest()[:32]
 
     def _digest(self) -> str:
         state = hashlib.sha256()
