@@ -15,7 +15,7 @@ from tests.kubernetes.kubelet import Kubelet, kubelet
 from tests.kubernetes.test_chart import of_kind, render
 from tests.kubernetes.test_install import grant, without
 
-from leaseway.sdk import AsyncClient, LeaseLost
+from leaseway.sdk import AsyncClient, LeaseLost, ServerNotReady
 
 IMAGE = "registry.example/boxed:1"
 
@@ -110,9 +110,17 @@ async def test_pods_of_a_killed_worker_are_deleted_at_its_next_start(
 
 async def restarted(system: System, client: AsyncClient) -> None:
     await system.start_worker("worker-1")
-    await system.ready()
+    await system.ready()  # the status may still be that of the killed worker
+
+    async def is_served() -> bool:
+        try:
+            await session.call_tool("box:next", {})
+        except ServerNotReady:
+            return False
+        return True
+
     async with client.session("another") as session:
-        await session.call_tool("box:next", {})
+        await eventually(is_served)
 
 
 async def test_a_pod_that_exits_is_replaced(
