@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +106,16 @@ def test_an_overridden_tool_is_listed_once() -> None:
 def test_an_invalid_list_of_tools_is_an_error(listed: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         tools_by_name(listed, Shop().handle_tool)
+
+
+@pytest.mark.parametrize("name", ["model_config", "model_extra", "model_fields"])
+def test_a_parameter_with_a_name_of_the_models_is_an_error_and_no_default(name: str) -> None:
+    def odd(**_: str) -> None: ...
+
+    parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=str)
+    odd.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=f"'{name}' of tool 'odd' cannot be an argument: pydantic"):
+        tools_by_name([odd], Shop().handle_tool)
 
 
 def test_a_type_without_a_json_schema_is_an_error() -> None:

@@ -132,7 +132,8 @@ def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
     fields has a model.
 
     Raises:
-        InvalidValueError: A parameter is positional, or its name begins with an underscore.
+        InvalidValueError: A parameter is positional, or its name begins with an underscore or is
+            one of pydantic's for models.
         PydanticUserError: The type hint of a parameter is no type of pydantic's.
     """
     extra: Literal["allow", "forbid"] = "forbid"
@@ -144,6 +145,11 @@ def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
             raise InvalidValueError(
                 f"The parameter {parameter.name!r} of tool {name!r} cannot be an argument:"
                 " arguments are passed by name, and names do not start with an underscore."
+            )
+        elif _is_of_models(parameter.name):
+            raise InvalidValueError(
+                f"The parameter {parameter.name!r} of tool {name!r} cannot be an argument: pydantic"
+                " uses this name for all models."
             )
         elif parameter.annotation is inspect.Parameter.empty:
             named.append(parameter.replace(annotation=Any))  # the package would call it a text
@@ -159,6 +165,14 @@ def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
     if metadata.wrap_output:  # the text is enough
         return FuncMetadata(arg_model=model)
     return metadata.model_copy(update={"arg_model": model})
+
+
+def _is_of_models(name: str) -> bool:
+    """Return whether a name is that of data of each model, which would become a default.
+
+    The package gives other names to parameters that are called like methods.
+    """
+    return hasattr(ArgModelBase, name) and not callable(getattr(ArgModelBase, name))
 
 
 def input_schema(model: type[ArgModelBase]) -> dict[str, Any]:

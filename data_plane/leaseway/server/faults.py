@@ -112,6 +112,10 @@ def _is_own(filename: str, folder: str | None) -> bool:
     if filename.startswith("<"):
         return False
     path = os.path.realpath(filename)
-    if folder is not None and path.startswith(os.path.realpath(folder) + os.sep):
-        return True
-    return not path.startswith((*_LIBRARIES, _OWN))
+    own = os.path.realpath(folder) + os.sep if folder is not None else ""
+    # The longest folder counts: an installed server is among the libraries, and the libraries of an
+    # environment are often below the server's folder.
+    library = max(
+        (len(place) for place in (*_LIBRARIES, _OWN) if path.startswith(place)), default=0
+    )
+    return not library or (path.startswith(own) and len(own) > library)
