@@ -19,6 +19,7 @@ from tests.conftest import BOUND, absent
 
 PASSWORD = "correct-horse-battery"
 _numbers = count(1)
+_NOBODY = 65534
 
 
 @dataclass
@@ -29,22 +30,23 @@ class PostgresServer:
         folder: The folder of its socket.
         programs: The folder of its programs.
         port: Its port at 127.0.0.2, where it speaks no TLS.
-        identity: The user and group of its processes, if they are not those of the test.
+        owner: The id of its user and group, if they are not those of the test.
         process: Its main process.
     """
 
     folder: Path
     programs: Path
     port: int
-    identity: dict[str, int]
+    owner: int | None
     process: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        serve = [self.programs / "postgres", "-D", self.folder / "data", "-F", "-k", self.folder]
+        serve = [*_run_as(self.owner), self.programs / "postgres", "-D", self.folder / "data"]
+        serve += ["-F", "-k", self.folder]
         serve += ["-h", "127.0.0.2", "-p", str(self.port)]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(serve, stderr=log, cwd=self.folder, **self.identity)  # type: ignore[call-overload]
+            self.process = subprocess.Popen(serve, stderr=log, cwd=self.folder)
         until = time.monotonic() + 2 * BOUND
         ready = [str(self.programs / "pg_isready"), "-q", "-h", str(self.folder)]
         ready += ["-p", str(self.port)]
@@ -82,8 +84,8 @@ class PostgresServer:
         for source, name in ((certificate, "server.crt"), (key, "server.key")):
             (data / name).write_bytes(source.read_bytes())
             (data / name).chmod(0o600)
-            if self.identity:
-                os.chown(data / name, self.identity["user"], self.identity["group"])
+            if self.owner is not None:
+                os.chown(data / name, self.owner, self.owner)
         self._set_tls("on")
         try:
             yield
@@ -105,6 +107,17 @@ class PostgresServer:
         return name
 
 
+def _run_as(owner: int | None) -> list[str | Path]:
+    """Return what to write before a command so that it runs as a user.
+
+    `subprocess` itself forks to change the user, which runs gRPC's fork handlers: a test in which
+    gRPC has threads may crash by them.
+    """
+    if owner is None:
+        return []
+    return ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups"]
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.2", 0))
@@ -121,16 +134,16 @@ def postgres_server() -> Iterator[PostgresServer]:
     programs = Path(postgres or "").resolve().parent
     # Its socket's path has at most 107 characters, and its user must reach it.
     folder = Path(tempfile.mkdtemp(prefix="leaseway-postgres-", dir="/tmp"))
-    identity: dict[str, int] = {}
-    if os.getuid() == 0:
-        identity = {"user": 65534, "group": 65534}
-        os.chown(folder, 65534, 65534)
+    owner = _NOBODY if os.getuid() == 0 else None
+    if owner is not None:
+        os.chown(folder, owner, owner)
     try:
         (folder / "password").write_text(PASSWORD)
-        initdb = [programs / "initdb", "-D", folder / "data", "-U", "leaseway", "-E", "UTF8", "-N"]
+        initdb = [*_run_as(owner), programs / "initdb", "-D", folder / "data"]
+        initdb += ["-U", "leaseway", "-E", "UTF8", "-N"]
         initdb += ["--locale=C", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}"]
-        subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **identity)  # type: ignore[call-overload]
-        server = PostgresServer(folder, programs, _free_port(), identity)
+        subprocess.run(initdb, check=True, capture_output=True, cwd=folder)
+        server = PostgresServer(folder, programs, _free_port(), owner)
         server.start()
         try:
             yield server
