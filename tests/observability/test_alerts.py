@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -92,6 +93,18 @@ def test_a_fault_raises_its_alerts_and_no_other_all_the_time(fault: str, tmp_pat
     series = read_recorded(RECORDED / f"{fault}.txt")
     fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
     _play(tmp_path, [_test_of(fault, series, fired, set(FAULTS[fault].fires))])
+
+
+def test_a_busy_worker_whose_records_are_shipped_raises_no_alert(tmp_path: Path) -> None:
+    series = {
+        f'leaseway_audit_unshipped_bytes{{instance="{seed}"}}': " ".join(
+            str(Random(f"{seed} {minute}").randint(20_000, 250_000)) for minute in range(61)
+        )
+        for seed in range(10)
+    }
+    alert = 'ALERTS{alertname="LeasewayAuditPilesUp",alertstate="firing"}'
+    fired = f"alertname of count_over_time({alert}[60m])"
+    _play(tmp_path, [_test_of("busy", series, fired, set())])
 
 
 def test_each_alert_has_a_fault_that_raises_it() -> None:

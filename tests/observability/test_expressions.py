@@ -31,7 +31,7 @@ _WORDS = frozenset(
         "unless",
         "min",
         "min_over_time",
-        "deriv",
+        "max_over_time",
         "on",
         "without",
         "offset",
