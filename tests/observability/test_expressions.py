@@ -34,7 +34,6 @@ _WORDS = frozenset(
         "max_over_time",
         "on",
         "without",
-        "offset",
         "up",
         "bool",
         "ignoring",
@@ -81,7 +80,7 @@ def test_an_expression_names_series_and_labels_that_exist(place: str, expression
     labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", bare))
     for group in re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", bare):
         labels |= set(re.findall(r"\w+", group))
-    outside = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|on)\s*\([^)]*\)", " ", bare)
+    outside = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\boffset \w+|\b(?:by|on)\s*\([^)]*\)", " ", bare)
     if outside.strip().startswith("label_values"):
         series, label = re.findall(r"\(([^,]+),\s*(\w+)\)", outside)[0]
         labels.add(label)
