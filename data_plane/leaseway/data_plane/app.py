@@ -71,13 +71,12 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     bound = bind(server, options.listen)
     shutdown, callers = Shutdown(), CallerTokens()
     exported = otlp_audit(options.id) if options.audit is not None else None
-    vault = WorkerVault(options.vault)
-    await asyncio.to_thread(vault.refresh)
-    audit, shipper = _audit(options, exported, vault)
-
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
-    protect(_own_files(options))
     with diagnostics_on_signal() as facts:
+        vault = WorkerVault(options.vault)
+        await asyncio.to_thread(vault.refresh)
+        audit, shipper = _audit(options, exported, vault)
+        protect(_own_files(options))
         folders: list[Callable[[], Iterable[str]]] = []
         await asyncio.to_thread(load_halves)
         async with (
