@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.front.test_definitions import make_tool
 
 from leaseway.front.lists.definitions import tool_listing
@@ -39,6 +40,20 @@ def test_a_list_is_made_anew_only_if_it_differs() -> None:
     assert own.over(COMMON, [NEW]) is first
     other = LeaseTools("s", "2", (), frozenset())
     assert [key for (key,) in own.over(COMMON, [other]).keys] == ["a", "b"]
+
+
+@pytest.mark.parametrize("modern", [True, False])
+def test_the_lists_of_sessions_share_the_common_definitions(modern: bool) -> None:
+    """A session costs what its own tools take, not a copy of all."""
+    wrapped = make_tool("c", output_schema={"type": "array"})
+    common = tool_listing([make_tool("a"), make_tool("b"), wrapped])
+    assert common.older
+    changed = make_tool("a", original_name="a", description="Other.")
+    own = LeaseTools("s", "1", (changed, make_tool("new")), frozenset())
+    made = OwnTools().over(common, [own])
+    assert made.encoded[1] is common.encoded[1]
+    plain = tool_listing([changed, make_tool("b"), wrapped, make_tool("new")])
+    assert made.page(None, modern=modern) == plain.page(None, modern=modern)
 
 
 def test_a_tool_of_the_session_is_found_by_its_names() -> None:

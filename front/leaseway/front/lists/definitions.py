@@ -72,6 +72,14 @@ class PagedListing(Generic[ItemT]):
         """The tools of the list by their names with their servers."""
         return {getattr(item, "qualified_name", ""): item for item in self.items.values()}
 
+    @cached_property
+    def _definitions(self) -> dict[ListingKey, bytes]:
+        return dict(zip(self.keys, self.encoded, strict=True))
+
+    def definition_of(self, key: ListingKey, item: object) -> bytes | None:
+        """Return the encoded definition of an object that this list has, or None."""
+        return self._definitions[key] if self.items.get(key) is item else None
+
     def page(self, cursor: str | None, *, modern: bool) -> bytes:
         """Return one page as an MCP result; raises `JsonRpcError` for an invalid cursor."""
         begin = bisect_right(self.keys, _decode_cursor(cursor)) if cursor is not None else 0
@@ -88,8 +96,12 @@ class PagedListing(Generic[ItemT]):
         return b"".join(parts) + b"}"
 
 
-def tool_listing(tools: Iterable[Tool]) -> PagedListing[Tool]:
-    return _listing("tools", tools, attrgetter("name"), tool_definition, to_2025_11_25.tool)
+def tool_listing(
+    tools: Iterable[Tool], common: PagedListing[Tool] | None = None
+) -> PagedListing[Tool]:
+    """List tools; those that are in a common list share the definitions that it holds."""
+    name_of = attrgetter("name")
+    return _listing("tools", tools, name_of, tool_definition, to_2025_11_25.tool, common)
 
 
 def prompt_listing(prompts: Iterable[Prompt]) -> PagedListing[Prompt]:
@@ -181,6 +193,7 @@ def _listing(
     name_of: Callable[[ItemT], str],
     define: Callable[[ItemT], dict[str, Any]],
     for_older: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    common: PagedListing[ItemT] | None = None,
 ) -> PagedListing[ItemT]:
     by_key: dict[ListingKey, ItemT] = {}
     for item in items:
@@ -189,6 +202,12 @@ def _listing(
     encoded: list[bytes] = []
     older: dict[ListingKey, bytes] = {}
     for key in keys:
+        known = common.definition_of(key, by_key[key]) if common is not None else None
+        if common is not None and known is not None:
+            encoded.append(known)
+            if key in common.older:
+                older[key] = common.older[key]
+            continue
         definition = define(by_key[key])
         encoded.append(encode(definition))
         converted = definition if for_older is None else for_older(definition)

@@ -49,7 +49,7 @@ class OwnTools:
         """
         digests = tuple(sorted(f"{lease.server_id} {lease.digest}" for lease in own))
         if self._made is None or self._made[0] is not common or self._made[1] != digests:
-            made = tool_listing(with_lease_tools(common.items.values(), own))
+            made = tool_listing(with_lease_tools(common.items.values(), own), common)
             self._made = common, digests, replace(made, ttl=common.ttl, is_own=True)
         return self._made[2]
 
