@@ -18,8 +18,8 @@ from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
-from leaseway.wire.messages.suggestions import alike
 from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
+from leaseway.wire.suggestions import alike
 
 _MAX_LISTED: Final = 20
 _TOOLSET: Final = compile_toolset(

@@ -20,8 +20,8 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.suggestions import alike
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
+from leaseway.wire.suggestions import alike
 
 _PROBE_INSTANCE_LIFETIME: Final = 60.0
 """Seconds that a probe's instance waits for the delta that uses it."""

@@ -19,8 +19,8 @@ from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.suggestions import alike
 from leaseway.wire.names import ALL_TENANTS, LeaseKey
+from leaseway.wire.suggestions import alike
 
 _NOT_READY_RETRY = 0.5
 _RECONNECT_RETRY = 1.0

@@ -19,7 +19,7 @@ from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
-from leaseway.wire.messages.suggestions import alike
+from leaseway.wire.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
 """The only request that lasts until it is cancelled."""
