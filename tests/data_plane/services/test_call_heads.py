@@ -106,7 +106,11 @@ def test_the_longest_head_is_read_and_not_kept() -> None:
 
 def test_only_a_bounded_number_of_heads_is_kept() -> None:
     heads = CallHeads(LOOPBACK)
-    for number in range(bounds.MAX_KNOWN_HEADS + 1):
-        assert read(heads, session=f"s{number}").session == f"s{number}"
-    assert heads.held_bytes == bounds.MAX_KNOWN_HEADS * bounds.KIB
-    assert read(heads, session="s0").session == "s0"
+    assert read(heads, session="s" * 400).session == "s" * 400
+    for number in range(bounds.MAX_KNOWN_HEADS - 1):
+        assert read(heads, session=f"s{number:03}").session == f"s{number:03}"
+    full = heads.held_bytes
+    assert read(heads, session="last").session == "last"
+    shorter = len(head_of(session="s" * 400)) - len(head_of(session="last"))
+    assert full - heads.held_bytes == 2 * shorter, "a long head has made room for a short one"
+    assert read(heads, session="s" * 400).session == "s" * 400

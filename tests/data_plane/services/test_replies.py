@@ -220,7 +220,7 @@ async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
     assert open_stream.held_bytes >= 10 * len(text)
     for call in tuple(instance.calls):
         call.answer(b"{}")
-    await bench.until(lambda: open_stream.held_bytes == bounds.KIB)
+    await bench.until(lambda: open_stream.held_bytes < bounds.KIB)
 
     # Its caller may see another status, as its writes race with the end.
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):

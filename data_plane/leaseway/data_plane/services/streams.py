@@ -31,6 +31,8 @@ _decode_head: Final = MessageDecoder(
 )
 _MAX_KNOWN: Final = bounds.KIB
 """Bytes of a head that is known again; longer ones are decoded for each call."""
+_HEAD_OBJECTS: Final = 600
+"""Bytes of the objects of a known head, measured."""
 _LONG_ARGUMENTS: Final = 4 * bounds.KIB
 """Longer arguments count as memory of their stream until their call ends."""
 
@@ -75,6 +77,9 @@ class CallHeads:
 
     Args:
         caller: Whose stream it is; calls get the names that its credential binds them to.
+
+    Attributes:
+        held_bytes: Memory that the known heads take, about.
     """
 
     def __init__(self, caller: Principal) -> None:
@@ -83,11 +88,7 @@ class CallHeads:
             caller.tenant is not None or caller.agent is not None or not caller.names_users
         )
         self._known: dict[bytes, IncomingCall] = {}
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that the known heads take, about."""
-        return len(self._known) * bounds.KIB
+        self.held_bytes = 0
 
     def read(self, call: execution_pb2.Call, call_id: int) -> IncomingCall:
         """Return a call as a value, without its arguments.
@@ -127,9 +128,17 @@ class CallHeads:
             )
         if len(encoded) <= _MAX_KNOWN:
             if len(self._known) >= bounds.MAX_KNOWN_HEADS:  # the oldest makes room
-                del self._known[next(iter(self._known))]
+                oldest = next(iter(self._known))
+                del self._known[oldest]
+                self.held_bytes -= _size_of_head(oldest)
             self._known[encoded] = head
+            self.held_bytes += _size_of_head(encoded)
         return head
+
+
+def _size_of_head(encoded: bytes) -> int:
+    """Return the memory that a known head takes, about: its bytes, its texts and their objects."""
+    return _HEAD_OBJECTS + 2 * len(encoded)
 
 
 def _head_from_proto(head: execution_pb2.CallHead) -> IncomingCall:
