@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from tests.sdk.fakes import FakeWorker
 
@@ -37,6 +40,26 @@ async def test_an_unchanged_list_is_kept(client: AsyncClient, worker: FakeWorker
     await names(client, "one")
     worker.lease_tools = leases_pb2.ListLeaseToolsResponse(digest="1")
     assert await names(client, "one") == ["desk_write", "time_now"]
+
+
+async def test_leases_that_differ_alike_share_a_list_which_ends_with_them(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.lease_tools = OPENED
+    lists = []
+    for name in ("one", "two"):
+        await client.session(name).acquire("desk")
+        lists.append(await client.session(name).list_tools())
+    [own, same] = [tool for tools in lists for tool in tools if tool.name == "desk_write"]
+    assert own is same
+    kept = weakref.ref(own)
+    del own, same, lists
+    gc.collect()
+    assert kept() is not None
+    for name in ("one", "two"):
+        await client.session(name).release("desk")
+    gc.collect()
+    assert kept() is None
 
 
 async def test_a_session_at_an_older_worker_sees_the_common_tools(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from leaseway.sdk.catalog.lease_tools import LeaseTools
 from leaseway.sdk.catalog.resolver import Resolver
@@ -22,7 +23,7 @@ from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault
 
 _MAX_KEPT: Final = 4096
-"""Names of sessions, and lists of leases, that are remembered; the oldest are removed first."""
+"""Names of sessions that are remembered; the oldest are removed first."""
 _LIST_TIMEOUT: Final = RELIST_WAIT + 2.0
 
 
@@ -54,8 +55,9 @@ class SessionTools:
         self._pool = pool
         self._resolver = resolver
         self._targets: dict[tuple[str, str], _Resolved] = {}
-        self._listed: dict[str, LeaseTools] = {}
-        """By the ids of leases."""
+        # A list ends with its lease; leases that differ alike share one.
+        self._listed: WeakKeyDictionary[ClientLease, LeaseTools] = WeakKeyDictionary()
+        self._shared: WeakValueDictionary[tuple[str, str], LeaseTools] = WeakValueDictionary()
 
     async def of_session(self, session: str) -> list[LeaseTools]:
         """Return the tools in which the leases of a session differ; of most, none.
@@ -67,7 +69,7 @@ class SessionTools:
         return [tools for tools in found if tools is not None]
 
     async def _list(self, lease: ClientLease) -> LeaseTools | None:
-        known = self._listed.get(lease.lease_id)
+        known = self._listed.get(lease)
         link = self._pool.link(lease.worker)
         request = leases_pb2.ListLeaseToolsRequest(
             client=self._identity.client_info,
@@ -82,18 +84,15 @@ class SessionTools:
             return known  # the worker may be too old; the end of a lease is told to its next call
         if known is not None and answer.digest == known.digest:
             return known
-        self._listed.pop(lease.lease_id, None)
+        self._listed.pop(lease, None)
         if not answer.digest:
             return None
-        tools = LeaseTools(
-            lease.key.server_id,
-            answer.digest,
-            tuple(map(tool_from_proto, answer.tools)),
-            frozenset(answer.absent),
-        )
-        self._listed[lease.lease_id] = tools
-        if len(self._listed) > _MAX_KEPT:
-            del self._listed[next(iter(self._listed))]
+        key = lease.key.server_id, answer.digest
+        tools = self._shared.get(key)
+        if tools is None:
+            listed = tuple(map(tool_from_proto, answer.tools))
+            tools = self._shared[key] = LeaseTools(*key, listed, frozenset(answer.absent))
+        self._listed[lease] = tools
         return tools
 
     def cached(self, session: str, name: str, now: float) -> Target | None:

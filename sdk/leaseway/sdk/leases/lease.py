@@ -18,7 +18,7 @@ _RENEW_AT: Final = 1 / 3
 """A lease is renewed after this fraction of its time to live (design.md#leases)."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ClientLease:
     """A held lease, as this client knows it.
 
