@@ -155,6 +155,8 @@ MAX_OWN_TOOL_BYTES: Final = 64 * MIB
 """Those of all leases of a worker, equal ones once; a further lease has the common tools."""
 MAX_RELISTS: Final = 16
 """Leased instances of a worker that are listed again at the same time."""
+MAX_SERVER_RELISTS: Final = 4
+"""Those of one server."""
 RELIST_WAIT: Final = 2.0
 """How long a call of an unknown tool, and a list of a lease's tools, wait for a reported change."""
 

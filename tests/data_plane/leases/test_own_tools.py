@@ -14,6 +14,7 @@ from leaseway.spec.model import InstancePolicy
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp_client import ListedToClient, McpClient
 
@@ -221,6 +222,29 @@ async def test_leases_are_listed_again_beside_each_other(bench: Bench) -> None:
         assert await names(bench, leases[0]) == [], "it waits for a while only"
         gate.set()
         assert await names(bench, leases[0]) == ["db_new"]
+
+
+@pytest.fixture
+def few_relists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_RELISTS", 2)
+    monkeypatch.setattr(bounds, "MAX_SERVER_RELISTS", 1)
+
+
+@pytest.mark.usefixtures("few_relists")
+async def test_a_server_that_does_not_list_again_holds_up_no_other(bench: Bench) -> None:
+    first, second = upsert(bench), bench.upsert(bench.spec("other", shared=False), ECHO)
+    second.toolset.lease_rules.SetInParent()
+    await bench.push(first, second)
+    for number in range(2):
+        await bench.acquire(f"s{number}")
+    lease, never = await bench.acquire("s", "other"), asyncio.Event()
+    *hanging, answering = bench.servers.opened
+    for instance in hanging:
+        instance.relist = never.wait
+        instance.change_tools(GROWN)
+    answering.change_tools(GROWN)
+    assert await names(bench, lease) == ["new"]
+    never.set()
 
 
 @BOTH_WAYS

@@ -68,6 +68,7 @@ class Prober:
         self._pool = pool
         self._leases = leases
         self._relists = asyncio.Semaphore(bounds.MAX_RELISTS)
+        self._relists_of: WeakKeyDictionary[Generation, asyncio.Semaphore] = WeakKeyDictionary()
         self._send = send
         self._subjects = subjects
         self._context = pool.context
@@ -314,8 +315,12 @@ class Prober:
 
     async def _relist_leased(self, generation: Generation, live: LiveInstance) -> None:
         # Many servers report a change at each start: only a different list is worth a warning.
+        own = self._relists_of.get(generation)
+        if own is None:
+            own = self._relists_of[generation] = asyncio.Semaphore(bounds.MAX_SERVER_RELISTS)
         try:
-            async with self._relists:
+            # First the server's own, so that one which answers none holds up no other server.
+            async with own, self._relists:
                 await self._read_changes(generation, live)
                 await self._list_prompts_resources(live, live.spec.startup_timeout)
         except Fault as fault:
