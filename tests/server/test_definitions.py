@@ -118,6 +118,13 @@ def test_a_parameter_with_a_name_of_the_models_is_an_error_and_no_default(name: 
         tools_by_name([odd], Shop().handle_tool)
 
 
+def test_parameters_that_the_package_cannot_tell_apart_are_an_error() -> None:
+    def odd(json: str, field_json: str) -> None: ...
+
+    with pytest.raises(TypeError, match="Two parameters of tool 'odd' have names"):
+        tools_by_name([odd], Shop().handle_tool)
+
+
 def test_a_type_without_a_json_schema_is_an_error() -> None:
     def odd(value: Shop) -> None: ...
 

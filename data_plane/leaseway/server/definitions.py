@@ -132,8 +132,8 @@ def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
     fields has a model.
 
     Raises:
-        InvalidValueError: A parameter is positional, or its name begins with an underscore or is
-            one of pydantic's for models.
+        InvalidValueError: A parameter is positional, or its name begins with an underscore, is
+            one of pydantic's for models, or cannot be told from another.
         PydanticUserError: The type hint of a parameter is no type of pydantic's.
     """
     extra: Literal["allow", "forbid"] = "forbid"
@@ -161,6 +161,12 @@ def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
         metadata = func_metadata(function, structured_output=structured)
     except PydanticUserError:  # the result's type, such as an iterator, or a parameter's
         metadata = func_metadata(function, structured_output=False)
+    if len(metadata.arg_model.model_fields) < len(named):  # such as `json` and `field_json`
+        raise InvalidValueError(
+            f"Two parameters of tool {name!r} have names that the official package cannot tell"
+            " apart: it names a parameter that is called like a method of models `field_NAME`."
+            " Rename one of them."
+        )
     model = create_model(name, __base__=metadata.arg_model, __cls_kwargs__={"extra": extra})
     if metadata.wrap_output:  # the text is enough
         return FuncMetadata(arg_model=model)
