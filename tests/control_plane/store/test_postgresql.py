@@ -149,6 +149,11 @@ async def test_the_certificate_of_another_machine_is_checked_by_the_authorities_
             await store.claim(1, elected=True)
             await store.close()
         monkeypatch.setenv("SSL_CERT_FILE", str(other[0]))
+        monkeypatch.setenv("PGSSLROOTCERT", str(own[0]))
+        store = PostgresStore(partial(str, dsn), bundles=bundles)
+        await store.claim(1, elected=True)
+        await store.close()
+        monkeypatch.delenv("PGSSLROOTCERT")
         with pytest.raises(StoreUnavailable, match="certificate verify failed"):
             await PostgresStore(partial(str, dsn), bundles=bundles).claim(1, elected=True)
 

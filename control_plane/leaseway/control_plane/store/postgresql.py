@@ -212,7 +212,7 @@ class PostgresStore:
         if not _is_local(given):
             settings.setdefault("sslmode", "verify-full")
             if settings["sslmode"].startswith("verify"):
-                settings.setdefault("sslrootcert", _SYSTEM)
+                settings.setdefault("sslrootcert", os.environ.get("PGSSLROOTCERT") or _SYSTEM)
         if settings.get("sslrootcert") == _SYSTEM:
             # As libpq does, which no longer sees that the authorities are everybody's.
             if settings.setdefault("sslmode", "verify-full") != "verify-full":
