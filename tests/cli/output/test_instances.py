@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from tests.cli import memory
+
 from leaseway.cli.output.instances import HEADERS, rows, summary
-from leaseway.sdk import InstanceInfo, ServerInfo
+from leaseway.sdk import InstanceInfo
 from leaseway.wire.messages.states import ServerState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -33,21 +35,7 @@ BROKEN = replace(
     circuit="open",
     next_start_at=NOW + timedelta(seconds=2.5),
 )
-SERVER = ServerInfo(
-    id="db",
-    tenant="",
-    state=ServerState.READY,
-    transport="stdio",
-    shared=False,
-    tool_count=1,
-    description="",
-    problem="",
-    protocol_version="",
-    launch_hash="l1",
-    exposure_hash="e1",
-    workers=("w1",),
-    instances=(LEASED, BROKEN),
-)
+SERVER = replace(memory.SERVER, id="db", shared=False, workers=("w1",), instances=(LEASED, BROKEN))
 DOWN = replace(
     SERVER,
     state=ServerState.FAILED,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from click.testing import Result
+from tests.cli import memory
 from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.sdk import (
@@ -22,7 +24,6 @@ from leaseway.sdk import (
     ServerInfo,
 )
 from leaseway.sdk.calls.prompt_results import PromptResult, ResourceResult
-from leaseway.wire.messages.states import ServerState
 
 Run = Callable[..., Result]
 
@@ -58,21 +59,7 @@ TEMPLATE = ResourceTemplate(
     extra={},
     shared=False,
 )
-SERVER = ServerInfo(
-    id="w",
-    tenant="",
-    state=ServerState.READY,
-    transport="stdio",
-    shared=True,
-    tool_count=1,
-    description="",
-    problem="",
-    protocol_version="",
-    launch_hash="l1",
-    exposure_hash="e1",
-    workers=("w1",),
-    instances=(),
-)
+SERVER = replace(memory.SERVER, id="w")
 
 
 class _Client(FakeClient):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.cli import memory
 from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.cli.commands.operating import watch as watching
@@ -33,20 +34,8 @@ LEASE = LeaseInfo(
 )
 OLDER = replace(LEASE, age=9.0)
 OTHER_LEASE = replace(LEASE, id="run-2", session="another", age=1.0)
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-LATER = NOW + timedelta(seconds=9)
-PROBLEM = ProblemInfo(
-    scope="server",
-    server_id="time",
-    tenant="",
-    worker="w1",
-    reason="EXITED",
-    message="It ended.",
-    severity="error",
-    count=1,
-    first_seen=NOW,
-    last_seen=NOW,
-)
+LATER = memory.NOW + timedelta(seconds=9)
+PROBLEM = replace(memory.PROBLEM, count=1)
 SEEN_AGAIN = replace(PROBLEM, count=2, last_seen=LATER)
 OTHER_PROBLEM = replace(PROBLEM, server_id="git", first_seen=LATER)
 UNREACHABLE = ControlPlaneUnavailable("No response.")
@@ -200,7 +189,7 @@ def test_json_is_one_object_per_line(watch: Run) -> None:
     done = watch("problems", "--json", polls=[[PROBLEM], []])
     first, last = [json.loads(line) for line in done.stdout.splitlines()]
     assert (first["event"], last["event"]) == ("opened", "cleared")
-    assert (first["reason"], first["first_seen"]) == ("EXITED", NOW.isoformat())
+    assert (first["reason"], first["first_seen"]) == ("EXITED", memory.NOW.isoformat())
 
 
 def test_after_a_restart_of_the_control_plane_no_lease_counts_as_lost(watch: Run) -> None:
