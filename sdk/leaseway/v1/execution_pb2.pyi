@@ -740,8 +740,8 @@ class ServerNotification(_message.Message):
     should list instead of everything: `client`, the `mcp_client` for which the server was leased;
     `absent`, the server's names of at most 1,000 exposed tools that it does not list to this client;
     and so, once they are known, `absent_prompts` by names, `absent_resources` by URIs and
-    `absent_templates` by URI templates, each at most 1,000 and 32 KiB. `own` is the digest of
-    ListLeaseTools, which holds for this session alone.
+    `absent_templates` by URI templates, each at most 1,000 and 32 KiB. `own` changes with
+    what ListLeaseTools returns for this session, and holds for it alone.
     """
     def __init__(
         self,
