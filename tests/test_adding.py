@@ -12,12 +12,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.conftest import ROOT, absent
+from tests.e2e.system import free_port
 
 LIMIT: Final = 300.0
 """Seconds that one command may take on a busy machine."""
@@ -49,6 +52,14 @@ class Scratch:
             file.write(text)
         self.changed.add(path)
 
+    def create(self, path: str, text: str) -> None:
+        """Write a new file."""
+        file = self.root / path
+        file.parent.mkdir(exist_ok=True)
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+        self.changed.add(path)
+
     def with_protos(self) -> None:
         """Use the generator of the checkout."""
         if not (ROOT / ".build/protos/stamp").exists():
@@ -56,13 +67,31 @@ class Scratch:
         (self.root / ".build").mkdir()
         (self.root / ".build/protos").symlink_to(ROOT / ".build/protos")
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a command runs the copy's code."""
+        path = os.pathsep.join(str(self.root / root) for root in (*_ROOTS, "."))
+        return {**os.environ, "PYTHONPATH": path, "BUF": str(_BIN / "buf")}
+
+    @contextmanager
+    def started(self, *command: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """Run a command with the copy's code while the block runs."""
+        words = list(map(str, command))
+        environment = self.environment
+        with subprocess.Popen(
+            words, cwd=self.root, env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command with the copy's code."""
-        path = os.pathsep.join(str(self.root / root) for root in (*_ROOTS, "."))
         return subprocess.run(
             list(map(str, command)),
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": path, "BUF": str(_BIN / "buf")},
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -88,10 +117,19 @@ class Scratch:
         assert not failed, failed
 
     def check_row(self, subject: str) -> None:
-        """Check that each changed file is in a step of the row, and that no step is idle."""
+        """Check that each changed file is in a step of the row, and that no step is idle.
+
+        A step that begins with "if" may be idle.
+        """
         steps = steps_of(subject)
-        strays = {path for path in self.changed if not any(is_in(path, step) for step in steps)}
-        idle = [step for step in steps if not any(is_in(path, step) for path in self.changed)]
+        strays = {
+            path for path in self.changed if not any(is_in(path, places) for _, places in steps)
+        }
+        idle = [
+            places
+            for always, places in steps
+            if always and not any(is_in(path, places) for path in self.changed)
+        ]
         assert (strays, idle) == (set(), []), f"the row of {subject!r}"
 
     def check_style(self) -> None:
@@ -102,16 +140,18 @@ class Scratch:
             assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def steps_of(subject: str) -> list[tuple[str, ...]]:
-    """Return the steps of a row that every addition needs: each the places it may be made in."""
+def steps_of(subject: str) -> list[tuple[bool, tuple[str, ...]]]:
+    """Return the steps of a row: whether every addition needs it, and where it may be made."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (row,) = re.findall(rf"^\| {re.escape(subject)} \| (.+) \|$", page, re.MULTILINE)
     steps = [
-        tuple(name for name in re.findall(r"`([\w./]+)`", step) if is_place(name))
+        (
+            not step.startswith("if "),
+            tuple(name for name in re.findall(r"`([\w./]+)`", step) if is_place(name)),
+        )
         for step in row.split("; ")
-        if not step.startswith("if ")
     ]
-    return [step for step in steps if step]
+    return [step for step in steps if step[1]]
 
 
 def is_place(name: str) -> bool:
@@ -167,6 +207,84 @@ def test_a_key_of_a_server_is_added_by_its_row(scratch: Scratch) -> None:
     )
     shown = scratch.run(sys.executable, "-m", "leaseway.cli", "config", "--config", config)
     assert re.search(r"patience\W+60", shown.stdout), shown.stdout + shown.stderr
+
+
+def test_a_kind_of_server_is_added_by_its_row(scratch: Scratch) -> None:
+    effects = "tests/control_plane/config/test_change_effects.py"
+    complete = "test_the_table_has_every_key_and_every_transport"
+    checks = (
+        f"{effects}::{complete}",
+        "tests/control_plane/config/schema/test_json_schema.py",
+        "tests/kubernetes/test_chart.py::test_the_custom_resource_definitions_are_up_to_date",
+    )
+    spec, workers = "leaseway.spec.kinds.greeter", "leaseway.data_plane.kinds.greeter.worker"
+    readers = "leaseway.control_plane.config.schema.kinds.greeter"
+    moved = {"greeters.kind": spec, "greeters.worker": workers, "greeters.readers": readers}
+
+    def example(name: str) -> str:
+        text = (ROOT / "tests/packages/greeters" / name).read_text(encoding="utf-8")
+        return re.sub("|".join(map(re.escape, moved)), lambda found: moved[found[0]], text)
+
+    scratch.create("sdk/leaseway/spec/kinds/greeter.py", example("kind.py"))
+    table = "sdk/leaseway/spec/kinds/table.py"
+    scratch.add(
+        table,
+        "import ContainerPart\n",
+        "from leaseway.spec.kinds.greeter import GreeterPart\n",
+    )
+    scratch.add(table, "    BuiltinPart,\n", "    GreeterPart,\n")
+    scratch.create(
+        "control_plane/leaseway/control_plane/config/schema/kinds/greeter.py",
+        example("readers.py"),
+    )
+    assert complete in scratch.failures(*checks)
+    contracts = scratch.run(_BIN / "lint-imports", "--no-cache")
+    assert "greeter" in contracts.stdout, contracts.stdout + contracts.stderr
+
+    folder = "data_plane/leaseway/data_plane/kinds/greeter"
+    scratch.create(f"{folder}/__init__.py", '"""Greeters, as a worker runs them."""\n')
+    scratch.create(f"{folder}/worker.py", example("worker.py"))
+    scratch.add("pyproject.toml", '  "builtin | container | http_api | process', " | greeter")
+    scratch.add("pyproject.toml", 'layers = ["table | packages", "builtin', " | greeter")
+    scratch.add("pyproject.toml", '  "builtin | container | http_api | python', " | greeter")
+    scratch.add(
+        "docs/kinds.md",
+        "with Leaseway's own tools | [the kit](kit.md) |\n",
+        "| greeter | `greeter` | an object that greets | this one |\n",
+    )
+    changes = "tests/control_plane/config/changes"
+    scratch.append(f"{changes}/specs.yaml", "hallo: { transport: greeter, language: de }\n")
+    scratch.append(
+        f"{changes}/values.yaml",
+        "language: [en]\nowner: ['', Ada]\nending: ['!']\nshy: [true]\n",
+    )
+    scratch.with_protos()
+    scratch.make("generate")
+    written = scratch.run(sys.executable, "-m", "tests.control_plane.config.test_change_effects")
+    assert written.returncode == 0, written.stderr
+    scratch.check_row("a kind of server")
+    sorted_imports = ("check", "--select", "I", "--fix", "--no-cache")
+    scratch.run(sys.executable, "-m", "ruff", *sorted_imports, f"{folder}/worker.py")
+    scratch.check_style()
+    scratch.check(*checks)
+    contracts = scratch.run(_BIN / "lint-imports", "--no-cache")
+    assert contracts.returncode == 0, contracts.stdout
+    assert greeted(scratch) == "Hallo Bob & Ada!"
+
+
+def greeted(scratch: Scratch) -> str:
+    """Return what a greeter answers that the copy's `leaseway up` runs."""
+    config = scratch.root / "mcp.yaml"
+    entry = "transport: greeter, truely-stateless: true, language: de, owner: Ada, ending: '!'"
+    config.write_text(f"version: 1\nservers: {{hallo: {{{entry}}}}}\n")
+    address = f"127.0.0.1:{free_port()}"
+    leaseway = (sys.executable, "-m", "leaseway.cli")
+    with scratch.started(*leaseway, "up", "--config", config, "--listen", address) as system:
+        assert system.stdout is not None
+        assert system.stdout.readline().split() == ["ready", address]
+        called = scratch.run(*leaseway, "call", "--address", address, "greet", "name=Bob")
+        assert called.returncode == 0, called.stderr
+        return called.stdout.strip()
 
 
 def test_a_metric_is_added_by_its_row(scratch: Scratch) -> None:

@@ -165,10 +165,12 @@ class Part:
             that each entry needs it.
         synonyms: Names of its transports in other formats, each with ours.
         implied_by: Keys that mean this kind in other formats, whose entries may name no transport.
-        worker: Of a kind that another package brings, the module that workers import: it has
-            `values_of(part, resolver)` and `open_instance(spec, host, opening)`.
-        readers: Of a kind that another package brings, the module that the control plane imports:
-            its `READERS` has a reader for each key of the part that no shape describes.
+        worker: The module that workers import: it has `values_of(part, resolver)` and
+            `open_instance(spec, host, opening)`. Empty for kinds whose instances share more than
+            the worker has for all: `data_plane.kinds.openers` has these.
+        readers: The module that the control plane imports: its `READERS` has a reader for each key
+            of the part that no shape describes. That of a built-in kind may also have `complete`
+            and `tools`; see `config.schema.kinds`.
         entry_keys: Keys of its entries that are no settings of the part: the control plane makes
             other settings of them.
     """

@@ -41,7 +41,8 @@ class Kinds:
     """What a worker runs of the built-in kinds.
 
     Attributes:
-        openers: What opens the instances of each kind, by the type of a spec's part.
+        openers: What opens the instances of kinds whose part names no half of a worker, by the type
+            of a spec's part.
         imports: Import the code of kinds that many servers have; called in a thread.
     """
 
@@ -81,8 +82,8 @@ async def open_kinds(host: WorkerHost) -> AsyncIterator[Kinds]:
         yield built_in_kinds(host, processes, pods, renderers)
 
 
-def _opener_of_package(kind: type[Part]) -> OpenKind:
-    """Return what opens instances of a kind that a package brings.
+def _opener_of_half(kind: type[Part]) -> OpenKind:
+    """Return what opens instances of a kind whose part names its worker's half.
 
     If the kind cannot be used here, it is an MCP client, whose start says why.
     """
@@ -121,7 +122,7 @@ class Opener:
             names=names,
             greeting=greeting,
         )
-        opener = self._kinds.openers.get(type(spec.part)) or _opener_of_package(type(spec.part))
+        opener = self._kinds.openers.get(type(spec.part)) or _opener_of_half(type(spec.part))
         return opener(spec, self._host, opening)
 
     async def load(self) -> None:

@@ -1,4 +1,4 @@
-"""The worker's half of kinds of servers that other packages bring.
+"""The worker's half of kinds of servers that name it, such as those that other packages bring.
 
 It is a module that the kind's part names (`Part.worker`), imported once. Its `values_of` gets the
 part and a `Resolver`, and returns `ResolvedValues`. Its `open_instance` gets a `ServerSpec`, a
@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
-from leaseway.spec.kinds.table import OF_PACKAGES
+from leaseway.spec.kinds.table import PARTS
 from leaseway.spec.model import Part
 
 _MAX_SAID: Final = 300
@@ -23,9 +23,10 @@ class UnusableKind(Exception):
 
 
 def load_halves() -> None:
-    """Import the worker's halves of all kinds of packages; blocks while they are imported."""
-    for part in OF_PACKAGES.parts.values():
-        _load(part.worker)
+    """Import the worker's halves of all kinds that name one; blocks while they are imported."""
+    for part in PARTS:
+        if part.worker:
+            _load(part.worker)
 
 
 def half_of(part: type[Part]) -> ModuleType:

@@ -51,6 +51,7 @@ class BuiltinPart(ChildPart):
     """A server that is a process of the kit."""
 
     transports: ClassVar[tuple[str, ...]] = ("builtin",)
+    readers: ClassVar[str] = "leaseway.control_plane.config.schema.kinds.builtin"
     enables_tools: ClassVar[bool] = True
 
     builtin: Builtin = NOTHING_BUILTIN

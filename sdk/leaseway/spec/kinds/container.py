@@ -26,6 +26,7 @@ class ContainerPart(CommandPart):
     """
 
     transports: ClassVar[tuple[str, ...]] = ("stdio",)
+    readers: ClassVar[str] = "leaseway.control_plane.config.schema.kinds.container"
     on_worker: ClassVar[bool] = False
 
     image: str = setting(

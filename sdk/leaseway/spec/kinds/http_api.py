@@ -112,6 +112,7 @@ class HttpApiPart(RequestPart):
     """
 
     transports: ClassVar[tuple[str, ...]] = ("http_api",)
+    readers: ClassVar[str] = "leaseway.control_plane.config.schema.kinds.http_api.servers"
     reads_artifacts: ClassVar[bool] = True
     entry_keys: ClassVar[tuple[Key, ...]] = (
         Key(

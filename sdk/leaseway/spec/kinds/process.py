@@ -14,6 +14,7 @@ class ProcessPart(CommandPart):
     """A server that the worker starts as a process."""
 
     transports: ClassVar[tuple[str, ...]] = ("stdio",)
+    readers: ClassVar[str] = "leaseway.control_plane.config.schema.kinds.process"
     synonyms: ClassVar[Mapping[str, str]] = {
         "process": "stdio",
         "command": "stdio",

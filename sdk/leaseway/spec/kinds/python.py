@@ -20,6 +20,7 @@ class PythonPart(ChildPart):
     """
 
     transports: ClassVar[tuple[str, ...]] = ("python",)
+    readers: ClassVar[str] = "leaseway.control_plane.config.schema.kinds.python"
     has_code: ClassVar[bool] = True
     implied_by: ClassVar[tuple[str, ...]] = ("module", "class")
 
