@@ -347,7 +347,7 @@ def test_a_lease_on_a_disconnected_or_draining_worker_does_not_revoke_its_succes
             state.drain_worker("w1", at(1))
         else:
             state.handle_worker_disconnected("w1", at(1))
-        young = replace(lease("young", "w2"), granted_at=START.mono + 2)
+        young = lease("young", "w2")._replace(granted_at=START.mono + 2)
         state.handle_report("w2", WorkerReport(gained=(young,)), at(2))
         state.tick(at(5))
         told = [action for _, action in state.pop_actions()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NoReturn
 
 from tests.control_plane.core.builders import at, hello, listing, spec
 
@@ -39,6 +40,10 @@ def worker(worker_id: str) -> WorkerRecord:
     return WorkerRecord(hello(worker_id), Subscription())
 
 
+def records(*workers: WorkerRecord) -> dict[str, WorkerRecord]:
+    return {record.id: record for record in workers}
+
+
 def listed(served: Registry) -> list[str]:
     return [key.server_id for key in served.visible.served]
 
@@ -46,21 +51,37 @@ def listed(served: Registry) -> list[str]:
 def test_an_ack_of_visible_content_changes_nothing() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served)
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     before = served.visible
     take(second, served)
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     assert served.visible is before
+    assert listed(served) == ["a", "b"]
+
+
+class UnlistedFleet(dict[str, WorkerRecord]):
+    """Workers that can be looked up but not walked."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("All workers were walked.")
+
+
+def test_an_ack_of_what_one_worker_holds_whole_walks_no_workers() -> None:
+    served, first, second = registry("a", "b"), worker("w1"), worker("w2")
+    take(first, served)
+    served.reveal(records(first))
+    take(second, served)
+    served.reveal(UnlistedFleet(records(first, second)))
     assert listed(served) == ["a", "b"]
 
 
 def test_content_that_one_worker_refuses_is_visible_once_another_holds_it() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served, refused=["a"])
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     assert listed(served) == ["b"]
     take(second, served)
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     assert listed(served) == ["a", "b"]
 
 
@@ -68,21 +89,21 @@ def test_content_that_no_worker_holds_is_not_visible() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served)
     take(second, served, refused=["a"])
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     assert listed(served) == ["a", "b"]
-    served.reveal([second])
+    served.reveal(records(second))
     assert listed(served) == ["b"]
 
 
 def test_a_new_commit_is_visible_once_a_worker_holds_it() -> None:
     served, only = registry("a"), worker("w1")
     take(only, served)
-    served.reveal([only])
+    served.reveal(records(only))
     served.commit(last_known_good("a", "b"), at(1))
-    served.reveal([only])
+    served.reveal(records(only))
     assert listed(served) == ["a"]
     take(only, served)
-    served.reveal([only])
+    served.reveal(records(only))
     assert listed(served) == ["a", "b"]
 
 
@@ -120,7 +141,7 @@ def revealed(served: Registry, holder: WorkerRecord, *tools: tuple[str, str]) ->
     good = {VariantKey(name): build_good(spec(name), listing(tool))[0] for name, tool in tools}
     served.commit(good, at(0))
     take(holder, served)
-    served.reveal([holder])
+    served.reveal(records(holder))
     return served.visible
 
 
@@ -140,16 +161,16 @@ def test_watchers_are_told_what_a_later_ack_of_the_same_version_makes_visible() 
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served)
     take(second, served)
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     before = served.visible
     good = {VariantKey(name): build_good(spec(name), listing(f"{name}_u"))[0] for name in "ab"}
     served.commit(good, at(0))
     take(first, served, refused=["b"])
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     partly = served.visible
     assert served.changed_since(before, "t") == frozenset({"a"})
     take(second, served)
-    served.reveal([first, second])
+    served.reveal(records(first, second))
     assert served.visible.version == partly.version
     assert served.changed_since(partly, "t") == frozenset({"b"})
     assert served.changed_since(before, "t") == frozenset({"a", "b"})
@@ -164,7 +185,7 @@ def test_the_built_in_toolset_changes_with_the_first_and_the_last_leased_server(
             {server.key: build_good(server, listing("x"))[0] for server in servers}, at(0)
         )
         take(holder, served)
-        served.reveal([holder])
+        served.reveal(records(holder))
         return served.visible
 
     first = reveal(spec("a"), spec("desk", shared=False))
@@ -189,6 +210,6 @@ def test_no_server_is_named_to_a_tenant_whose_names_are_shared_out_anew() -> Non
     common = build_good(spec("a"), listing("x"))[0]
     served.commit({VariantKey("a"): common, own.key: build_good(own, listing("x"))[0]}, at(0))
     take(holder, served)
-    served.reveal([holder])
+    served.reveal(records(holder))
     assert served.changed_since(first, "t") is None
     assert served.changed_since(first, "another") == frozenset({"a"})

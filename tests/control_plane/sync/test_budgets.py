@@ -91,6 +91,21 @@ async def test_each_worker_is_told_its_place_when_others_join_and_leave() -> Non
     assert streams["w3"].fleets == [(2, 1)]
 
 
+@pytest.mark.parametrize(("workers", "delay"), [(2, 0.5), (1_000, 4.0)])
+async def test_a_large_fleet_is_told_of_its_changes_less_often(
+    workers: int, delay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane, delays = Plane(epoch=1), list[float]()
+    plane.streams.update((f"w{number}", Stream()) for number in range(workers))
+
+    def record(seconds: float, _call: Callable[[], None]) -> None:
+        delays.append(seconds)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", record)
+    BudgetAnswers(plane).handle_fleet_changed()
+    assert delays == [delay]
+
+
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():

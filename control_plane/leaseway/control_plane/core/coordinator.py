@@ -470,7 +470,7 @@ class Coordinator:
             return  # the same workers hold all of the commit: another ack changes nothing
         self._revealed_generation = self.roster.generation
         before = self.visible
-        self.registry.reveal(self.workers.values())
+        self.registry.reveal(self.workers)
         if self.visible is not before:
             self.client_problems.close_changed(self.visible, now)
 

@@ -54,8 +54,8 @@ class Registry:
         self._moves: dict[MoveKey, Move] = {}
         # The newest changes of what is visible, each with the snapshot before it.
         self._revealed: deque[tuple[Snapshot, Snapshot]] = deque(maxlen=_REMEMBERED)
-        # The subscriptions that made all of the newest commit visible; empty if not all of it is.
-        self._witnesses: tuple[Subscription, ...] = ()
+        # The workers that made all of the newest commit visible; empty if not all of it is.
+        self._witnesses: tuple[WorkerRecord, ...] = ()
 
     @property
     def established(self) -> bool:
@@ -129,15 +129,15 @@ class Registry:
         self._moves = moves
         self._problems.replace("moves", [move.problem for move in moves.values()], now.unix)
 
-    def reveal(self, records: Collection[WorkerRecord]) -> None:
+    def reveal(self, workers: Mapping[str, WorkerRecord]) -> None:
         """Make visible what workers have acknowledged of the newest commit (design.md#reload.5)."""
-        subscriptions = tuple(record.subscription for record in records)
+        if self._witnesses and all(workers.get(known.id) is known for known in self._witnesses):
+            return  # these workers hold all of the commit: another one changes nothing
+        subscriptions = tuple(record.subscription for record in workers.values())
         if not any(
             subscription.acked_version == self.committed.version for subscription in subscriptions
         ):
             return
-        if self._witnesses and set(map(id, self._witnesses)).issubset(map(id, subscriptions)):
-            return  # these workers hold all of the commit: another one changes nothing
         before = self.visible
         self.visible = acknowledged(
             self.committed,
@@ -146,7 +146,16 @@ class Registry:
         )
         if self.visible is not before:
             self._revealed.append((before, self.visible))
-        self._witnesses = subscriptions if self.visible.served == self.committed.served else ()
+        is_complete = self.visible.served == self.committed.served
+        self._witnesses = self._find_witnesses(workers) if is_complete else ()
+
+    def _find_witnesses(self, workers: Mapping[str, WorkerRecord]) -> tuple[WorkerRecord, ...]:
+        """Return one worker that holds all of the newest commit, or all workers."""
+        content = self.committed.hashes  # workers that have been sent all of it share this object
+        witness = next(
+            (record for record in workers.values() if record.subscription.acked is content), None
+        )
+        return tuple(workers.values()) if witness is None else (witness,)
 
     def changed_since(self, seen: Snapshot | None, tenant: str) -> frozenset[str] | None:
         """Return the servers that a tenant sees and whose content changed since then.

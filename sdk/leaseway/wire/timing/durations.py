@@ -24,7 +24,7 @@ def timestamp(unix: float) -> Timestamp:
 
 def seconds(value: Duration | Timestamp) -> float:
     """Convert a protobuf duration to seconds, or a timestamp to Unix time."""
-    return value.ToNanoseconds() / 1e9
+    return (value.seconds * 1_000_000_000 + value.nanos) / 1e9
 
 
 def check_lease_ttl(ttl: float) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.control_plane.core.builders import (
     START,
     Able,
@@ -107,11 +105,11 @@ def test_duplicates_with_reversed_ages_are_not_both_revoked() -> None:
     load(state, spec("a", shared=False))
     for name in ("w1", "w2"):
         state.handle_worker_joined(hello(name), START)
-    first = replace(lease("L1", "w1"), granted_at=at(1.0).mono)
-    second = replace(lease("L2", "w2"), granted_at=at(1.1).mono)
+    first = lease("L1", "w1")._replace(granted_at=at(1.0).mono)
+    second = lease("L2", "w2")._replace(granted_at=at(1.1).mono)
     state.handle_report("w1", WorkerReport(gained=(first,)), at(1.2))
     state.handle_report("w2", WorkerReport(gained=(second,)), at(1.2))
-    slow = replace(first, granted_at=at(1.3).mono)  # its report was on its way for 0.3 s
+    slow = first._replace(granted_at=at(1.3).mono)  # its report was on its way for 0.3 s
     assert revoked(state) == []
     state.tick(at(4))
     assert revoked(state) == [("w2", "L2")]
@@ -128,7 +126,7 @@ def test_a_duplicate_stays_if_the_older_lease_ends_soon_after() -> None:
     load(state, spec("a", shared=False))
     for name in ("w1", "w2"):
         state.handle_worker_joined(hello(name), START)
-    failed, stands = (replace(lease(f"L{n}", f"w{n}"), granted_at=at(n).mono) for n in (1, 2))
+    failed, stands = (lease(f"L{n}", f"w{n}")._replace(granted_at=at(n).mono) for n in (1, 2))
     state.handle_report("w1", WorkerReport(gained=(failed,)), at(2.1))
     state.handle_report("w2", WorkerReport(gained=(stands,)), at(2.1))
     state.handle_report("w1", WorkerReport(lost=("L1",)), at(2.2))  # the caller knew before
@@ -297,7 +295,7 @@ def test_a_reconnecting_worker_ends_a_lease_that_was_placed_elsewhere() -> None:
     state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     assert place(state, KEY, (), at(20)) == Placement("w2")
-    later = replace(lease("L2", "w2"), granted_at=at(20).mono)
+    later = lease("L2", "w2")._replace(granted_at=at(20).mono)
     state.handle_report("w2", WorkerReport(gained=(later,)), at(20))
     back(state, at(28), "L1")
     assert revoked(state) == [("w1", "L1")]
@@ -313,7 +311,7 @@ def test_a_reservation_elsewhere_ends_the_lease_of_a_reconnecting_worker() -> No
     assert place(state, KEY, {"w1"}, at(2)) == Placement("w2")  # whose caller did not reach w1
     back(state, at(3), "L1")
     assert revoked(state) == [("w1", "L1")]
-    later = replace(lease("L2", "w2"), granted_at=at(4).mono)
+    later = lease("L2", "w2")._replace(granted_at=at(4).mono)
     state.handle_report("w2", WorkerReport(gained=(later,)), at(4))
     assert revoked(state) == []
 

@@ -21,9 +21,10 @@ Launched = tuple[VariantKey, str]
 _UNREADY: Final = frozenset({"starting", "disconnected", "closed"})
 
 
-@dataclass(frozen=True)
-class ReportedInstance:
+class ReportedInstance(NamedTuple):
     """A live MCP client as its worker last reported it, or the state of its failed start.
+
+    A tuple for the reason that `HeldLease` is one.
 
     `next_start_at` is Unix time in seconds, or None.
     """
