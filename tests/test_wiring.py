@@ -1,4 +1,4 @@
-"""The count of lambdas and of late wiring, with which `make wiring` guards the code."""
+"""How parts are made: counts that `make wiring` guards, and one home of retry schedules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+from tests.conftest import ROOT
+from tests.test_packaging import ROOTS
 
-_PATH = Path(__file__).parents[1] / "tools" / "wiring.py"
+from leaseway.wire.timing import backoff
+
+_PATH = ROOT / "tools" / "wiring.py"
 _PARTS = """
 class Engine:
     on_stop = None
@@ -70,3 +74,16 @@ def test_late_wiring_with_a_reason_is_not_counted(
     path.write_text(line)
     wiring = runpy.run_path(str(_PATH))
     assert wiring["_has_reason"](path, ast.parse(line).body[0]) is has_reason
+
+
+def test_each_schedule_of_retries_has_its_name_in_one_module() -> None:
+    home = Path(backoff.__file__)
+    modules = (path for root in ROOTS for path in (ROOT / root / "leaseway").rglob("*.py"))
+    elsewhere = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules
+        if path != home
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Backoff")
+    ]
+    assert elsewhere == []

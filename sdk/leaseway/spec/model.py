@@ -38,7 +38,7 @@ from leaseway.spec.references import Value
 from leaseway.spec.replaced import Replaced, replaced_in
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import SESSION_RULES
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import RESTART, Backoff
 
 MAX_SPARES: Final = 4_096
 """The highest `warm` and `max_instances`."""
@@ -104,7 +104,7 @@ class InstancePolicy:
         Key(Duration(INSTANT, YEAR), "When an old client is replaced.", default="never"),
     )
     restart: Backoff = setting(
-        Backoff(),
+        RESTART,
         Key(
             OwnReader(),
             "`initial`, `max` and `multiplier` of the backoff between failed starts.",

@@ -39,17 +39,12 @@ from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import AWAIT_LOGIN, REQUEST_REFUSED_TOKEN, REQUEST_TOKEN
 
 if TYPE_CHECKING:
     from yarl import URL
 
 _logger = logging.getLogger(__name__)
-_RETRY: Final = Backoff(initial=1.0, maximum=60.0)
-_LASTING: Final = Backoff(initial=30.0, maximum=300.0)
-"""For errors that somebody must correct: trying more often would only fill two logs."""
-_NO_LOGIN: Final = Backoff(initial=1.0, maximum=5.0)
-"""Until somebody has logged in: only a file is read."""
 _TRUSTED: Final = 10.0
 """Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
 request another one."""
@@ -564,7 +559,10 @@ class _Grant:
             self._running = None
 
     def _fail(self, error: AuthorizationError, refused: str) -> None:
-        backoff = _LASTING if error.is_lasting else _NO_LOGIN if error.needs_login else _RETRY
+        if error.is_lasting:
+            backoff = REQUEST_REFUSED_TOKEN
+        else:
+            backoff = AWAIT_LOGIN if error.needs_login else REQUEST_TOKEN
         delay = max(error.retry_delay or 0.0, backoff.ceiling(self._failures))
         self._failures += 1
         self._not_before = self._now() + delay

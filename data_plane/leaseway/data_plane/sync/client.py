@@ -43,12 +43,11 @@ from leaseway.wire.errors import Reason
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.span_attributes import Attr
 from leaseway.wire.status import fault_from_rpc_error
-from leaseway.wire.timing.backoff import RECONNECT, Backoff
+from leaseway.wire.timing.backoff import RECONNECT, REDIRECT
 from leaseway.wire.version import PROTOCOL_VERSION
 
 _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
-_REDIRECT_DELAY: Final = Backoff(0.3, 0.3)
 _REPORT_INTERVAL: Final = 0.1
 _LEAVE_TIMEOUT: Final = 5.0
 _COMPILE_SLICE: Final = 0.005
@@ -148,7 +147,7 @@ class SyncClient:
                 failures = 1 if welcomed else failures + 1
                 # With standbys the next one is tried soon: one of them is about to lead.
                 await asyncio.sleep(
-                    _REDIRECT_DELAY.delay(0) if self._redirected else RECONNECT.delay(failures - 1)
+                    REDIRECT.delay(0) if self._redirected else RECONNECT.delay(failures - 1)
                 )
         finally:
             await channel.close()

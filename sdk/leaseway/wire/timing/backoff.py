@@ -36,3 +36,11 @@ RETRY: Final = Backoff(initial=0.5, maximum=30.0)
 """Of what failed for a reason that is likely to last: a server of somebody else, a probe."""
 REOPEN: Final = Backoff(initial=1.0, maximum=60.0)
 """Of a stream that brings only notifications: nothing waits for it."""
+REDIRECT: Final = Backoff(initial=0.3, maximum=0.3)
+"""To a plane's other process, which another one has named: it may not serve for a moment yet."""
+REQUEST_TOKEN: Final = Backoff(initial=1.0, maximum=60.0)
+"""Of a request for an OAuth token."""
+REQUEST_REFUSED_TOKEN: Final = Backoff(initial=30.0, maximum=300.0)
+"""The same after an error that somebody must correct: more tries would only fill two logs."""
+AWAIT_LOGIN: Final = Backoff(initial=1.0, maximum=5.0)
+"""Until somebody has logged in: only a file is read."""
