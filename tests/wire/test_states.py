@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
 
+from leaseway import v1
 from leaseway.control_plane.console.records import tone
 from leaseway.runbook import entries
 from leaseway.sdk import Approval, InstanceInfo, ProblemInfo, ServerInfo, WorkerInfo
 from leaseway.sdk.catalog.targets import NOUNS
-from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.budgets import QUOTAS
 from leaseway.wire.messages.enums import (
@@ -40,14 +42,6 @@ _PLACES: dict[str, list[str | type]] = {
     "CallSelection": [],
 }
 """Where each vocabulary is documented: a field of a message, a message, or a class of the SDK."""
-
-_MODULES: tuple[ModuleType, ...] = (
-    admin_pb2,
-    catalog_pb2,
-    execution_pb2,
-    leases_pb2,
-    sync_pb2,
-)
 
 
 def _comment(place: str) -> str:
@@ -106,11 +100,17 @@ def test_states_of_servers_are_the_enumeration_of_the_protocol() -> None:
 
 
 def _enumerations() -> dict[str, EnumDescriptor]:
+    """Return the enumerations of all generated modules, also those inside of messages."""
     found: dict[str, EnumDescriptor] = {}
-    for module in _MODULES:
-        found |= module.DESCRIPTOR.enum_types_by_name
-        for message in module.DESCRIPTOR.message_types_by_name.values():
-            found |= message.enum_types_by_name
+    for module in pkgutil.iter_modules(v1.__path__, f"{v1.__name__}."):
+        if module.name.endswith("_pb2"):
+            file: FileDescriptor = import_module(module.name).DESCRIPTOR
+            found |= file.enum_types_by_name
+            inside = list(file.message_types_by_name.values())
+            while inside:
+                message = inside.pop()
+                found |= message.enum_types_by_name
+                inside += message.nested_types
     return found
 
 
