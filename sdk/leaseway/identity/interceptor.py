@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -135,7 +135,9 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             if self._authenticator.allows_all:
                 if rpc.decode is not None:
                     requests = await read_request(context, rpc.decode, requests)
-                return await _run(rpc, requests, context)
+                serving = _run(rpc, requests, context)
+                # In a task of its own, a message of a stream does not resume this call chain, too.
+                return await (asyncio.ensure_future(serving) if rpc.streams else serving)
             return await self._serve_authorized(rpc, requests, context)
         except Fault as fault:
             release(fault)
@@ -256,13 +258,17 @@ async def _run_until(revoked: asyncio.Future[Fault], serving: Coroutine[Any, Any
     await task
 
 
-async def _run(rpc: _Rpc, request: Any, context: Context) -> Any:
-    """Run a handler: a coroutine, or an asynchronous generator of responses."""
-    if not rpc.generates:
-        return await rpc.behaviour(request, context)
-    async for response in rpc.behaviour(request, context):
+def _run(rpc: _Rpc, request: Any, context: Context) -> Coroutine[Any, Any, Any]:
+    """Return what runs a handler: a coroutine, or an asynchronous generator of responses."""
+    if rpc.generates:
+        return _write_all(rpc.behaviour(request, context), context)
+    serving: Coroutine[Any, Any, Any] = rpc.behaviour(request, context)
+    return serving
+
+
+async def _write_all(responses: AsyncIterable[Any], context: Context) -> None:
+    async for response in responses:
         await context.write(response)
-    return None
 
 
 def _behaviour(handler: Any) -> RpcBehaviour:
