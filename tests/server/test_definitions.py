@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import Context, Image
+from mcp.server.mcpserver.tools import Tool as McpTool
 
 from leaseway.server import BaseMCPServer, Tool, ToolResult, tool
-from leaseway.server.definitions import ServedTool, tools_by_name
+from leaseway.server.definitions import convert_tools
 
 
 class Shop(BaseMCPServer):
@@ -21,15 +23,24 @@ class Shop(BaseMCPServer):
         return {"amount": amount}
 
 
-def tools_of(server: BaseMCPServer) -> dict[str, ServedTool]:
-    return tools_by_name(server.list_tools(), server.handle_tool)
+async def run(function: Callable[[], Any]) -> Any:
+    return function()
 
 
-def test_type_hints_become_schemas() -> None:
-    (order,) = tools_of(Shop()).values()
-    assert order.definition.name == "order"
-    assert order.definition.description == "Order something."
-    assert order.definition.input_schema == {
+def tools_of(server: BaseMCPServer, listed: Any = ...) -> list[McpTool]:
+    tools = server.list_tools() if listed is ... else listed
+    return convert_tools(tools, server.handle_tool, run)
+
+
+async def call(tool: McpTool, arguments: dict[str, Any]) -> Any:
+    return await tool.run(arguments, Context())
+
+
+async def test_type_hints_become_schemas() -> None:
+    (order,) = tools_of(Shop())
+    assert order.name == "order"
+    assert order.description == "Order something."
+    assert order.parameters == {
         "type": "object",
         "properties": {
             "item": {"title": "Item", "type": "string"},
@@ -37,14 +48,15 @@ def test_type_hints_become_schemas() -> None:
             "gift": {"default": False, "title": "Gift", "type": "boolean"},
         },
         "required": ["item"],
+        "title": "order",
         "additionalProperties": False,
     }
-    assert order.definition.output_schema == {
+    assert order.output_schema == {
         "type": "object",
         "additionalProperties": {"type": "integer"},
         "title": "orderDictOutput",
     }
-    assert order.bind({"item": "pen"})() == {"amount": 1}
+    assert await call(order, {"item": "pen"}) == {"amount": 1}
 
 
 class Echo(BaseMCPServer):
@@ -55,22 +67,36 @@ class Echo(BaseMCPServer):
         return value, word, json, rest
 
 
-def test_texts_that_look_like_json_stay_texts() -> None:
-    (echo,) = tools_of(Echo()).values()
+async def test_texts_that_look_like_json_stay_texts() -> None:
+    (echo,) = tools_of(Echo())
     given = {"value": "[1]", "word": "null", "json": 5, "more": "{}"}
-    assert echo.bind(given)() == ("[1]", "null", 5, {"more": "{}"})
-    assert echo.definition.input_schema["properties"]["value"] == {"title": "Value"}
+    assert await call(echo, given) == ("[1]", "null", 5, {"more": "{}"})
+    assert echo.parameters["properties"]["value"] == {"title": "Value"}
 
 
 @pytest.mark.parametrize(
-    "returned", [str, int, list[str], object, ToolResult, Iterator[int], str | None]
+    ("returned", "text", "structured"),
+    [
+        ([[1], [2, 3]], "[[1], [2, 3]]", None),
+        ({"a": 1}, '{"a": 1}', {"a": 1}),
+        (ToolResult("said", {"a": 1}), "said", {"a": 1}),
+        ({"content": [{"type": "text", "text": "own"}], "isError": True}, "own", None),
+        (Image(data=b"png", format="png"), "cG5n", None),
+        (None, "", None),
+    ],
 )
-def test_only_a_result_with_fields_has_a_schema(returned: Any) -> None:
-    def answer() -> None: ...
+async def test_results_become_text_and_structured_content(
+    returned: Any, text: str, structured: Any
+) -> None:
+    def answer():  # type: ignore[no-untyped-def]
+        return returned
 
-    answer.__annotations__["return"] = returned
-    (tool,) = tools_by_name([answer], Shop().handle_tool).values()
-    assert tool.definition.output_schema is None
+    (tool,) = tools_of(Shop(), [answer])
+    result = await tool.run({}, Context(), convert_result=True)
+    shown = "".join(
+        getattr(block, "text", "") or getattr(block, "data", "") for block in result.content
+    )
+    assert (shown, result.structured_content) == (text, structured)
 
 
 def test_a_class_works_without_a_connection() -> None:
@@ -87,25 +113,25 @@ def test_an_overridden_tool_is_listed_once() -> None:
         def order(self, item: str, amount: int = 100, *, gift: bool = False) -> dict[str, int]:
             return {"amount": amount}
 
-    (order,) = tools_of(Bigger()).values()
-    assert order.definition.description == "Order more."
+    (order,) = tools_of(Bigger())
+    assert order.description == "Order more."
 
 
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        (None, "returned None; return a list"),
+        (None, "returned a NoneType; return a list"),
         ("tools", "returned a str; return a list"),
         ([5], "has a int, which is no tool"),
         ([Tool("a b")], "a tool named 'a b'; a name is"),
-        ([Tool("a"), Tool("a")], "the tool 'a' twice"),
+        ([Tool("a"), Tool("a")], "a tool named 'a' twice"),
         ([{"name": "a", "input": {}}], "has an invalid tool: .*\n*inputSchema"),
         ([lambda *words: words], "tool named '<lambda>'|'words' of tool"),
     ],
 )
 def test_an_invalid_list_of_tools_is_an_error(listed: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        tools_by_name(listed, Shop().handle_tool)
+        tools_of(Shop(), listed)
 
 
 @pytest.mark.parametrize("name", ["model_config", "model_extra", "model_fields"])
@@ -115,18 +141,18 @@ def test_a_parameter_with_a_name_of_the_models_is_an_error_and_no_default(name: 
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=str)
     odd.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=f"'{name}' of tool 'odd' cannot be an argument: pydantic"):
-        tools_by_name([odd], Shop().handle_tool)
+        tools_of(Shop(), [odd])
 
 
 def test_parameters_that_the_package_cannot_tell_apart_are_an_error() -> None:
     def odd(json: str, field_json: str) -> None: ...
 
-    with pytest.raises(TypeError, match="Two parameters of tool 'odd' have names"):
-        tools_by_name([odd], Shop().handle_tool)
+    with pytest.raises(TypeError, match="The parameter 'json' of tool 'odd' cannot be"):
+        tools_of(Shop(), [odd])
 
 
 def test_a_type_without_a_json_schema_is_an_error() -> None:
     def odd(value: Shop) -> None: ...
 
-    with pytest.raises(TypeError, match="the type hints of the tool 'odd' have no JSON Schema"):
-        tools_by_name([odd], Shop().handle_tool)
+    with pytest.raises(TypeError, match="No JSON Schema can be made for tool 'odd'"):
+        tools_of(Shop(), [odd])

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from mcp.server.mcpserver import Context, MCPServer
+
 from leaseway.server import BaseMCPServer, Resource, Tool, ToolError, ToolResult, tool
 
 
@@ -182,6 +184,26 @@ class ByName(BaseMCPServer):
         return {"said": arguments["text"], "kind": self._transport.transport_type}
 
 
+class Greeter(BaseMCPServer):
+    """Uses what the official package has besides."""
+
+    server_name = "greeter"
+
+    def register(self, server: MCPServer) -> None:
+        server.prompt()(self.greeting)
+        server.resource("note://{name}")(self.note)
+
+    def greeting(self, who: str) -> str:
+        return f"Greet {who}."
+
+    def note(self, name: str) -> str:
+        return f"About {name}."
+
+    @tool
+    async def request(self, context: Context, loud: bool = False) -> str:
+        return f"{context.mcp_server.name} {loud}"
+
+
 class NoName(BaseMCPServer):
     def list_tools(self) -> list[Tool]:
         return []
@@ -195,7 +217,7 @@ class BadList(Weather):
 class NoBase(BaseMCPServer):
     server_name = "no-base"
 
-    def __init__(self) -> None:
+    def __init__(self, **_: object) -> None:
         pass
 
 

@@ -6,7 +6,11 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpack, overload
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK: Final = "_leaseway_tool"
@@ -79,55 +83,38 @@ class Resource:
     title: str | None = None
 
 
+class _Marks(TypedDict, total=False):
+    name: str | None
+    description: str | None
+    title: str | None
+    annotations: Mapping[str, Any] | None
+
+
 @overload
 def tool(function: _Function) -> _Function: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    title: str | None = None,
-    annotations: Mapping[str, Any] | None = None,
-) -> Callable[[_Function], _Function]: ...
+def tool(**marks: Unpack[_Marks]) -> Callable[[_Function], _Function]: ...
 
 
-def tool(
-    function: _Function | None = None,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    title: str | None = None,
-    annotations: Mapping[str, Any] | None = None,
-) -> Any:
+def tool(function: Any = None, **marks: Unpack[_Marks]) -> Any:
     """Make a method a tool, with a schema from its type hints and a description from its docstring.
 
     Args:
         function: The method, if the decorator is used without parentheses.
-        name: The tool's name; None means the method's.
-        description: What it does; None means the docstring.
-        title: Its display name.
-        annotations: MCP's hints, such as `{"readOnlyHint": True}`.
+        **marks: `name` and `description` instead of the method's; `title`, its display name;
+            `annotations`, MCP's hints, such as `{"readOnlyHint": True}`.
     """
-
-    def mark(method: _Function) -> _Function:
-        marked = Tool(
-            name or method.__name__,
-            description or "",
-            title=title,
-            annotations=annotations or {},
-        )
-        setattr(_function_of(method), _MARK, marked)
-        return method
-
-    return mark if function is None else mark(function)
+    if function is None:
+        return partial(tool, **marks)
+    setattr(_function_of(function), _MARK, marks)
+    return function
 
 
-def find_mark(function: Any) -> Tool | None:
-    """Return what `@tool` says of a function, without schemas, or None."""
-    marked = getattr(_function_of(function), _MARK, None)
-    return marked if isinstance(marked, Tool) else None
+def find_marks(function: Any) -> Mapping[str, Any]:
+    """Return what `@tool` says of a function."""
+    return getattr(_function_of(function), _MARK, {})
 
 
 def _function_of(member: Any) -> Any:
@@ -166,6 +153,12 @@ class BaseMCPServer(ABC):
         """The server's version for clients."""
         return ""
 
+    def register(self, server: MCPServer[Any]) -> None:  # noqa: B027
+        """Add prompts, resource templates and more to the official package's server; called once.
+
+        For example `server.prompt()(self.greet)`, with all that `mcp.server.MCPServer` has.
+        """
+
     def start(self) -> Awaitable[None] | None:  # noqa: B027
         """Open resources; called once, before the first request."""
 
@@ -178,7 +171,9 @@ class BaseMCPServer(ABC):
         The default returns the methods marked with `@tool`.
         """
         members = inspect.getmembers_static(type(self))
-        return [getattr(self, name) for name, member in members if find_mark(member) is not None]
+        return [
+            getattr(self, name) for name, member in members if hasattr(_function_of(member), _MARK)
+        ]
 
     def handle_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         """Handle a call of a tool without a function; its arguments are valid.

@@ -1,214 +1,252 @@
-"""Converts the result of `list_tools` to tools.
+"""Makes tools of the official package from what `list_tools` returns.
 
-The official package makes the schemas of methods from their type hints, and converts arguments and
-structured results. Three of its habits are left out, as they change data: it reads text arguments
-as JSON, takes a parameter without a type hint for a text, and puts a result that is no object into
-one, besides its text.
+The package makes the schemas from type hints, and converts arguments and results. Four of its
+habits are left out, as they lose data: it reads text arguments as JSON, drops unknown arguments,
+takes a parameter without a type hint for a text, and flattens lists in the text of a result.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Final, Literal
+from functools import partial, update_wrapper, wraps
+from typing import Any, Final, Literal, get_args
 
 import jsonschema_rs
 import mcp_types as types
-from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata, func_metadata
+from mcp.server.mcpserver import Audio, Image
+from mcp.server.mcpserver.exceptions import InvalidSignature
+from mcp.server.mcpserver.tools import Tool as McpTool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from pydantic import ValidationError, create_model
 from pydantic.errors import PydanticUserError
+from pydantic_core import to_json, to_jsonable_python
 
-from leaseway.server.base import Tool, ToolError, ToolResult, find_mark
-from leaseway.server.faults import InvalidValueError, located, location_of
+from leaseway.server.base import Tool, ToolError, ToolResult, find_marks
+from leaseway.server.faults import DefinitionError, location_of
 from leaseway.wire.names import is_valid_name
 
-_MAX_TOOLS: Final = 10_000
+Run = Callable[[Callable[[], Any]], Any]
+"""Calls a function of the server and awaits its result."""
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_LISTED: Final = {"name", "title", "annotations", "icons", "meta"}
+_BLOCKS: Final = (
+    *get_args(types.ContentBlock),
+    Audio,
+    Image,
+    types.CallToolResult,
+    types.InputRequiredResult,
+)
 
 
-@dataclass(frozen=True)
-class ServedTool:
-    """A tool as it is listed and called.
+class _Metadata(FuncMetadata):
+    """The parameters and the result of a function with type hints."""
 
-    Attributes:
-        definition: Its entry in `tools/list`.
-        function: Handles a call; takes keyword arguments if there is `metadata`, else a mapping.
-        metadata: The parameters and the result of a function with type hints, else None.
-    """
+    def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+        try:
+            values = self.arg_model.model_validate(arguments_to_validate)
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            raise _invalid_argument(fault["loc"], fault["msg"]) from None
+        return {**values.model_dump_one_level(), **(values.model_extra or {})}
 
-    definition: types.Tool
-    function: Callable[..., Any]
-    metadata: FuncMetadata | None = None
+    def convert_result(self, result: Any) -> types.CallToolResult | types.InputRequiredResult:
+        match result:
+            case ToolResult():
+                converted = types.CallToolResult(
+                    content=[types.TextContent(text=result.text)],
+                    structured_content=result.structured and dict(result.structured),
+                    is_error=result.is_error,
+                )
+            case {"content": [*blocks]} if all(_is_block(block) for block in blocks):
+                converted = types.CallToolResult.model_validate(dict(result))
+            case _ if _is_content(result):
+                converted = self._convert(result)
+            case _:
+                data = to_jsonable_python(result)
+                text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+                converted = self._convert(result)
+                converted.content = [types.TextContent(text=text)]
+                if isinstance(data, dict):
+                    converted.structured_content = converted.structured_content or data
+        to_json(converted)  # the writer would fail, and end the server
+        return converted
 
-    @cached_property
-    def _validator(self) -> jsonschema_rs.Validator:
-        return jsonschema_rs.validator_for(self.definition.input_schema)
+    def _convert(self, result: Any) -> Any:
+        try:
+            return super().convert_result(result)
+        except ValidationError as error:
+            raise TypeError(
+                f"a result that does not match its type: {_first_fault(error)}"
+            ) from None
 
-    def bind(self, arguments: dict[str, Any]) -> Callable[[], Any]:
-        """Return the call with these arguments; raises `ToolError` if they are invalid."""
-        if self.metadata is not None:
-            try:
-                return partial(self.function, **convert(self.metadata.arg_model, arguments))
-            except ValidationError as error:
-                fault = error.errors(include_url=False)[0]
-                raise _invalid_argument(fault["loc"], fault["msg"]) from None
-        for wrong in self._validator.iter_errors(arguments):
+
+class _SchemaMetadata(_Metadata):
+    """The parameters of a tool with its own schema: its function takes them as a mapping."""
+
+    validator: Any
+
+    def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+        for wrong in self.validator.iter_errors(arguments_to_validate):
             raise _invalid_argument(wrong.instance_path, wrong.message)
-        return partial(self.function, arguments)
+        return {"arguments": arguments_to_validate}
 
 
-def tools_by_name(
-    listed: Any, handle: Callable[[str, dict[str, Any]], Any]
-) -> dict[str, ServedTool]:
-    """Return the result of `list_tools` as tools by name.
+def convert_tools(
+    listed: Any, handle: Callable[[str, dict[str, Any]], Any], run: Run
+) -> list[McpTool]:
+    """Return the result of `list_tools` as tools of the official package.
 
     Args:
         listed: The result.
         handle: Handles calls of tools without a function, given the tool's name.
+        run: Runs functions of the server.
 
     Raises:
-        InvalidValueError: It is no list of tools; the message names the invalid entry.
+        DefinitionError: It is no list of tools; the message names the invalid entry.
     """
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
-        raise InvalidValueError(f"list_tools() returned {_kind(listed)}; return a list of tools")
-    tools: dict[str, ServedTool] = {}
+        raise DefinitionError(
+            f"list_tools() returned a {type(listed).__name__}; return a list of tools."
+        )
+    tools: dict[str, McpTool] = {}
     for entry in listed:
-        tool = _tool(entry, handle)
-        name, fault = tool.definition.name, None
-        if not is_valid_name(name):
-            fault = f"a tool named {name!r:.80}; a name is 1 to 64 of a-z, A-Z, 0-9, '_' and '-'"
-        elif name in tools:
-            fault = f"the tool {name!r} twice"
-        elif len(tools) == _MAX_TOOLS:
-            fault = f"more than {_MAX_TOOLS} tools"
-        if fault is not None:
-            raise InvalidValueError(f"list_tools() has {fault}", location_of(tool.function))
-        tools[name] = tool
-    return tools
+        tool = _tool_of_method(entry, run) if callable(entry) else _tool(entry, handle, run)
+        fault = ""
+        if not is_valid_name(tool.name):
+            fault = f"{tool.name!r:.80}; a name is 1 to 64 of a-z, A-Z, 0-9, '_' and '-'"
+        elif tool.name in tools:
+            fault = f"{tool.name!r} twice"
+        if fault:
+            raise DefinitionError(f"{location_of(tool.fn)}list_tools() has a tool named {fault}.")
+        tools[tool.name] = tool
+    return list(tools.values())
 
 
-def _tool(entry: Any, handle: Callable[[str, dict[str, Any]], Any]) -> ServedTool:
-    if callable(entry):
-        return _tool_of(entry)
+def _tool(entry: Any, handle: Callable[[str, dict[str, Any]], Any], run: Run) -> McpTool:
     if not isinstance(entry, Tool | Mapping):
-        raise InvalidValueError(
-            f"list_tools() has {_kind(entry)}, which is no tool: return a Tool or a method"
+        raise DefinitionError(
+            f"list_tools() has a {type(entry).__name__}, which is no tool: return a Tool or a"
+            " method."
         )
     fields = vars(entry) if isinstance(entry, Tool) else dict(entry)
     try:
-        definition = types.Tool.model_validate(fields)
-    except ValidationError as error:
-        raise InvalidValueError(f"list_tools() has an invalid tool: {error!s:.300}") from None
-    return ServedTool(definition, fields.get("function") or partial(handle, definition.name))
+        defined = types.Tool.model_validate(fields)
+        metadata = _SchemaMetadata(
+            arg_model=ArgModelBase,
+            output_schema=defined.output_schema,
+            validator=jsonschema_rs.validator_for(defined.input_schema),
+        )
+    except ValueError as error:
+        raise DefinitionError(f"list_tools() has an invalid tool: {error!s:.300}") from None
+    function = fields.get("function") or partial(handle, defined.name)
 
+    async def call(arguments: dict[str, Any]) -> Any:
+        return await run(partial(function, arguments))
 
-def _tool_of(function: Callable[..., Any]) -> ServedTool:
-    marked = find_mark(function) or Tool(function.__name__)
-    with located(function):
-        try:
-            metadata = describe(marked.name, inspect.signature(function, eval_str=True))
-            schema = input_schema(metadata.arg_model)
-        except (NameError, PydanticUserError) as error:
-            raise InvalidValueError(
-                f"the type hints of the tool {marked.name!r} have no JSON Schema: {error}"
-            ) from None
-    definition = types.Tool(
-        name=marked.name,
-        title=marked.title,
-        description=marked.description or inspect.getdoc(function),
-        input_schema=schema,
-        output_schema=metadata.output_schema,
-        annotations=types.ToolAnnotations.model_validate(marked.annotations),
+    return McpTool(
+        fn=update_wrapper(call, function),
+        is_async=True,
+        parameters=defined.input_schema,
+        fn_metadata=metadata,
+        **defined.model_dump(include=_LISTED) | {"description": defined.description or ""},
     )
-    return ServedTool(definition, function, metadata)
 
 
-def describe(name: str, signature: inspect.Signature) -> FuncMetadata:
-    """Return the models of a tool's arguments and of its result.
+def _tool_of_method(function: Callable[..., Any], run: Run) -> McpTool:
+    @wraps(function)
+    async def call(**arguments: Any) -> Any:
+        return await run(partial(function, **arguments))
 
-    Unknown arguments are invalid unless the signature has `**` parameters. Only a result with named
-    fields has a model.
+    name, about = function.__name__, inspect.getdoc(function)
+    marks: Mapping[str, Any] = {"name": name, "description": about, **find_marks(function)}
+    try:
+        return describe_function(call, inspect.signature(function, eval_str=True), **marks)
+    except (NameError, DefinitionError) as error:
+        raise DefinitionError(f"{location_of(function)}{error}") from None
+
+
+def describe_function(
+    function: Callable[..., Any], signature: inspect.Signature, *, name: str, **marks: Any
+) -> McpTool:
+    """Return the tool of a function, with the schemas of its arguments and of its result.
+
+    Unknown arguments are invalid unless the signature has `**` parameters.
+
+    Args:
+        function: Takes the parameters by keyword; its signature is set.
+        signature: The parameters, and the result, with evaluated type hints.
+        name: The tool's name.
+        **marks: Its description and all else that the official package lists.
 
     Raises:
-        InvalidValueError: A parameter is positional, or its name begins with an underscore, is
-            one of pydantic's for models, or cannot be told from another.
-        PydanticUserError: The type hint of a parameter is no type of pydantic's.
+        DefinitionError: A parameter is positional, its type has no JSON Schema, or its name cannot
+            be that of an argument.
     """
     extra: Literal["allow", "forbid"] = "forbid"
-    named = []
+    named = {}
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             extra = "allow"
         elif parameter.kind not in _NAMED or parameter.name.startswith("_"):
-            raise InvalidValueError(
-                f"The parameter {parameter.name!r} of tool {name!r} cannot be an argument:"
-                " arguments are passed by name, and names do not start with an underscore."
-            )
-        elif _is_of_models(parameter.name):
-            raise InvalidValueError(
-                f"The parameter {parameter.name!r} of tool {name!r} cannot be an argument: pydantic"
-                " uses this name for all models."
-            )
+            reason = "arguments are passed by name, and names do not start with an underscore"
+            raise _no_argument(name, parameter.name, reason)
+        elif hasattr(ArgModelBase, parameter.name) and not callable(
+            getattr(ArgModelBase, parameter.name)  # it would become the default
+        ):
+            raise _no_argument(name, parameter.name, "pydantic uses this name for all models")
         elif parameter.annotation is inspect.Parameter.empty:
-            named.append(parameter.replace(annotation=Any))  # the package would call it a text
+            named[parameter.name] = parameter.replace(annotation=Any)  # else it would be a text
         else:
-            named.append(parameter)
-    function = _Described(name, signature.replace(parameters=named))
-    structured = False if signature.return_annotation is ToolResult else None
+            named[parameter.name] = parameter
+    original = inspect.unwrap(function)
+    is_text = signature.return_annotation is ToolResult or (
+        inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
+    )
+    signature = signature.replace(parameters=list(named.values()))
+    function.__signature__ = signature  # type: ignore[attr-defined]
     try:
-        metadata = func_metadata(function, structured_output=structured)
-    except PydanticUserError:  # the result's type, such as an iterator, or a parameter's
-        metadata = func_metadata(function, structured_output=False)
-    if len(metadata.arg_model.model_fields) < len(named):  # such as `json` and `field_json`
-        raise InvalidValueError(
-            f"Two parameters of tool {name!r} have names that the official package cannot tell"
-            " apart: it names a parameter that is called like a method of models `field_NAME`."
-            " Rename one of them."
+        tool = McpTool.from_function(
+            function, name, structured_output=False if is_text else None, **marks
         )
-    model = create_model(name, __base__=metadata.arg_model, __cls_kwargs__={"extra": extra})
-    if metadata.wrap_output:  # the text is enough
-        return FuncMetadata(arg_model=model)
-    return metadata.model_copy(update={"arg_model": model})
+        made = tool.fn_metadata
+        model = create_model(name, __base__=made.arg_model, __cls_kwargs__={"extra": extra})
+        schema = model.model_json_schema()
+    except (PydanticUserError, InvalidSignature) as error:
+        reason = error.args[0]
+        raise DefinitionError(f"No JSON Schema can be made for tool {name!r}: {reason}") from None
+    arguments = {field.alias or key for key, field in model.model_fields.items()}
+    for lost in named.keys() - arguments - {tool.context_kwarg, *tool.resolved_params}:
+        reason = "the official package cannot tell it from another: rename one of them"
+        raise _no_argument(name, lost, reason)  # such as `json` and `field_json`
+    metadata = _Metadata.model_validate({**dict(made), "arg_model": model})
+    return tool.model_copy(update={"fn_metadata": metadata, "parameters": schema})
 
 
-def _is_of_models(name: str) -> bool:
-    """Return whether a name is that of data of each model, which would become a default.
-
-    The package gives other names to parameters that are called like methods.
-    """
-    return hasattr(ArgModelBase, name) and not callable(getattr(ArgModelBase, name))
+def _no_argument(tool: str, parameter: str, reason: str) -> DefinitionError:
+    text = f"The parameter {parameter!r} of tool {tool!r} cannot be an argument: {reason}."
+    return DefinitionError(text)
 
 
-def input_schema(model: type[ArgModelBase]) -> dict[str, Any]:
-    """Return the JSON Schema of arguments; raises `PydanticUserError`."""
-    schema = model.model_json_schema()
-    del schema["title"]
-    return schema
+def _is_block(block: Any) -> bool:
+    return isinstance(block, Mapping) and "type" in block
 
 
-def convert(model: type[ArgModelBase], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as the types of the parameters; raises pydantic's `ValidationError`."""
-    values = model.model_validate(arguments)
-    return {**values.model_dump_one_level(), **(values.model_extra or {})}
+def _is_content(result: Any) -> bool:
+    """Return whether the package makes the content of a result without loss."""
+    if isinstance(result, list | tuple):
+        return any(isinstance(item, _BLOCKS) for item in result)
+    return result is None or isinstance(result, (str, *_BLOCKS))
 
 
-class _Described:
-    """A function with an evaluated signature, which may lack parameters of the original."""
-
-    def __init__(self, name: str, signature: inspect.Signature) -> None:
-        self.__name__ = name
-        self.__signature__ = signature
-
-    def __call__(self) -> None: ...
+def _first_fault(error: ValidationError) -> str:
+    """Return where a value is wrong and why, without the value."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
 def _invalid_argument(path: Iterable[object], message: str) -> ToolError:
-    argument = ".".join(str(part) for part in path)
+    argument = ".".join(map(str, path))
     subject = f"The argument {argument} is wrong" if argument else "The arguments are wrong"
     return ToolError(f"{subject}: {message}.")
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
 RAISED: Final = "leaseway.server: a call raised: "
@@ -17,33 +18,19 @@ RAISED: Final = "leaseway.server: a call raised: "
 _MAX_TEXT: Final = 500
 _LIBRARIES: Final = tuple(
     os.path.realpath(path) + os.sep
-    for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")}
+    for path in {
+        os.path.dirname(__file__),  # noqa: PTH120
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")),
+    }
 )
-_OWN: Final = os.path.dirname(os.path.realpath(__file__)) + os.sep  # noqa: PTH120
 
 
-class InvalidValueError(TypeError):
-    """A definition or result of a server is invalid. Its traceback does not show the server's code.
-
-    Attributes:
-        location: The location of the server's function, see `location_of`, or empty.
-    """
-
-    def __init__(self, text: str, location: str = "") -> None:
-        super().__init__(text)
-        self.location = location
+class DefinitionError(TypeError):
+    """A class or its tools cannot be served; the sentence names the place and how to fix that."""
 
 
 class HandlerExitError(Exception):
-    """A handler raised a `BaseException` that is no `Exception`, such as `SystemExit`.
-
-    Attributes:
-        reason: The raised exception.
-    """
-
-    def __init__(self, reason: BaseException) -> None:
-        super().__init__(str(reason) or type(reason).__name__)
-        self.reason = reason
+    """A handler raised its cause, which is no `Exception`, such as `SystemExit`."""
 
 
 @contextmanager
@@ -61,61 +48,46 @@ def contained_exits() -> Iterator[None]:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        raise HandlerExitError(error) from error
+        raise HandlerExitError(str(error) or type(error).__name__) from error
 
 
 def location_of(function: Callable[..., Any]) -> str:
-    """Return `FILE, line N, in NAME` of a function, or an empty string if unknown."""
-    unwrapped = inspect.unwrap(getattr(function, "func", function))
-    code = getattr(unwrapped, "__code__", None)
-    if code is None:
-        return ""
-    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+    """Return `FILE, line N, in NAME: ` of a function, or an empty string if unknown."""
+    code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}: " if code else ""
 
 
-@contextmanager
-def located(function: Callable[..., Any]) -> Iterator[None]:
-    """Give an `InvalidValueError` the location of the function that returned the value."""
-    try:
-        yield
-    except InvalidValueError as error:
-        error.location = location_of(function)
-        raise
-
-
-def describe(error: BaseException, folder: str | None = None) -> str:
+def describe(
+    error: BaseException, module: str = "", function: Callable[..., Any] | None = None
+) -> str:
     """Return `FILE, line N, in FUNCTION: ValueError: message`.
 
-    The location is the innermost frame in the server's own code, or else the innermost frame.
+    The location is the innermost frame in the server's own code, or else the function, or else the
+    innermost frame.
 
     Args:
         error: The raised exception.
-        folder: The folder of the server's module, which is own code even if it is installed.
+        module: The server's module, which is own code even if it is installed.
+        function: The function of the server whose result caused the error, if known.
     """
-    name, text = type(error).__name__, " ".join(str(error).split())[:_MAX_TEXT]
+    if isinstance(error, HandlerExitError) and error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split())[:_MAX_TEXT]
+    if isinstance(error, DefinitionError):
+        return text
+    place = location_of(function) if function else ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [at for at, frame in enumerate(frames) if _is_own(frame, module)]
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {name}: {error.msg}"
-    if isinstance(error, InvalidValueError):
-        name = "TypeError"
-    summary = f"{name}: {text}" if text else name
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return summary
-    own = [frame for frame in frames if _is_own(frame.filename, folder)]
-    if isinstance(error, InvalidValueError) and not own:
-        return f"{error.location}: {summary}" if error.location else summary
-    frame = (own or frames)[-1]
-    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {summary}"
+        place, text = f"{error.filename}, line {error.lineno}: ", error.msg
+    elif own or (frames and not place):
+        frame = traceback.extract_tb(error.__traceback__)[own[-1] if own else -1]
+        place = f"{frame.filename}, line {frame.lineno}, in {frame.name}: "
+    return f"{place}{type(error).__name__}{': ' if text else ''}{text}"
 
 
-def _is_own(filename: str, folder: str | None) -> bool:
-    if filename.startswith("<"):
-        return False
-    path = os.path.realpath(filename)
-    own = os.path.realpath(folder) + os.sep if folder is not None else ""
-    # The longest folder counts: an installed server is among the libraries, and the libraries of an
-    # environment are often below the server's folder.
-    library = max(
-        (len(place) for place in (*_LIBRARIES, _OWN) if path.startswith(place)), default=0
-    )
-    return not library or (path.startswith(own) and len(own) > library)
+def _is_own(frame: FrameType, module: str) -> bool:
+    """Return whether a frame is of the server's package, or of no library."""
+    name, path = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
+    is_library = path.startswith("<") or os.path.realpath(path).startswith(_LIBRARIES)
+    return name.partition(".")[0] == module.partition(".")[0] or not is_library

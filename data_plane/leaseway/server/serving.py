@@ -1,4 +1,4 @@
-"""Serves a `BaseMCPServer` over stdio, with the official package's low-level server."""
+"""Serves a `BaseMCPServer` as a server of the official package, over stdio."""
 
 from __future__ import annotations
 
@@ -7,73 +7,75 @@ import contextvars
 import inspect
 import sys
 import traceback
-import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, redirect_stdout
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, redirect_stdout
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 import mcp_types as types
-from mcp.server import Server
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError as McpToolError
+from mcp.server.mcpserver.exceptions import UnexpectedToolError
+from mcp.server.mcpserver.tools import ToolManager
 from mcp.server.stdio import stdio_server
-from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp.shared.exceptions import MCPError
+from pydantic_core import to_json
 
-from leaseway.server.base import BaseMCPServer, ToolError, ToolResult
-from leaseway.server.definitions import ServedTool, tools_by_name
-from leaseway.server.faults import RAISED, HandlerExitError, contained_exits, describe, located
-from leaseway.server.results import (
-    call_and_list,
-    call_result,
-    check_json,
-    list_items,
-    resource_contents,
+from leaseway.server.base import BaseMCPServer, ToolError
+from leaseway.server.definitions import convert_tools
+from leaseway.server.faults import (
+    RAISED,
+    DefinitionError,
+    contained_exits,
+    describe,
+    location_of,
 )
 
 _MAX_QUEUED: Final = 64
+_MAX_ITEMS: Final = 100_000
 
 
 class _Notifications:
-    """Sends the notifications of one call in order; the newest 64 may wait."""
+    """Sends the notifications of one request in order; the newest 64 may wait."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: ServerRequestContext[Any, Any]) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._sending = asyncio.Lock()
         self._queue: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=_MAX_QUEUED)
-        self._has_ended = False
+        self._task: asyncio.Task[None] | None = None
 
     def add(self, method: str, params: Mapping[str, Any]) -> None:
         """Queue a notification; callable from any thread."""
         self._queue.append((method, params))
-        self._loop.call_soon_threadsafe(self._wake.set)
+        self._loop.call_soon_threadsafe(self._start)
 
-    def end(self) -> None:
-        """Let `send` return after the queued notifications."""
-        self._has_ended = True
-        self._wake.set()
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self.flush())
 
-    async def send(self) -> None:
-        """Send notifications until `end`."""
-        session = self._context.session
-        while not self._has_ended:
-            await self._wake.wait()
-            self._wake.clear()
+    async def flush(self) -> None:
+        """Send the queued notifications."""
+        async with self._sending:
             while self._queue:
                 method, params = self._queue.popleft()
+                session = self._context.session
                 if method == "notifications/progress":
                     await session.report_progress(**params)
                 else:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore", MCPDeprecationWarning)
-                        await session.send_log_message(
-                            **params, related_request_id=self._context.request_id
-                        )
+                    related = self._context.request_id
+                    await session.send_log_message(**params, related_request_id=related)
 
 
-_call: contextvars.ContextVar[_Notifications | None] = contextvars.ContextVar("call", default=None)
+_request: contextvars.ContextVar[_Notifications | None] = contextvars.ContextVar(
+    "request", default=None
+)
 
 
 class StdioNotifier:
@@ -85,157 +87,167 @@ class StdioNotifier:
         return "stdio"
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Queue a notification for the current call; raises `InvalidValueError`."""
-        check_json(params, "a notification")
-        call = _call.get()
-        if call is not None:
-            call.add(method, params)
+        """Queue a notification for the current call; raises `ValueError` if it is not JSON."""
+        to_json(params)
+        request = _request.get()
+        if request is not None:
+            request.add(method, params)
 
 
-class _Handlers:
-    """Handles MCP requests by calling a server's methods.
+class _Served(MCPServer[None]):
+    """A server of the official package that calls the methods of a class.
 
     Args:
-        server: The server.
-        folder: The folder of its module, for error locations.
+        server: The instance of the class.
+        module: Its module, for error locations.
     """
 
-    def __init__(self, server: BaseMCPServer, folder: str | None) -> None:
+    def __init__(self, server: BaseMCPServer, module: str) -> None:
+        super().__init__(
+            server.server_name,
+            version=server.server_version,
+            lifespan=self._started,
+            subscriptions=False,
+            middleware=[self._guard],
+        )
         self._server = server
-        self._folder = folder
+        self._module = module
         # Methods that are not async never run concurrently.
         self._one_thread = anyio.CapacityLimiter(1)
-        self._tools: dict[str, ServedTool] = {}
+        server.register(self)
+        self._registered = self._tool_manager.list_tools()
 
-    async def read_tools(self) -> dict[str, ServedTool]:
-        """Read the server's tools again."""
-        listed = await self.run(self._server.list_tools)
-        self._tools = tools_by_name(listed, self._server.handle_tool)
-        return self._tools
-
-    async def list_tools(self, _context: Any, _params: Any) -> types.ListToolsResult:
-        async with self._errors("list its tools"):
-            tools = [tool.definition for tool in (await self.read_tools()).values()]
-            result = types.ListToolsResult(tools=tools, ttl_ms=0, cache_scope="public")
-            check_json(result, "a list of tools")
-            return result
-
-    async def call_tool(
-        self, context: Any, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        async with self._errors("list its tools"):
-            tool = self._tools.get(params.name) or (await self.read_tools()).get(params.name)
-        if tool is None:
-            raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}.")
-        try:
-            returned = await self._run_in_call(context, tool.bind(params.arguments or {}))
-            with located(tool.function):
-                return call_result(returned, tool.metadata)
-        except ToolError as error:
-            return call_result(ToolResult(_sendable(error), is_error=True))
-        except MCPError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a tool raises what it likes
-            text = f"The tool {params.name} failed: {self._log_error(error)}"
-            return call_result(ToolResult(text, is_error=True))
-
-    async def list_resources(self, _context: Any, _params: Any) -> types.ListResourcesResult:
-        async with self._errors("list its resources"):
-            listed = await self.run(self._server.list_resources)
-            resources = [types.Resource.model_validate(vars(resource)) for resource in listed]
-            result = types.ListResourcesResult(resources=resources, ttl_ms=0, cache_scope="public")
-            check_json(result, "a list of resources")
-            return result
-
-    async def read_resource(
-        self, context: Any, params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        uri, read = str(params.uri), self._server.read_resource
-        async with self._errors(f"read {uri:.200}"):
-            content = await self._run_in_call(context, partial(read, uri))
-            listed = await self.run(self._server.list_resources)
-            mime_type = next((item.mime_type for item in listed if item.uri == uri), None)
-            with located(read):
-                contents = [resource_contents(uri, content, mime_type)]
-            result = types.ReadResourceResult(contents=contents, ttl_ms=0, cache_scope="private")
-            check_json(result, "a text")
-            return result
-
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a method of the server: on the loop if it is async, else in a thread."""
-        if inspect.iscoroutinefunction(function):
-            return await function()
-        returned = await anyio.to_thread.run_sync(call_and_list, function, limiter=self._one_thread)
-        if inspect.isasyncgen(returned):
-            return await list_items(returned)
-        return await returned if inspect.isawaitable(returned) else returned
-
-    async def _run_in_call(self, context: Any, function: Callable[[], Any]) -> Any:
-        """Run a handler and send its notifications, all of them before its result."""
-        notifications = _Notifications(context)
-        token = _call.set(notifications)
-        sending = asyncio.create_task(notifications.send())
-        try:
-            with contained_exits():
-                return await self.run(function)
-        finally:
-            _call.reset(token)
-            notifications.end()
-            with anyio.CancelScope(shield=True):
-                await sending
-
-    def _log_error(self, error: BaseException) -> str:
-        """Log a traceback; return the error's location and message."""
-        if isinstance(error, HandlerExitError):
-            error = error.reason
-        traceback.print_exception(error)
-        description = _sendable(describe(error, self._folder))
-        print(f"{RAISED}{description}", file=sys.stderr, flush=True)  # noqa: T201
-        return description
+    async def serve(self, reader: Any, writer: Any) -> None:
+        """Serve one connection until it ends."""
+        protocol = self._lowlevel_server
+        await protocol.run(reader, writer, protocol.create_initialization_options())
 
     @asynccontextmanager
-    async def _errors(self, action: str) -> AsyncIterator[None]:
+    async def _started(self, _: MCPServer[None]) -> AsyncIterator[None]:
+        await self._run(self._server.start)
         try:
-            with contained_exits():
-                yield
+            await self.list_tools()  # report invalid tools before the first request
+            yield
+        finally:
+            await self._run(self._server.stop)
+
+    async def list_tools(self) -> list[types.Tool]:
+        listed = await self._run(self._server.list_tools)
+        tools = convert_tools(listed, self._server.handle_tool, self._run)
+        self._tool_manager = ToolManager(tools=[*self._registered, *tools])
+        return await super().list_tools()
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        if self._tool_manager.get_tool(name) is None:
+            await self.list_tools()
+        try:
+            return await super().call_tool(name, arguments, context)
+        except McpToolError as raised:
+            error = raised.__cause__ or raised
+            if isinstance(error, ToolError | McpToolError) and not isinstance(
+                error, UnexpectedToolError
+            ):
+                text = _sendable(error)
+            else:
+                tool = self._tool_manager.get_tool(name)
+                text = f"The tool {name} failed: {self._log(error, tool.fn if tool else None)}"
+            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+    async def list_resources(self) -> list[types.Resource]:
+        own = await self._run(self._server.list_resources)
+        listed = [types.Resource.model_validate(vars(resource)) for resource in own]
+        return [*listed, *await super().list_resources()]
+
+    async def read_resource(
+        self, uri: Any, context: Context[None, Any] | None = None
+    ) -> Iterable[ReadResourceContents] | types.InputRequiredResult:
+        read = self._server.read_resource
+        if type(self._server).read_resource is BaseMCPServer.read_resource:
+            return await super().read_resource(uri, context)
+        content = await self._run(partial(read, str(uri)))
+        if not isinstance(content, str | bytes):
+            returned = type(content).__name__
+            raise DefinitionError(
+                f"{location_of(read)}read_resource() returned a {returned}; return text or bytes."
+            )
+        own = await self._run(self._server.list_resources)
+        mime_type = next((item.mime_type for item in own if item.uri == str(uri)), None)
+        return [ReadResourceContents(content, mime_type)]
+
+    async def _run(self, function: Callable[[], Any]) -> Any:
+        """Call a method of the server: on the loop if it is async, else in a thread."""
+        with contained_exits():
+            if inspect.iscoroutinefunction(function):
+                return await function()
+            returned = await self._in_thread(function)
+            if inspect.isgenerator(returned):
+                return _checked(
+                    await self._in_thread(partial(list, islice(returned, _MAX_ITEMS + 1)))
+                )
+            if inspect.isasyncgen(returned):
+                return await _items_of(returned)
+            return await returned if inspect.isawaitable(returned) else returned
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        return await anyio.to_thread.run_sync(function, limiter=self._one_thread)
+
+    async def _guard(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Handle a request: its notifications precede its result, and no error ends the server."""
+        notifications = _Notifications(ctx)
+        token = _request.set(notifications)
+        try:
+            result = await call_next(ctx)
+            to_json(result)  # the writer would fail, and end the server
+            return result
         except MCPError:
             raise
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, _sendable(error)) from None
-        except Exception as error:  # noqa: BLE001 - a tool raises what it likes
-            text = f"The server could not {action}: {self._log_error(error)}"
+        except Exception as error:  # noqa: BLE001 - a server raises what it likes
+            text = f"The server could not answer {ctx.method}: {self._log(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
+        finally:
+            _request.reset(token)
+            await notifications.flush()
+
+    def _log(self, error: BaseException, function: Callable[..., Any] | None = None) -> str:
+        """Log a traceback; return the error's location and message."""
+        traceback.print_exception(error)
+        description = _sendable(describe(error, self._module, function))
+        print(f"{RAISED}{description}", file=sys.stderr, flush=True)  # noqa: T201
+        return description
 
 
-async def serve(
-    build: Callable[[StdioNotifier], BaseMCPServer], folder: Callable[[], str | None]
-) -> None:
+async def serve(build: Callable[[StdioNotifier], BaseMCPServer], module: str) -> None:
     """Serve over stdio until standard input ends.
 
     Args:
         build: Builds the server. Its prints go to standard error, because MCP uses standard output.
-        folder: Returns the folder of the server's module, once it is imported.
+        module: The server's module, for error locations.
     """
     async with stdio_server() as (reader, writer):
         # Output that is not flushed when the connection ends must not reach stdout, either.
         with redirect_stdout(sys.stderr):
-            server = build(StdioNotifier())
-            handlers = _Handlers(server, folder())
-            has_resources = type(server).list_resources is not BaseMCPServer.list_resources
-            await handlers.run(server.start)
-            try:
-                await handlers.read_tools()  # report invalid tools before the first request
-                protocol: Server[Any] = Server(
-                    server.server_name,
-                    version=server.server_version,
-                    on_list_tools=handlers.list_tools,
-                    on_call_tool=handlers.call_tool,
-                    on_list_resources=handlers.list_resources if has_resources else None,
-                    on_read_resource=handlers.read_resource if has_resources else None,
-                )
-                await protocol.run(reader, writer, protocol.create_initialization_options())
-            finally:
-                await handlers.run(server.stop)
+            await _Served(build(StdioNotifier()), module).serve(reader, writer)
+
+
+async def _items_of(generator: AsyncGenerator[Any, Any]) -> list[Any]:
+    items: list[Any] = []
+    async with aclosing(generator):
+        async for item in generator:
+            items.append(item)
+            _checked(items)
+    return items
+
+
+def _checked(items: list[Any]) -> list[Any]:
+    if len(items) > _MAX_ITEMS:
+        raise ToolError(f"The tool yields more than {_MAX_ITEMS:,} parts.")
+    return items
 
 
 def _sendable(text: object) -> str:

@@ -33,6 +33,7 @@ def test_tools_are_listed_with_the_schema_of_their_parameters(fake: FakeLeaseway
             "b": {"title": "B", "type": "integer", "default": 1},
         },
         "required": ["a"],
+        "title": "add",
         "additionalProperties": False,
     }
     assert tools[0].shared

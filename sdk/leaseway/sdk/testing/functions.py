@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic.errors import PydanticUserError
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 
 from leaseway.sdk.testing.context import CallContext
-from leaseway.server.definitions import convert, describe, input_schema
+from leaseway.server.definitions import describe_function
 from leaseway.wire.names import is_valid_name
 
 
@@ -20,7 +20,7 @@ class FakeTool:
 
     Attributes:
         context: The parameter that takes the `CallContext`, or None.
-        model: The pydantic model that converts arguments, or None if the test gave a schema.
+        metadata: Converts arguments; None if the test gave a schema.
     """
 
     name: str
@@ -33,7 +33,7 @@ class FakeTool:
     meta: Mapping[str, Any] | None
     needs_approval: bool
     context: str | None
-    model: Any
+    metadata: FuncMetadata | None
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class FakeTool:
 
     def bind(self, arguments: dict[str, Any], context: CallContext) -> dict[str, Any]:
         """Return the function's keyword arguments, converted to the types of its parameters."""
-        values = convert(self.model, arguments) if self.model else dict(arguments)
+        values = self.metadata.validate_arguments(arguments) if self.metadata else dict(arguments)
         if self.context is not None:
             values[self.context] = context
         return values
@@ -63,14 +63,14 @@ def describe_parameters(
     function: Callable[..., Any],
     schema: Mapping[str, Any] | None,
     scope: Mapping[str, Any],
-) -> tuple[Mapping[str, Any], Any, str | None]:
-    """Return a tool's input schema, its pydantic model and its parameter for the `CallContext`.
+) -> tuple[Mapping[str, Any], FuncMetadata | None, str | None]:
+    """Return a tool's input schema, its arguments' converter, its parameter for `CallContext`.
 
     Args:
         name: The tool's exposed name.
         function: The tool's function.
-        schema: The input schema that the test gave, or None to derive it; the model is None if it
-            is given.
+        schema: The input schema that the test gave, or None to derive it; then arguments are
+            converted.
         scope: Names that string annotations may use besides those of the function's module.
 
     Raises:
@@ -81,12 +81,15 @@ def describe_parameters(
     context = next((p.name for p in parameters if p.annotation is CallContext), None)
     if schema is not None:
         return schema, None, context
-    described = signature.replace(parameters=[p for p in parameters if p.name != context])
-    try:
-        model = describe(name, described).arg_model
-        return input_schema(model), model, context
-    except PydanticUserError as error:
-        raise TypeError(f"No JSON Schema can be made for tool '{name}': {error}") from None
+    described = signature.replace(
+        parameters=[p for p in parameters if p.name != context],
+        return_annotation=inspect.Signature.empty,
+    )
+
+    def stub() -> None: ...
+
+    tool = describe_function(stub, described, name=name)
+    return tool.parameters, tool.fn_metadata, context
 
 
 def check_name(kind: str, exposed: str, original: str) -> None:

@@ -120,7 +120,7 @@ class FakeServer:
             original = name or function.__name__
             exposed = self.prefix + original
             check_name("tool", exposed, original)
-            input_schema, model, context = describe_parameters(exposed, function, schema, scope)
+            input_schema, metadata, context = describe_parameters(exposed, function, schema, scope)
             about = inspect.getdoc(function) or "" if description is None else description
             tool = FakeTool(
                 name=exposed,
@@ -133,7 +133,7 @@ class FakeServer:
                 meta=meta,
                 needs_approval=needs_approval,
                 context=context,
-                model=model,
+                metadata=metadata,
             )
             self._registry.add_tool(self._offers, tool)
             return function
