@@ -35,7 +35,8 @@ def _specs(draw: st.DrawFn) -> ServerSpec:
     part = draw(st.from_type(kind))
     if isinstance(part, ContainerPart):
         part = replace(part, image="an-image")
-    key = draw(st.builds(VariantKey, st.text(), st.text()))  # users' variants stay on workers
+    # Users' variants stay on workers.
+    key = draw(st.builds(VariantKey, st.text(), st.text(), st.just("")))
     given = {"key": key, "transport": transport, "part": part}
     return draw(st.builds(ServerSpec, **{name: st.just(value) for name, value in given.items()}))
 

@@ -60,8 +60,7 @@ def decode_spec(key: VariantKey, data: bytes) -> ServerSpec:
         transport = str(parts.launch.get("transport"))
         kind = part_type(transport, parts.launch)
         own, launch = split(kind, parts.launch)
-        fields = {**parts.exposure, **launch, "key": {"server_id": key.server_id}, "part": {}}
-        fields["key"]["tenant"] = key.tenant
+        fields = {**parts.exposure, **launch, "key": [key.server_id, key.tenant], "part": {}}
         part = msgspec.convert(own, kind)
         spec = replace(msgspec.convert(fields, ServerSpec), part=part)
         # The decoder ignores unknown fields at any depth; they are missing when encoded again.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final, Literal, TypeVar
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
@@ -48,9 +48,10 @@ INHERIT_ENV: Final[tuple[InheritEnv, ...]] = ("safe", "all", "none")
 Start = Literal["eager", "lazy"]
 
 
-@dataclass(frozen=True, order=True)
-class VariantKey:
+class VariantKey(NamedTuple):
     """Identifies a variant of a server: its id and the tenant whose overrides it has, if any.
+
+    A tuple, as it is the key of most tables: it is hashed and compared in C.
 
     Attributes:
         user: On a worker, the tenant's user whose connections it has, if any.

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control_plane.core.builders import listing, spec
 
-from leaseway.control_plane.core.catalog import snapshot as module
-from leaseway.control_plane.core.catalog.exposure import ClashResult, resolve_clashes
+from leaseway.control_plane.core.catalog import snapshot, variants
+from leaseway.control_plane.core.catalog.exposure import ClashResult, Exposure, resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import NamedKind
+from leaseway.control_plane.core.catalog.listing import ListedItem
+from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
 from leaseway.control_plane.core.catalog.snapshot import build_snapshot
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, build_good, serve
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.name_filters import NameFilter
+
+listed = cache(listing)  # variants of a server mostly have the same listing, by which they share
 
 
 def good(server_id: str, tenant: str, prefix: str, *tools: str) -> LastKnownGood:
     wanted = replace(spec(server_id, prefix=prefix), key=VariantKey(server_id, tenant))
-    return build_good(wanted, listing(*tools))[0]
+    return build_good(wanted, listed(*tools))[0]
 
 
 VARIANTS = st.dictionaries(
-    st.builds(VariantKey, st.sampled_from("abcd"), st.sampled_from(["", "t", "u"])),
+    st.builds(VariantKey, st.sampled_from("abcd"), st.sampled_from(["", "t", "u"]), st.just("")),
     st.tuples(st.sampled_from(["", "p_"]), st.sets(st.sampled_from("xyz"), max_size=3)),
 )
 
@@ -56,7 +62,7 @@ def test_a_commit_does_not_resolve_all_names_again_for_each_tenant(
         resolved += sum(map(len, exposures.values()))
         return resolve_clashes(exposures, kind)
 
-    monkeypatch.setattr(module, "resolve_clashes", counted)
+    monkeypatch.setattr(snapshot, "resolve_clashes", counted)
     tools = [f"t{number}" for number in range(10)]
     works = {
         VariantKey(name): good(name, "", f"{name}_", *tools)
@@ -66,5 +72,34 @@ def test_a_commit_does_not_resolve_all_names_again_for_each_tenant(
         VariantKey("s007", tenant): good("s007", tenant, "s007_", *tools[:5])
         for tenant in (f"t{number:03}" for number in range(100))
     }
+    works |= {
+        VariantKey("s008", tenant): good("s008", tenant, f"{tenant}_", *tools[:5])
+        for tenant in (f"own{number}" for number in range(3))
+    }
     build_snapshot(1, works)
-    assert resolved == 300 * 10 + 100 * 5
+    assert resolved == 300 * 10 + 5 + 3 * 5, "once for all tenants whose variants expose the same"
+
+
+def test_rules_are_applied_once_to_a_listing_that_many_tenants_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applied: list[str] = []
+
+    def counted(wanted: ServerSpec, recorded: Sequence[ListedItem], kind: NamedKind) -> Exposure:
+        applied.append(kind.noun)
+        return expose_recorded(wanted, recorded, kind)
+
+    monkeypatch.setattr(variants, "expose_recorded", counted)
+    one, other = (good("a", tenant, "p_", "v", "w").without_clashes for tenant in ("t", "u"))
+    assert applied == ["tool", "prompt"]
+    assert one.exposed is other.exposed
+    assert one.hashes.toolset == other.hashes.toolset
+    assert good("a", "t", "q_", "v", "w").exposed == (("v", "q_v"), ("w", "q_w"))
+
+
+def test_each_tenant_is_warned_of_what_its_rules_get_wrong() -> None:
+    wanted = replace(spec("a"), tools=NameFilter(whitelist=("lost",)))
+    for tenant in ("t", "u"):
+        of_tenant = replace(wanted, key=VariantKey("a", tenant))
+        _, problems = build_good(of_tenant, listed("x"))
+        assert {problem.tenant for problem in problems} == {tenant}

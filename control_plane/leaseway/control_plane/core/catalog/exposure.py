@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Final
 
 from leaseway.control_plane.core.catalog.kinds import TOOLS, ItemKind, NamedKind
@@ -149,6 +149,15 @@ def resolve_clashes(
     for server_id in sorted(
         exposures, key=lambda server_id: (server_id != ADMIN_TOOLSET, server_id)
     ):
+        originals = [original for original, _ in exposures[server_id]]
+        names = [name for _, name in exposures[server_id]]
+        if (
+            owner.keys().isdisjoint(names)
+            and (server_id == ADMIN_TOOLSET or kind.reserved.isdisjoint(names))
+            and len(set(names)) == len(names)
+        ):  # the usual case, without a step for each name
+            owner.update(zip(names, zip(repeat(server_id), originals, strict=False), strict=True))
+            continue
         clashes: dict[str, list[tuple[str, str]]] = {}
         reserved: list[tuple[str, str]] = []
         for original, name in sorted(exposures[server_id]):

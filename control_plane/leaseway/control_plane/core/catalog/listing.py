@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from leaseway.spec.contracts import same_content, same_contract, same_items
 from leaseway.wire.messages.definitions import is_task_only
@@ -87,6 +88,14 @@ class ServerListing:
                 )
             )
         )
+
+    @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        """What `variants` has derived from this listing by some rules, to derive it once.
+
+        Tenants' own variants of a server mostly have one listing and the same rules.
+        """
+        return {}
 
     @cached_property
     def by_name(self) -> dict[str, ListedItem]:

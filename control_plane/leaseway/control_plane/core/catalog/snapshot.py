@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final, TypeVar
 
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
-from leaseway.control_plane.core.catalog.exposure import resolve_clashes
+from leaseway.control_plane.core.catalog.exposure import ClashResult, resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.catalog.tenant_hiding import common_key, hidden_variant
@@ -284,7 +284,7 @@ def build_snapshot(
     """
     by_tenant = _by_tenant({**works, **{key: hidden_variant(key) for key in withheld}})
     common = by_tenant.pop("", {})
-    wanted = {kind: _Wanted(common, kind) for kind in (TOOLS, PROMPTS)} if by_tenant else {}
+    of_tenants = {kind: _TenantClashes(common, kind) for kind in (TOOLS, PROMPTS)}
     served: dict[VariantKey, Served] = {}
     problems: list[Problem] = []
     for tenant, own in (("", common), *sorted(by_tenant.items())):
@@ -293,36 +293,57 @@ def build_snapshot(
             names = {
                 server_id: some for server_id, good in own.items() if (some := good.names(kind))
             }
-            rivals = wanted[kind].rivals(own, names) if tenant else {}
-            clashes = resolve_clashes({**rivals, **names}, kind)
+            clashes = (
+                of_tenants[kind].resolve(own, names) if tenant else resolve_clashes(names, kind)
+            )
             problems.extend(clashes.problems)
             skipped.append(clashes.skipped)
         served |= {good.spec.key: serve(good, *skipped) for good in own.values()}
     return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
 
 
-class _Wanted:
-    """Who of the common variants wants each name of one kind.
+class _TenantClashes:
+    """Resolves the names of one kind of tenants' own variants.
 
-    Only a tenant's own variants are resolved again for it, against the common ones that want one of
-    their names: a commit does not cost tenants × tools.
+    Only these are resolved again for a tenant, against the common ones that want one of their
+    names, and only once for tenants whose variants expose the same: a commit does not cost tenants
+    × tools.
     """
 
     def __init__(self, common: Mapping[str, LastKnownGood], kind: NamedKind) -> None:
-        self._by_name: dict[str, list[tuple[str, str]]] = {}  # server id and original name
-        for server_id, good in common.items():
-            for original, name in good.names(kind):
-                self._by_name.setdefault(name, []).append((server_id, original))
+        self._common = common
+        self._kind = kind
+        self._resolved: dict[object, ClashResult] = {}
 
-    def rivals(
-        self, own: Container[str], names: Mapping[str, Iterable[tuple[str, str]]]
-    ) -> dict[str, list[tuple[str, str]]]:
-        """Return what common variants of other servers expose of a tenant's own names.
+    def resolve(
+        self, own: Collection[str], names: Mapping[str, tuple[tuple[str, str], ...]]
+    ) -> ClashResult:
+        """Return who has the names of a tenant's own variants.
 
         Args:
             own: The servers of which the tenant has its own variant.
             names: What those variants expose: (original, exposed name) by server id.
         """
+        key = tuple(own), tuple((server_id, id(pairs)) for server_id, pairs in names.items())
+        found = self._resolved.get(key)
+        if found is None:
+            rivals = self._rivals(own, names)
+            found = self._resolved[key] = resolve_clashes({**rivals, **names}, self._kind)
+        return found
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[tuple[str, str]]]:
+        """Server id and original name of all common variants that want a name."""
+        by_name: dict[str, list[tuple[str, str]]] = {}
+        for server_id, good in self._common.items():
+            for original, name in good.names(self._kind):
+                by_name.setdefault(name, []).append((server_id, original))
+        return by_name
+
+    def _rivals(
+        self, own: Container[str], names: Mapping[str, Iterable[tuple[str, str]]]
+    ) -> dict[str, list[tuple[str, str]]]:
+        """Return what common variants of other servers expose of a tenant's own names."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name in {name for pairs in names.values() for _, name in pairs}:
             for server_id, original in self._by_name.get(name, ()):

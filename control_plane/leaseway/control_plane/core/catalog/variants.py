@@ -7,9 +7,10 @@ variant, name clashes between servers are resolved, too; workers get the served 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import ServerListing
@@ -27,13 +28,14 @@ from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
 SkippedNames = frozenset[tuple[str, str]]
+_MAX_DERIVED: Final = 32
+"""Different rules of which a listing keeps what was derived by them."""
 _WITHOUT_ITEMS: Final = frozenset({"prompts", "resources", "subscribe"})
 """Capabilities of a server that lists nothing now: it may list something later, and resources that
 it does not list may be readable."""
 
 
-@dataclass(frozen=True)
-class Hashes:
+class Hashes(NamedTuple):
     """The version of a variant's content; compared for equality only (design.md#sync)."""
 
     launch: str
@@ -48,6 +50,10 @@ class ExposedName:
     original: str
     name: str
     skipped: bool = False
+
+
+_Pairs = tuple[tuple[str, str], ...]
+_Names = tuple[ExposedName, ...]
 
 
 @dataclass(frozen=True)
@@ -70,19 +76,25 @@ class LastKnownGood:
     launch_hash: str
     exposure_hash: str
     listing: ServerListing
-    exposed: tuple[tuple[str, str], ...]
-    prompts: tuple[tuple[str, str], ...] = ()
+    exposed: _Pairs
+    prompts: _Pairs = ()
     resource_filter: NameFilter = NO_FILTER
     rules_known: bool = True
     lease_rules: NameRules | None = None
 
-    def names(self, kind: NamedKind) -> tuple[tuple[str, str], ...]:
+    def names(self, kind: NamedKind) -> _Pairs:
         return self.exposed if kind is TOOLS else self.prompts
 
     @cached_property
     def without_clashes(self) -> Served:
         """The served variant if it loses no name, which is the usual case; built once."""
-        return _serve_as(self, _exposed_as(self, TOOLS), _exposed_as(self, PROMPTS))
+        toolset = self.exposed, self.prompts, self.resource_filter, self.lease_rules
+        known: tuple[_Names, _Names, str] | None = self.listing.derived.get(toolset)
+        if known is None:
+            tools, prompts = _exposed_as(self, TOOLS), _exposed_as(self, PROMPTS)
+            known = tools, prompts, _toolset_hash(self, tools, prompts)
+            _remember(self.listing, toolset, known)
+        return _serve_as(self, *known)
 
 
 @dataclass(frozen=True)
@@ -189,21 +201,38 @@ def build_good(
     spec: ServerSpec, listing: ServerListing
 ) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Apply a spec's rules to a listing."""
+    rules = spec.tools, spec.prompts, spec.resources, spec.transforms, spec.policy.rules
+    known: tuple[_Pairs, _Pairs] | None = listing.derived.get(rules)
+    if known is not None:
+        return _good(spec, listing, *known), ()
     tools = expose_recorded(spec, listing.tools, TOOLS)
     prompts = expose_recorded(spec, listing.prompts, PROMPTS)
     problems = tools.problems + prompts.problems + resource_problems(spec, listing)
     problems += rule_problems(spec, listing)
-    good = LastKnownGood(
+    if not problems:  # they name the server and the tenant
+        _remember(listing, rules, (tools.exposed, prompts.exposed))
+    return _good(spec, listing, tools.exposed, prompts.exposed), problems
+
+
+def _good(
+    spec: ServerSpec, listing: ServerListing, exposed: _Pairs, prompts: _Pairs
+) -> LastKnownGood:
+    return LastKnownGood(
         spec=spec,
         launch_hash=spec.launch_hash,
         exposure_hash=spec.exposure_hash,
         listing=listing,
-        exposed=tools.exposed,
-        prompts=prompts.exposed,
+        exposed=exposed,
+        prompts=prompts,
         resource_filter=spec.resources,
         lease_rules=None if spec.truely_stateless else NameRules(spec.tools, spec.transforms),
     )
-    return good, problems
+
+
+def _remember(listing: ServerListing, rules: Hashable, derived: object) -> None:
+    if len(listing.derived) >= _MAX_DERIVED:
+        listing.derived.clear()
+    listing.derived[rules] = derived
 
 
 def adopt(served: Served) -> LastKnownGood:
@@ -237,27 +266,27 @@ def serve(
     prompts = _exposed_as(good, PROMPTS, skipped_prompts)
     if not any(name.skipped for name in (*exposed, *prompts)):
         return good.without_clashes
-    return _serve_as(good, exposed, prompts)
+    return _serve_as(good, exposed, prompts, _toolset_hash(good, exposed, prompts))
 
 
-def _serve_as(
-    good: LastKnownGood, exposed: tuple[ExposedName, ...], prompts: tuple[ExposedName, ...]
-) -> Served:
-    rules = good.resource_filter
+def _toolset_hash(good: LastKnownGood, exposed: _Names, prompts: _Names) -> str:
     state = hashlib.sha256(good.listing.digest.encode())
     state.update(_encode_names(exposed))
     state.update(_encode_names(prompts))
-    state.update(canonical_bytes(rules))
+    state.update(canonical_bytes(good.resource_filter))
     if good.lease_rules is not None:
         state.update(canonical_bytes(good.lease_rules))
-    hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
+    return state.hexdigest()[:32]
+
+
+def _serve_as(good: LastKnownGood, exposed: _Names, prompts: _Names, toolset_hash: str) -> Served:
     return Served(
         spec=good.spec,
-        hashes=hashes,
+        hashes=Hashes(good.launch_hash, good.exposure_hash, toolset_hash),
         listing=good.listing,
         exposed=exposed,
         prompts=prompts,
-        resource_filter=rules,
+        resource_filter=good.resource_filter,
         lease_rules=good.lease_rules,
     )
 

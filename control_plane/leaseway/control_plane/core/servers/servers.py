@@ -150,7 +150,8 @@ class Servers:
             and served.hashes.launch == wanted.launch_hash
         )
         if nearer:
-            self.last_known_good[served.key] = adopt(served)
+            listing = self._shared(served.key, served.listing)
+            self.last_known_good[served.key] = adopt(replace(served, listing=listing))
             self.changed = True
 
     def handle_probe_result(
@@ -169,6 +170,7 @@ class Servers:
             self.failures.pop(job.spec.key, None)
             before = self.last_known_good.get(job.spec.key)
             listing = outcome if before is None else outcome.settled(before.listing)
+            listing = self._shared(job.spec.key, listing)
             self._set_good(job.spec.key, build_good(job.spec, listing), now)
             if not job.spec.key.tenant:
                 for spec in self._of_tenants.of(job.spec.key.server_id):
@@ -288,13 +290,19 @@ class Servers:
 
     def _copy_common_listing(self, spec: ServerSpec, now: Moment) -> None:
         """Use the common variant's listing for a tenant's new variant with the same launch hash."""
-        common = self.last_known_good.get(common_key(spec.key))
-        if not spec.key.tenant or spec.key in self.last_known_good or common is None:
+        if not spec.key.tenant or spec.key in self.last_known_good:
             return
-        if common.launch_hash == spec.launch_hash:
+        common = self.last_known_good.get(common_key(spec.key))
+        if common is not None and common.launch_hash == spec.launch_hash:
             self._withdraw(self.probes.drop(spec.key))
             self._clear_failure(spec.key, now)
             self._set_good(spec.key, build_good(spec, common.listing), now)
+
+    def _shared(self, key: VariantKey, listing: ServerListing) -> ServerListing:
+        """Return the common variant's listing if a tenant's is equal: it keeps what it derives."""
+        common = self.last_known_good.get(common_key(key)) if key.tenant else None
+        is_same = common is not None and common.listing.digest == listing.digest
+        return common.listing if common is not None and is_same else listing
 
     def _renew_exposure(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.renew_exposure(spec))
