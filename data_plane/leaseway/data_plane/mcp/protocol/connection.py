@@ -36,9 +36,9 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
 from leaseway.data_plane.mcp.protocol.messages.incoming import Asked, Inbox, find_asked_call
+from leaseway.data_plane.mcp.protocol.messages.log_level import LogLevel
 from leaseway.data_plane.mcp.protocol.messages.notices import Notices
 from leaseway.data_plane.mcp.protocol.messages.pending import (
-    LEVELS,
     ConnectionLost,
     InvalidResponse,
     Pending,
@@ -122,6 +122,7 @@ class Peer(Dispatcher[TransportContext]):
         asks_alone: Whether a request of a server that callers share goes to the only call in
             flight. Set before the handshake.
         sets_log_level: Whether the server logs from a level that the client sets.
+        log_level: That level.
         roots: The answer to the server's roots requests; None leaves them to callers. Set before
             the handshake.
         transport_type: The transport's name, as in `transport:`.
@@ -154,7 +155,7 @@ class Peer(Dispatcher[TransportContext]):
         self.client: McpClient | None = None
         self.asks_alone = False
         self.sets_log_level = False
-        self._log_rank = len(LEVELS)
+        self.log_level = LogLevel(self._set_log_level)
         self.roots: bytes | None = None
         self._own_requests = 0
         self._requests: dict[object, RawRequest] = {}
@@ -390,8 +391,9 @@ class Peer(Dispatcher[TransportContext]):
         """Start a tool call; never blocks. `done` runs on the loop, unless it is cancelled."""
         if request.method == ROOTS_CHANGED:
             return self._notify_of_roots(request, done)
+        level_set = None
         if request.callbacks.on_log is not None and self.sets_log_level:
-            self._lower_log_level(request.callbacks.log_level)
+            level_set = self.log_level.lower(request.callbacks.log_level)
         self._next_id = call_id = self._next_id + 1
         try:
             line = encode_call(call_id, request, self.era)
@@ -402,8 +404,17 @@ class Peer(Dispatcher[TransportContext]):
         if rejection is not None:
             return reject_call(done, rejection)
         call = self._calls[call_id] = ToolCall(self, self.server, call_id, request, done)
-        self._send(call_id, line, headers, call)
+        if level_set is None:
+            self._send(call_id, line, headers, call)
+        else:
+            level_set.add_done_callback(partial(self._send_late, call, line, headers))
         return call
+
+    def _send_late(
+        self, call: ToolCall, line: bytes, headers: Mapping[str, str], _level_set: object
+    ) -> None:
+        if self._calls.get(call.id) is call:  # it may have been cancelled
+            self._send(call.id, line, headers, call)
 
     def _notify_of_roots(
         self, request: ToolRequest, done: Callable[[Outcome], None]
@@ -418,24 +429,12 @@ class Peer(Dispatcher[TransportContext]):
             self._respond(encode_notification(ROOTS_CHANGED, None))
         return notice
 
-    def _lower_log_level(self, level: str) -> None:
-        """Let a legacy server send what a call wants to know; `ToolCall.log` drops the rest.
-
-        Its calls may share the connection, so that the lowest level that any of them wants is set.
-        """
-        rank = LEVELS.get(level, 0)
-        if rank >= self._log_rank:
-            return
-        self._log_rank = rank
+    def _set_log_level(self, level: str) -> asyncio.Future[bytes]:
         request_id = self._new_id()
         entry = self._requests[request_id] = RawRequest(self.server)
-        entry.answer.add_done_callback(_ignore_failure)
         line = encode_request(request_id, "logging/setLevel", {"level": level})
         self._send(request_id, line, self.era.headers, entry)
-
-    def forget_log_level(self) -> None:
-        """Set the level again with the next call: the server's session is a new one."""
-        self._log_rank = len(LEVELS)
+        return entry.answer
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Remove a call and cancel it at the server."""
@@ -585,11 +584,6 @@ class Peer(Dispatcher[TransportContext]):
             metadata={"server": self.server},
         )
         return dataclasses.replace(fault, started=started)
-
-
-def _ignore_failure(answer: asyncio.Future[bytes]) -> None:
-    if not answer.cancelled():
-        answer.exception()  # mark it as retrieved: the server may log less than it could
 
 
 def _invalid_arguments(server: str, tool: str) -> Fault:

@@ -444,7 +444,7 @@ class HttpConnection(Peer):
                 self.end(errors.session_expired(self.server, f"{error}".rstrip(".")))
             return False
         self._unproven = True
-        self.forget_log_level()
+        self.log_level.forget()
         self._on_tools_changed()
         self.reopened.emit()
         return True
