@@ -35,10 +35,10 @@ class MemorySink:
 
     async def put(self, name: str, content: bytes) -> None:
         self._check()
+        if len(content) > self.largest:  # some sinks look at the size before they ask
+            raise ObjectTooLarge(f"{name} is too large.")
         if name in self.stored:
             raise ObjectExists(f"{name} exists.")
-        if len(content) > self.largest:
-            raise ObjectTooLarge(f"{name} is too large.")
         self.stored[name] = content
         if self.loses_replies:
             self.loses_replies -= 1

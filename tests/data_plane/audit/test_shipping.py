@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.audit.memory_sink import MemorySink
 from tests.data_plane.audit.shipped import RUN, Shipped, eventually
 from tests.data_plane.conftest import worker_bench
@@ -80,6 +81,24 @@ async def test_a_lost_reply_of_the_sink_stores_no_record_twice(tmp_path: Path) -
     shipped.write(2)
     await shipped.shipper.ship_all()
     assert shipped.numbers() == [1, 2]
+
+
+async def test_a_lost_reply_before_the_sink_takes_less_holds_up_nothing(tmp_path: Path) -> None:
+    """As of a server of a cluster, after which another one with a smaller limit answers."""
+    shipped = Shipped(tmp_path)
+
+    def take_less(problem: str) -> None:
+        shipped.sink.largest = 5_000
+
+    shipped.sink.loses_replies = 1
+    shipped.shipper.problem.connect(take_less)
+    for number in range(3):
+        shipped.write(number)
+        shipped.log.write([b'{"text":"%b"}' % (b"x" * 30_000)])
+    async with asyncio.timeout(BOUND):
+        await shipped.shipper.ship_all()
+    assert shipped.numbers() == [0, 1, 2]
+    assert not await damaged_at(shipped.sink)
 
 
 async def test_records_that_could_not_be_read_are_shipped_without_newer_ones(

@@ -281,28 +281,31 @@ class Shipper:
         If it takes no whole write, an object has a piece of one, and the next object continues it:
         so no record is too large to be shipped, and none holds up those after it.
         """
+        part = content
         while True:
             try:
-                return await self._put(name, content)
+                await self._sink.put(name, part)
+                return len(part)
+            except ObjectExists:
+                return await self._stored_length(name, content)
             except ObjectTooLarge:
-                if len(content) <= _MIN_PART:
+                if len(part) <= _MIN_PART:
                     raise
-                limit = self._largest = max(_MIN_PART, len(content) // 2)
-                content = sealed_part(content[:limit], limit)
+                limit = self._largest = max(_MIN_PART, len(part) // 2)
+                part = sealed_part(part[:limit], limit)
 
-    async def _put(self, name: str, content: bytes) -> int:
-        """Store an object; return how many of the bytes it has, which an earlier try may decide."""
-        try:
-            await self._sink.put(name, content)
-        except ObjectExists:
-            stored = await self._sink.get(name)
-            if not stored or not content.startswith(stored):
-                raise _OtherContent(
-                    f"The audit's sink has an object {name} with other content. Nothing is "
-                    "overwritten: find out who wrote it, and move it away."
-                ) from None
-            return len(stored)
-        return len(content)
+    async def _stored_length(self, name: str, content: bytes) -> int:
+        """Return how many bytes of a part an earlier try stored, whose reply was lost.
+
+        It may have stored more than the last one tried to, if the sink's limit is lower since.
+        """
+        stored = await self._sink.get(name)
+        if not stored or not content.startswith(stored):
+            raise _OtherContent(
+                f"The audit's sink has an object {name} with other content. Nothing is "
+                "overwritten: find out who wrote it, and move it away."
+            )
+        return len(stored)
 
     def _report(self, sentence: str) -> None:
         if sentence == self._problem:
