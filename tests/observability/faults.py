@@ -319,6 +319,18 @@ FAULTS: Final[dict[str, Fault]] = {
         },
         each_minute=_calling("limited_echo", timeout=5),
     ),
+    "limit_full": Fault(
+        _fires("LeasewayLimitFull"),
+        servers={
+            "narrow": python_server(
+                "echo_raw.py",
+                **_STATELESS,
+                quota={"concurrent": 1},
+                transform=[{"prefix": "narrow_"}],
+            )
+        },
+        each_minute=_calling("narrow_never", timeout=120),
+    ),
     "sink_down": Fault(
         _fires("LeasewayAuditNotShipped", "LeasewayAuditPilesUp"),
         environment={"LEASEWAY_AUDIT_SINK": "nats://127.0.0.1:1/AUDIT/leaseway"},
