@@ -15,6 +15,7 @@ from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT
+from leaseway.wire.suggestions import LISTED_BY
 
 MEMBERS = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("resultType", "_meta")),
@@ -103,6 +104,16 @@ def test_a_tool_that_a_server_does_not_offer_to_a_client_is_unknown_to_it(
 ) -> None:
     error = error_from_fault(Fault(Reason.TOOL_DIFFERS, "It does not offer it.", metadata=facts))
     assert rpc_error(error, modern=True).code == code
+
+
+def test_an_unknown_name_gets_no_advice_for_a_terminal() -> None:
+    facts = {LISTED_BY: "tools"}
+    error = error_from_fault(Fault(Reason.TOOL_NOT_FOUND, "There is no tool 'x'.", metadata=facts))
+    said = rpc_error(error, modern=True)
+    assert (said.code, said.message) == (
+        -32602,
+        "There is no tool 'x'. Use a name that is listed.",
+    )
 
 
 @pytest.mark.parametrize(

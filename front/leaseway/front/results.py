@@ -33,6 +33,7 @@ from leaseway.sdk import (
 )
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.suggestions import Reader, where_listed
 
 _RESERVED: Final = "io.modelcontextprotocol/"
 _REWRITE_MARKS: Final = (b"resultType", b"io.modelcontextprotocol", b"\\u")
@@ -160,7 +161,8 @@ def _converted(error: LeasewayError, uri: str) -> JsonRpcError:
         data |= {name: error.metadata[name] for name in _OF_LOGIN if name in error.metadata}
     if server := error.metadata.get("server"):
         data["server"] = server
-    converted = JsonRpcError(_code(error), str(error), data)
+    message = f"{error}{where_listed(error.metadata, Reader.MODEL)}"
+    converted = JsonRpcError(_code(error), message, data)
     if isinstance(error, AuthorizationFailed) and error.oauth_error == _INSUFFICIENT_SCOPE:
         converted.needed_scope = data["scope"] = _scopes_in(error.metadata.get("scope", ""))
     return converted

@@ -22,6 +22,7 @@ from leaseway.sdk import (
     ToolResult,
 )
 from leaseway.wire.messages.admin import RELEASE_TOOL
+from leaseway.wire.suggestions import Reader, where_listed
 
 Caller = AsyncClient | AsyncSession | Client | Session
 
@@ -128,7 +129,8 @@ class ToolCaller:
 
 
 def _error_answer(error: LeasewayError) -> Answer:
-    return Answer([_text(str(error))], is_error=True)
+    text = f"{error}{where_listed(error.metadata, Reader.MODEL)}"
+    return Answer([_text(text)], is_error=True)
 
 
 def _text(text: str) -> Mapping[str, Any]:

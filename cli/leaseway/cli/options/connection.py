@@ -48,6 +48,7 @@ def with_client(
     """
     from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
     from leaseway.telemetry.tracing import configure_telemetry
+    from leaseway.wire.suggestions import Reader, where_listed
 
     connection.log.configure("cli", default_level="warning")
     telemetry = configure_telemetry("leaseway-cli")
@@ -61,6 +62,7 @@ def with_client(
     except ControlPlaneUnavailable as error:
         raise CliFailure(str(error), UNREACHABLE) from None
     except LeasewayError as error:
-        raise CliFailure(str(error), FAILED) from None
+        advice = where_listed(error.metadata, Reader.TERMINAL)
+        raise CliFailure(f"{error}{advice}", FAILED) from None
     finally:
         telemetry.shutdown(_FLUSH)

@@ -19,6 +19,7 @@ from leaseway.sdk import (
     Violation,
 )
 from leaseway.wire import bounds
+from leaseway.wire.suggestions import LISTED_BY
 
 Run = Callable[..., Result]
 
@@ -154,10 +155,10 @@ def test_rejected_arguments_list_each_violation(run: Run, client: MemoryClient) 
 
 
 def test_an_error_prints_its_message_with_exit_status_1(run: Run, client: MemoryClient) -> None:
-    client.error = ToolNotFound("There is no tool 'x'. Nearest: time_now.")
+    client.error = ToolNotFound("There is no tool 'x'.", metadata={LISTED_BY: "tools"})
     done = run("call", "x")
     assert done.exit_code == 1
-    assert done.stderr == "leaseway: There is no tool 'x'. Nearest: time_now.\n"
+    assert done.stderr == "leaseway: There is no tool 'x'. See `leaseway tools`.\n"
 
 
 def test_control_characters_in_an_error_are_removed(run: Run, client: MemoryClient) -> None:

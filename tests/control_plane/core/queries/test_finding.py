@@ -27,6 +27,7 @@ from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
+from leaseway.wire.suggestions import LISTED_BY
 
 
 def offered(**found: tuple[ServerSpec, ServerListing]) -> Coordinator:
@@ -69,15 +70,15 @@ def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
 
 
-def test_a_name_without_similar_ones_gets_the_list_command() -> None:
+def test_a_name_without_similar_ones_is_denied_with_what_lists_the_known_ones() -> None:
     state, _ = started(spec("a"))
-    for name, said in (
-        ("nosuch:zzz", "There is no server 'nosuch'. See `leaseway servers`."),
-        ("nosuch", "There is no tool 'nosuch'. See `leaseway tools`."),
+    for name, said, listed_by in (
+        ("nosuch:zzz", "There is no server 'nosuch'.", "servers"),
+        ("nosuch", "There is no tool 'nosuch'.", "tools"),
     ):
         denied = find_name(state, "default", name, START)
         assert isinstance(denied, Denial)
-        assert denied.message == said
+        assert (denied.message, denied.metadata) == (said, {LISTED_BY: listed_by})
 
 
 def test_a_tool_that_lost_its_name_is_found_by_its_qualified_name() -> None:
@@ -183,9 +184,9 @@ def test_an_unlisted_uri_resolves_to_the_given_server() -> None:
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
     assert denied.message == (
-        "There is no resource 'any://thing'. See `leaseway resources`. To read a URI that no"
-        " server lists, name the server."
+        "There is no resource 'any://thing'. To read a URI that no server lists, name the server."
     )
+    assert denied.metadata == {LISTED_BY: "resources"}
 
 
 def test_a_filter_applies_to_listed_and_unlisted_uris() -> None:

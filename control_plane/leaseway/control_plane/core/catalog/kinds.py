@@ -22,14 +22,14 @@ class ItemKind:
 
     Attributes:
         member: The member of a definition that identifies it.
-        listing: The command that lists the items.
+        listed_by: The word of the command that lists the items.
         rules: Returns a spec's filter for the kind.
         malformed: Reason if a definition cannot be used; the others are reasons of problems, too.
     """
 
     noun: str
     member: str
-    listing: str
+    listed_by: str
     rules: Callable[[ServerSpec], NameFilter]
     malformed: str
     too_many: str
@@ -59,7 +59,7 @@ class NamedKind(ItemKind):
 TOOLS: Final = NamedKind(
     noun="tool",
     member="name",
-    listing="leaseway tools",
+    listed_by="tools",
     rules=attrgetter("tools"),
     malformed="INVALID_TOOL",
     too_many="TOO_MANY_TOOLS",
@@ -76,7 +76,7 @@ TOOLS: Final = NamedKind(
 PROMPTS: Final = NamedKind(
     noun="prompt",
     member="name",
-    listing="leaseway prompts",
+    listed_by="prompts",
     rules=attrgetter("prompts"),
     malformed="INVALID_PROMPT",
     too_many="TOO_MANY_PROMPTS",
@@ -93,7 +93,7 @@ PROMPTS: Final = NamedKind(
 RESOURCES: Final = ItemKind(
     noun="resource",
     member="uri",
-    listing="leaseway resources",
+    listed_by="resources",
     rules=attrgetter("resources"),
     malformed="INVALID_RESOURCE",
     too_many="TOO_MANY_RESOURCES",
@@ -104,7 +104,7 @@ RESOURCES: Final = ItemKind(
 RESOURCE_TEMPLATES: Final = ItemKind(
     noun="resource template",
     member="uriTemplate",
-    listing="leaseway resources",
+    listed_by="resources",
     rules=attrgetter("resources"),
     malformed="INVALID_RESOURCE_TEMPLATE",
     too_many="TOO_MANY_RESOURCE_TEMPLATES",

@@ -20,7 +20,7 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import ALL_TENANTS, LeaseKey
-from leaseway.wire.suggestions import alike
+from leaseway.wire.suggestions import LISTED_BY, alike
 
 _NOT_READY_RETRY = 0.5
 _RECONNECT_RETRY = 1.0
@@ -270,20 +270,18 @@ def no_server(
     known = list(state.visible.view(tenant).servers) + pending
     near = alike(server_id, known)
     message = f"There is no server {shown(server_id)}."
-    message += try_instead([repr(name) for name in near], "leaseway servers")
-    return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+    message += did_you_mean([repr(name) for name in near])
+    return Denial(Reason.TOOL_NOT_FOUND, message, metadata=advice_of(near, "servers"))
 
 
-def try_instead(near: list[str], listing: str) -> str:
-    """Return the advice for an unknown name.
+def did_you_mean(near: list[str]) -> str:
+    """Return the sentence that follows an unknown name: similar ones, which are in quotes."""
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
-    Args:
-        near: Similar names in quotes, or none.
-        listing: The command that lists all names.
-    """
-    if not near:
-        return f" See `{listing}`."
-    return f" Did you mean {' or '.join(near)}?"
+
+def advice_of(near: list[str], listed_by: str) -> dict[str, str]:
+    """Return the metadata of an unknown name: similar ones, or what lists the known ones."""
+    return {"nearest": ", ".join(near)} if near else {LISTED_BY: listed_by}
 
 
 def _keeps_leases(state: Coordinator, worker_id: str) -> bool:

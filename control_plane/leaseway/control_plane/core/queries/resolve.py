@@ -15,9 +15,10 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries.place import (
+    advice_of,
+    did_you_mean,
     no_server,
     pending_for,
-    try_instead,
     variants_of,
 )
 from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMuchEffort
@@ -209,10 +210,9 @@ def _find_at(
     known = [resource.name for resource in served.readable.resources]
     near = alike(uri, known)
     message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
-    message += try_instead(
-        [shown(name, _SHOWN) for name in near], f"{RESOURCES.listing} {server_id}"
-    )
-    return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+    message += did_you_mean([shown(name, _SHOWN) for name in near])
+    metadata = advice_of(near, f"{RESOURCES.listed_by} {server_id}")
+    return Denial(Reason.TOOL_NOT_FOUND, message, metadata=metadata)
 
 
 def _by_template(view: View, uri: str) -> ResourceTarget | None:
@@ -279,7 +279,7 @@ def _not_found(
     is_uri = kind is RESOURCES
     near = alike(name, known)
     message = f"There is no {kind.noun} {shown(name, _SHOWN)}."
-    message += try_instead([shown(name, _SHOWN) for name in near], kind.listing)
+    message += did_you_mean([shown(name, _SHOWN) for name in near])
     if is_uri:
         message += " To read a URI that no server lists, name the server."
     listed = state.visible.view(tenant).servers
@@ -290,4 +290,4 @@ def _not_found(
     ]
     if failed and (is_uri or split_qualified(name) is None):
         message += f" Servers that have not started may have it: {', '.join(failed[:5])}."
-    return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+    return Denial(Reason.TOOL_NOT_FOUND, message, metadata=advice_of(near, kind.listed_by))
