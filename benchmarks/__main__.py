@@ -33,8 +33,8 @@ _RESULTS = Path(__file__).with_name("results")
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--rows", default="*", help="names, comma-separated, * matches any run")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each row is measured")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of each load")
     parser.add_argument("--peers", action="store_true", help="also install and measure the peers")
     parser.add_argument(
         "--peer",
@@ -59,13 +59,22 @@ def _named_peer(option: str) -> tuple[str, str]:
     return f"{peers.NAMED}{name}", command
 
 
-def _select(patterns: str, with_peers: bool) -> list[Row | Special]:
+def _select(patterns: str, with_peers: bool, commands: Mapping[str, str]) -> list[Row | Special]:
+    """Return the rows to measure, those of named peers last.
+
+    Raises:
+        ValueError: A pattern matches no row.
+    """
+    known = [row for row in ALL if with_peers or not (isinstance(row, Row) and row.peer)]
+    known += [find_row(name, command) for name, command in commands.items()]
     words = patterns.split(",")
+    for word in words:
+        if not fnmatch.filter([row.name for row in known], word):
+            raise ValueError(f"no row matches {word}; --list prints all, --peers adds the peers'")
     return [
         row
-        for row in ALL
-        if any(fnmatch.fnmatchcase(row.name, word) for word in words)
-        and (with_peers or not (isinstance(row, Row) and row.peer))
+        for row in known
+        if row.name in commands or any(fnmatch.fnmatchcase(row.name, word) for word in words)
     ]
 
 
@@ -135,22 +144,26 @@ def _read(path: Path) -> dict[str, list[Figures]]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the benchmarks; return the exit status."""
+    """Run the benchmarks; return the exit status: 1 if a row failed in every round."""
     options = _arguments(sys.argv[1:] if words is None else words)
     console = Console(width=None if sys.stdout.isatty() else 180)
     if options.list:
         console.print("\n".join(f"{row.name:26}{row.title}" for row in ALL))
         return 0
     if options.show is not None:
-        results = _read(options.show)
+        results, failed = _read(options.show), []
     else:
-        rows = _select(options.rows, options.peers)
+        commands = dict(options.peer)
+        try:
+            rows = _select(options.rows, options.peers, commands)
+        except ValueError as error:
+            console.print(f"{error}.", style="red")
+            return 2
         if options.peers:
             peers.install()
-        commands = dict(options.peer)
-        rows += [find_row(name, command) for name, command in commands.items()]
         measuring = _measure(rows, commands, options.rounds, options.seconds, console)
         results = asyncio.run(measuring)
+        failed = [row.name for row in rows if row.name not in results]
     if options.json is not None:
         document = _document(results, options.seconds)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
@@ -159,7 +172,9 @@ def main(words: Sequence[str] | None = None) -> int:
         from benchmarks.charts import draw  # only a run that draws needs matplotlib
 
         draw(results, options.plots)
-    return 0
+    if failed:
+        console.print(f"Without figures, because they failed: {', '.join(failed)}.", style="red")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -30,23 +30,42 @@ async def measure_pairs(
 
 
 def compare(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the ratios of calls/s and of the CPU times of planes and client.
+    """Return the ratios of calls/s, of the median duration and of the CPU times of a call.
 
-    Each is the geometric mean of the pairs, with the bounds of its 95 % interval. Pairs with a load
+    Each is the geometric mean of the pairs, with the bounds of its 95 % interval. The CPU time is
+    that of planes and client, each if both loads have it, and of all together. Pairs with a load
     without any CPU time, which a busy machine has not run, say nothing.
     """
-    pairs = [pair for pair in pairs if all(load.worker_cpu and load.client_cpu for load in pair)]
-    return {
-        **_mean("rate_ratio", [first.rate / second.rate for first, second in pairs]),
-        **_mean("cpu_ratio", [first.worker_cpu / second.worker_cpu for first, second in pairs]),
-        **_mean(
-            "client_cpu_ratio", [first.client_cpu / second.client_cpu for first, second in pairs]
-        ),
-        "calls_s": statistics.median(first.rate for first, _ in pairs),
-        "other_calls_s": statistics.median(second.rate for _, second in pairs),
-        "cpu_us": statistics.median(first.worker_cpu for first, _ in pairs),
-        "other_cpu_us": statistics.median(second.worker_cpu for _, second in pairs),
-    }
+    has_planes = all(any(pair[side].worker_cpu for pair in pairs) for side in (0, 1))
+    pairs = [
+        pair
+        for pair in pairs
+        if all(load.client_cpu and (load.worker_cpu or not has_planes) for load in pair)
+    ]
+    figures: dict[str, Callable[[Load], float]] = {"rate": lambda load: load.rate, "p50": _p50}
+    if has_planes:
+        figures["cpu"] = lambda load: load.worker_cpu
+    figures["client_cpu"] = lambda load: load.client_cpu
+    figures["all_cpu"] = _all_cpu
+    found: dict[str, float] = {}
+    for name, figure in figures.items():
+        ratios = [figure(first) / figure(second) for first, second in pairs]
+        found |= _mean(f"{name}_ratio", ratios)
+    medians = {"calls_s": figures["rate"], "p50_us": _p50, "all_cpu_us": _all_cpu}
+    if has_planes:
+        medians["cpu_us"] = figures["cpu"]
+    for name, figure in medians.items():
+        found[name] = statistics.median(figure(first) for first, _ in pairs)
+        found[f"other_{name}"] = statistics.median(figure(second) for _, second in pairs)
+    return found
+
+
+def _p50(load: Load) -> float:
+    return load.p50
+
+
+def _all_cpu(load: Load) -> float:
+    return load.client_cpu + load.worker_cpu
 
 
 def _mean(name: str, ratios: Sequence[float]) -> dict[str, float]:

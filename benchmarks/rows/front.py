@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from benchmarks.http_load import open_mcp
 from benchmarks.load import Driver
-from benchmarks.processes import SERVERS, echo_server, leaseway, run_process
+from benchmarks.processes import SERVERS, echo_server, free_port, leaseway, run_process
+from benchmarks.rows.own import POLICY
 from benchmarks.rows.row import TEXT, Row
 
 __all__ = ["ROWS"]
@@ -30,15 +31,22 @@ async def _front() -> AsyncIterator[Driver]:
 
 
 @contextlib.asynccontextmanager
-async def _worker() -> AsyncIterator[Driver]:
+async def _worker(
+    policy: Mapping[str, object] | None = None, options: Sequence[str] = ()
+) -> AsyncIterator[Driver]:
     """The same with the front in the worker's process; CPU of both."""
-    async with contextlib.AsyncExitStack() as stack:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        servers = {"echo": echo_server(**{"truely-stateless": True})}
-        system = await stack.enter_async_context(leaseway(servers, options=["--mcp", address]))
+    address = f"127.0.0.1:{free_port()}"
+    servers = {"echo": echo_server(**{"truely-stateless": True}, **(policy or {}))}
+    async with leaseway(servers, options=["--mcp", address, *options]) as system:
         yield await open_mcp(f"http://{address}/mcp", "echo", TEXT, [system.workers[0]])
+
+
+@contextlib.asynccontextmanager
+async def _worker_audited() -> AsyncIterator[Driver]:
+    """The same with policy and audit."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with _worker(POLICY, ["--audit", folder]) as driver:
+            yield driver
 
 
 @contextlib.asynccontextmanager
@@ -64,6 +72,12 @@ async def _bare_grpc() -> AsyncIterator[Driver]:
 ROWS = (
     Row("mcp_front", "Leaseway, MCP front over HTTP", _front, (1, 32, 128)),
     Row("mcp_worker", "Leaseway, MCP front in its worker", _worker, (1, 32, 128)),
+    Row(
+        "mcp_worker_audited",
+        "Leaseway, the same, policy and audit on",
+        _worker_audited,
+        (1, 32, 128),
+    ),
     Row("bare_http", "Bare aiohttp handler", _bare, (1, 32, 128)),
     Row("bare_http_grpc", "Bare aiohttp handler, a gRPC call each", _bare_grpc, (1, 32, 128)),
 )

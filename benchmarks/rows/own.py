@@ -18,7 +18,7 @@ from benchmarks.rows.row import TEXT, Row, check
 from leaseway.sdk import AsyncClient, Client
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
 
-__all__ = ["ROWS"]
+__all__ = ["POLICY", "ROWS"]
 
 _SHARED = {"truely-stateless": True}
 _SESSIONS = 32
@@ -27,9 +27,17 @@ _MESSAGE_LIMIT = [("grpc.max_receive_message_length", 2**25)]
 Open = Callable[[], AbstractAsyncContextManager[Driver]]
 
 
-_POLICY: dict[str, object] = {
+POLICY: dict[str, object] = {
     "risk": {"read_*": "read_only", "*": "external"},
     "rate_limit": "900000000/s",
+}
+"""Keys of a server's entry: each call is classified, counted and, with audit, recorded."""
+_LIMITS: dict[str, object] = {
+    "quota": {
+        "calls": "900000000/m",
+        "concurrent": 4096,
+        "tools": {"*": {"calls": "900000000/m", "concurrent": 4096}},
+    }
 }
 _RULE: dict[str, object] = {"rules": ['args.text.startsWith("/etc") && tenant != "acme"']}
 
@@ -76,7 +84,7 @@ def _shared(
 async def _leased_audited() -> AsyncIterator[Driver]:
     """The same as `_leased` with policy and audit."""
     with tempfile.TemporaryDirectory() as folder:
-        async with _leased(_POLICY, ["--audit", folder]) as driver:
+        async with _leased(POLICY, ["--audit", folder]) as driver:
             yield driver
 
 
@@ -180,13 +188,14 @@ async def _sync() -> AsyncIterator[Driver]:
 ROWS = (
     Row("stdio", "Leaseway, stdio shared", _shared()),
     Row("leased", "Leaseway, stdio leased, 32 sessions", _leased),
-    Row("audited", "Leaseway, policy and audit on", _shared(audited=True, policy=_POLICY)),
+    Row("audited", "Leaseway, policy and audit on", _shared(audited=True, policy=POLICY)),
     Row(
         "ruled",
         "Leaseway, the same with a CEL rule",
-        _shared(audited=True, policy=_POLICY | _RULE),
+        _shared(audited=True, policy=POLICY | _RULE),
         (1, 32, 128),
     ),
+    Row("limited", "Leaseway, limits of server and tool", _shared(policy=_LIMITS), (1, 32, 128)),
     Row("leased_audited", "Leaseway, leased, policy and audit on", _leased_audited),
     Row("http", "Leaseway, streamable HTTP", _http),
     Row("http_api", "Leaseway, a REST API as tools", _rest),

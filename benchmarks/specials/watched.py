@@ -30,9 +30,9 @@ from leaseway.sdk import AsyncClient
 __all__ = ["SPECIALS"]
 
 _STARTS = 4
-_PAIRS = 10
+_PAIRS = 5
 _IN_FLIGHT = 32
-_SECONDS = 1.0
+_SECONDS = 0.5
 _LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
 
 

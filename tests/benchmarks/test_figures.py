@@ -9,6 +9,7 @@ from benchmarks.figures import (
     ratio,
     spread,
 )
+from benchmarks.pairs import compare
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +65,17 @@ def test_a_ratio_with_a_missing_row_is_none() -> None:
     measured = [Figures("a", {32: load(10)})]
     assert ratio(measured, [], rate_of) is None
     assert ratio(measured, [Figures("b", {1: load(10, 1)})], rate_of) is None
+
+
+def test_pairs_compare_the_cpu_of_planes_only_if_both_loads_have_planes() -> None:
+    through, direct = load(200), dataclasses.replace(load(100), client_cpu=15.0, worker_cpu=0.0)
+    found = compare([(through, direct)] * 2)
+    assert found["rate_ratio"] == 2.0
+    assert found["all_cpu_ratio"] == 2.0  # (10 + 20) / 15
+    assert "cpu_ratio" not in found
+    assert compare([(through, load(100))] * 2)["cpu_ratio"] == 1.0
+
+
+def test_a_load_that_a_busy_machine_has_not_run_is_no_pair() -> None:
+    idle = dataclasses.replace(load(1), worker_cpu=0.0)
+    assert compare([(load(200), load(100))] * 2 + [(load(200), idle)])["rate_ratio"] == 2.0

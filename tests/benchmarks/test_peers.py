@@ -72,3 +72,16 @@ def test_a_peer_needs_a_name_and_a_command(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["--peer", "agentgateway", "--list"])
     assert "write NAME=COMMAND" in capsys.readouterr().err
+
+
+def test_a_run_with_a_row_that_fails_names_it_and_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["--rows", "peer:gone", "--peer", "gone=false", "--rounds", "1"]
+    assert main(command) == 1
+    assert "because they failed: peer:gone." in capsys.readouterr().out
+
+
+def test_a_pattern_without_a_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--rows", "stdio,frnot"]) == 2
+    assert "no row matches frnot" in capsys.readouterr().out
