@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
@@ -27,7 +27,7 @@ from leaseway.sdk.catalog.search import ToolIndex
 from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.listings import fetch_introductions
 from leaseway.sdk.client.session import AsyncSession
-from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.errors import LeasewayError, error_from_fault
 from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
@@ -195,8 +195,13 @@ async def call_tool(
         LeasewayError: The call failed.
     """
     runtime, session = caller._scope()
-    call = runtime.caller.run(relayed_call(session, name, arguments, timeout, events))
-    return await _finish(runtime, session, events, call)
+    call = relayed_call(session, name, arguments, timeout, events)
+    try:
+        return await runtime.caller.run(call)
+    except Fault as fault:
+        raise _error(runtime, session, fault) from None
+    finally:
+        events.reset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,8 +290,13 @@ async def send_request(
         LeasewayError: The request failed.
     """
     runtime, session = caller._scope()
-    call = runtime.caller.run(mcp_call(session, request, timeout, events))
-    return await _finish(runtime, session, events, call)
+    call = mcp_call(session, request, timeout, events)
+    try:
+        return await runtime.caller.run(call)
+    except Fault as fault:
+        raise _error(runtime, session, fault) from None
+    finally:
+        events.reset()
 
 
 def prompt_request(
@@ -512,17 +522,11 @@ def watch_registry(client: AsyncClient) -> RegistryVersion:
     return runtime.resolver.watch()
 
 
-async def _finish(
-    runtime: Runtime, session: str, events: RelayEvents, call: Coroutine[Any, Any, ToolResult]
-) -> ToolResult:
-    try:
-        return await call
-    except Fault as fault:
-        if fault.reason in LEASE_ENDED:
-            runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
-        raise error_from_fault(fault) from None
-    finally:
-        events.reset()
+def _error(runtime: Runtime, session: str, fault: Fault) -> LeasewayError:
+    """Return the error of a failed call; that a lease has ended is forgotten with it."""
+    if fault.reason in LEASE_ENDED:
+        runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
+    return error_from_fault(fault)
 
 
 def _built(build: Callable[..., McpRequest], *parts: object) -> McpRequest:

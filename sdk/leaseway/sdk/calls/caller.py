@@ -8,6 +8,7 @@ failure (design.md#calls). `recovery` decides what follows a failed try.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Final
 
@@ -22,12 +23,13 @@ from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.leases.lease import ClientLease, Lease
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
+from leaseway.sdk.leases.state import SessionLeases
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import ServingWorkers, WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
+from leaseway.wire.bounds import CALL_TIMEOUT, MAX_ARGUMENTS, MAX_CALL_TIMEOUT
 from leaseway.wire.channels.trace_context import NO_TRACE
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
@@ -71,6 +73,7 @@ class CallRunner:
         self._resolver = resolver
         self._pool = pool
         self._leases = leases
+        self._sessions: Mapping[str, SessionLeases] = leases.book.sessions
         self._recovery = CallRecovery(resolver, pool, leases)
         self.own_tools = SessionTools(identity, leases, pool, resolver)
         self._now = asyncio.get_running_loop().time
@@ -90,11 +93,13 @@ class CallRunner:
         timeout = state.timeout
         try:
             if timeout is None:
-                state.open_ended, timeout = True, CALL_TIMEOUT
-            elif not timeout > 0:
+                state.open_ended = True
+                state.deadline = self._now() + CALL_TIMEOUT
+            elif timeout > 0:
+                state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
+            else:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
-            state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
-            if state.request is None:
+            if state.request is None and not 0 < len(state.payload) <= MAX_ARGUMENTS:
                 state.payload = encode_arguments(str(state.name), state.arguments, state.payload)
             while True:
                 try:
@@ -167,10 +172,11 @@ class CallRunner:
             link = state.link = await self._route_release(state, target, at)
             lease_id = state.release.lease_id if state.release is not None else ""
         elif target.shared and not (
-            state.session in self._leases.book.sessions
-            and self._leases.book.tracks(state.session, target.server_id)
+            (known := self._sessions.get(state.session)) is not None
+            and known.tracks(target.server_id)
         ):
-            workers = _artifact_holders(target.workers, state.payload)
+            near = target.workers
+            workers = near if len(near) == 1 else _artifact_holders(near, state.payload)
             link = state.link = self._pool.pick(workers, state.avoid)
         else:
             link = state.link = await self._route(state, target, at)
@@ -377,9 +383,15 @@ def _event_options(
 
 
 def _own_fields(state: CallState) -> bytes:
-    """Return what no other call shares, as a serialized `Call`."""
-    traceparent, tracestate = state.trace
+    """Return what no other call shares, as a serialized `Call`; nearly always nothing."""
     subject_token, events = state.subject_token, state.events
+    if (
+        state.trace is NO_TRACE
+        and not subject_token
+        and not (events is not None and (events.meta or events.input or events.subject_token))
+    ):
+        return b""
+    traceparent, tracestate = state.trace
     call = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
     if events is not None:
         subject_token = events.subject_token or subject_token
@@ -390,7 +402,7 @@ def _own_fields(state: CallState) -> bytes:
 
 def _artifact_holders(workers: ServingWorkers, payload: bytes) -> ServingWorkers:
     """Return the workers that store the artifacts referenced in the arguments, or else all."""
-    if len(workers) == 1 or artifact_refs.PREFIX not in payload:
+    if artifact_refs.PREFIX not in payload:
         return workers
     marks = artifact_refs.marks_in(payload)
     holders = [run for run in workers if artifact_refs.incarnation_mark(run.incarnation) in marks]

