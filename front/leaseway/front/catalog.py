@@ -91,6 +91,10 @@ class CatalogCache:
         self._created = asyncio.get_running_loop().time()
         self._asked_at = -math.inf
 
+    def cached(self, kind: str, scope: str = "") -> PagedListing[Any] | None:
+        """Return the list of a kind as `listing` does, or None if it must be read or built."""
+        return self._listings.get((kind, scope))
+
     async def listing(self, kind: str, scope: str = "") -> PagedListing[Any]:
         """Return the list of a kind, limited to the server `scope` unless that is empty.
 

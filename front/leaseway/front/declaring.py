@@ -15,7 +15,7 @@ from leaseway.front.lists.ui_resources import EXTENSION
 from leaseway.front.messages import JsonRpcError, ResourceParams, parse_params
 from leaseway.sdk.relay import ServerIntroduction
 
-_METHODS: Final = {
+CAPABILITY_OF: Final = {
     "prompts/list": "prompts",
     "prompts/get": "prompts",
     "resources/list": "resources",
@@ -78,7 +78,7 @@ class Declaring:
             JsonRpcError: METHOD_NOT_FOUND, or INVALID_PARAMS.
         """
         method = request.message.method or ""
-        capability = _METHODS.get(method)
+        capability = CAPABILITY_OF.get(method)
         if capability is None:
             return
         live = request.carried.protocol

@@ -15,6 +15,8 @@ from leaseway.wire import bounds
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.portable_json import has_many_values
 
+_ID_BEGINS: Final = b'"-0123456789'
+"""How the JSON of a request's id begins: a string or a number."""
 ABSENT: Final = msgspec.Raw()
 """The value of a missing member."""
 
@@ -181,7 +183,8 @@ def parse_message(line: bytes | str) -> Message:
         raise JsonRpcError(INVALID_REQUEST, text, request_id=_id_in(line)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
-    if not _is_id(message.request_id):
+    request_id = bytes(message.id)
+    if request_id and request_id[:1] not in _ID_BEGINS:
         raise JsonRpcError(INVALID_REQUEST, "The id of a request must be a string or a number.")
     return message
 
@@ -233,7 +236,7 @@ def _parse_part(line: bytes) -> Message | JsonRpcError:
 
 def _is_id(request_id: bytes) -> bool:
     """Return whether JSON is missing, or a value that identifies a request."""
-    return not request_id or request_id[:1] in b'"-0123456789'
+    return not request_id or request_id[:1] in _ID_BEGINS
 
 
 def _id_in(line: bytes | str) -> bytes:
@@ -247,9 +250,11 @@ def _id_in(line: bytes | str) -> bytes:
 
 def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
     """Decode a message's params; raises `JsonRpcError` if they do not match the method's schema."""
-    check_params(message)
+    sent = message.params
+    if len(sent) > bounds.MAX_VALUES:
+        check_params(message)
     try:
-        params: ParamsT = _decoder(kind).decode(message.params or b"{}")
+        params: ParamsT = _decoder(kind).decode(sent or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = f"The params of {message.method} are wrong: {error}"
         raise JsonRpcError(INVALID_PARAMS, text) from None

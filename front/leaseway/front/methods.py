@@ -61,7 +61,7 @@ from leaseway.front.calling.suspended_calls import (
     seal_state,
 )
 from leaseway.front.catalog import CatalogCache, Instructions
-from leaseway.front.declaring import Declaring
+from leaseway.front.declaring import CAPABILITY_OF, Declaring
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
 from leaseway.front.lists.definitions import PagedListing
@@ -111,6 +111,14 @@ from leaseway.wire.channels.trace_context import TRACEPARENT
 _EMPTY: Final = b"{}"
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
+
+
+def _find_tool(listing: PagedListing[Tool], name: str) -> Tool | None:
+    """Return a tool by its name, or by its name with its server."""
+    tool = listing.items.get((name,))
+    if tool is None and ":" in name:
+        tool = listing.qualified.get(name)
+    return tool
 
 
 def _list_handler(kind: str) -> Handler:
@@ -180,17 +188,14 @@ class Methods:
         if handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
         try:
-            await self.declaring.check(request)
+            if method in CAPABILITY_OF:
+                await self.declaring.check(request)
             return await handler(self, request)
         except LeasewayError as error:
             raise rpc_error(error, modern=request.modern) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
-        listing = await self.catalog.listing("tools", scope)
-        tool: Tool | None = listing.items.get((name,))
-        if tool is None and ":" in name:
-            tool = listing.qualified.get(name)
-        return tool
+        return _find_tool(await self.catalog.listing("tools", scope), name)
 
     async def _tools_of_session(
         self, request: Request, live: LiveSession | None
@@ -244,26 +249,38 @@ class Methods:
             shown = self.catalog.visible("tools", shown, request.listener.mcp_client)
         return shown.page(params.cursor, modern=request.modern)
 
-    async def _call_tool(self, request: Request) -> bytes:
+    def _call_tool(self, request: Request) -> Awaitable[bytes]:
+        # No coroutine of its own: nearly every call goes straight on.
         params = read_params(request, CallParams)
-        if self._search is not None and params.name in (SEARCH, DESCRIBE):
+        if self._search is not None:
+            return self._call_searched(request, params, self._search)
+        return self._begin_call(request, params)
+
+    async def _call_searched(
+        self, request: Request, params: CallParams, search: ToolSearch
+    ) -> bytes:
+        """Call a tool of a client that searches for tools."""
+        if params.name in (SEARCH, DESCRIBE):
             listing = await self._tools_of_session(request, self._session(request, tells_end=False))
             if not listing.is_own:
                 listing = self.catalog.visible("tools", listing, request.listener.mcp_client)
             if params.name == SEARCH:
-                found = self._search.search(listing, params.arguments_json())
+                found = search.search(listing, params.arguments_json())
             else:
                 defined = partial(self._as_listed, request, listing)
-                found = self._search.describe(listing, params.arguments_json(), defined)
+                found = search.describe(listing, params.arguments_json(), defined)
             return adapt_result(found, modern=request.modern)
-        if self._search is not None and params.name == CALL:
+        if params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
-            params = structs.replace(self._search.called_tool(params.arguments_json()), **answers)
+            params = structs.replace(search.called_tool(params.arguments_json()), **answers)
+        return await self._begin_call(request, params)
+
+    def _begin_call(self, request: Request, params: CallParams) -> Awaitable[bytes]:
         if not request.modern:  # other versions have no calls of several rounds
-            return await self._call(request, params)
+            return self._call(request, params)
         binding = Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
         pass_answers_on(request, params, binding)
-        return await self._suspendable(request, params, binding, self._call(request, params))
+        return self._suspendable(request, params, binding, self._call(request, params))
 
     async def _suspendable(
         self,
@@ -289,7 +306,10 @@ class Methods:
 
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
-        tool = await self.tool(params.name, request.scope)
+        listing = self.catalog.cached("tools", request.scope)
+        if listing is None:
+            listing = await self.catalog.listing("tools", request.scope)
+        tool = _find_tool(listing, params.name)
         offers = self._offer is not None
         if tool is None and offers and (own_tool := handle_tool(params.name)):
             carried, client = request.carried, client_name(request.meta, request.carried)
@@ -360,20 +380,26 @@ class Methods:
         payload = payload_of(result, request)
         if tool is not None and not request.scope:
             payload = result_for_client(payload, tool.server_id)
-        live = place.session if place.is_told else None
-        if live is not None and request.modern and asks_for_input(payload):
+        if place.is_told and place.session is not None:
+            payload = self._told(request, place, place.session, payload)
+        if not request.modern:
+            schema = tool.output_schema if tool is not None else None
+            is_wrapped = schema is not None and to_2025_11_25.is_wrapped(schema)
+            payload = to_2025_11_25.tool_result(payload, wrapped=is_wrapped)
+        return payload
+
+    def _told(self, request: Request, place: Place, live: LiveSession, payload: bytes) -> bytes:
+        """Return a result that says the session of its call."""
+        if request.modern and asks_for_input(payload):
             request.waiting = live.id
             live.waits_until = time.monotonic() + TIMEOUT
-        elif live is not None and (offered := place.argument) is not None:
-            payload = announce(
+        elif (offered := place.argument) is not None:
+            return announce(
                 payload,
                 live.id,
                 offered.argument,
                 is_structured=offered.is_structured,
             )
-        if not request.modern:
-            is_wrapped = tool is not None and to_2025_11_25.is_wrapped(tool.output_schema)
-            payload = to_2025_11_25.tool_result(payload, wrapped=is_wrapped)
         return payload
 
     def _choose_media(self, request: Request, is_lasting: bool) -> None:
@@ -422,9 +448,13 @@ class Methods:
         Raises:
             EndedConversation: It has ended, and `tells_end` is set.
         """
-        carried, meta = request.carried, request.meta
         return self._conversations.find(
-            carried, meta, request.scope, self._rules, tells_end=tells_end
+            request.carried,
+            request.meta,
+            request.scope,
+            self._rules,
+            tells_end=tells_end,
+            reply=request.reply,
         )
 
     async def _get_prompt(self, request: Request) -> bytes:

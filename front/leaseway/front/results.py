@@ -36,7 +36,9 @@ from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.suggestions import Reader, where_listed
 
 _RESERVED: Final = "io.modelcontextprotocol/"
-_REWRITE_MARKS: Final = (b"resultType", b"io.modelcontextprotocol", b"\\u")
+_TYPE_MARK: Final = b"resultType"
+_OWN_MARK: Final = b"io.modelcontextprotocol"
+_ESCAPE: Final = b"\\u"
 """A result that contains one of these is decoded; an escape may hide the others."""
 _META_MARK: Final = b'"_meta"'
 _CACHE_MARKS: Final = tuple(f'"{name}"'.encode() for name in CACHE_HINTS)
@@ -76,13 +78,14 @@ def adapt_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes
         cached: Whether the result carries cache hints in that version.
     """
     payload = payload or b"{}"
-    for mark in _REWRITE_MARKS:
-        if payload.find(mark) >= 0:
-            return _rewritten(payload, modern, cached)
+    find = payload.find
+    # Without a loop: nearly every result is searched for all three.
+    if find(_TYPE_MARK) >= 0 or find(_OWN_MARK) >= 0 or find(_ESCAPE) >= 0:
+        return _rewritten(payload, modern, cached)
     if not modern:
         has_hints = cached and any(mark in payload for mark in _CACHE_MARKS)
         return _rewritten(payload, modern, cached) if has_hints else payload
-    if cached or payload.find(_META_MARK) >= 0:
+    if cached or find(_META_MARK) >= 0:
         return _rewritten(payload, modern, cached)
     rest = payload.lstrip()[1:].lstrip()
     return _MODERN + (b"}" if rest == b"}" else b"," + rest)

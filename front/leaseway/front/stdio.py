@@ -248,21 +248,23 @@ class StdioFront:
     ) -> None:
         live, request_id = self._live, message.request_id
         listener = Listener(self._writer.offer)
-        with live.running(request_id, listener):
-            try:
-                request = self._request(message, modern, live, listener)
-                response = result_message(request_id, await self._methods.handle(request))
-            except JsonRpcError as error:
-                response = error_message(request_id, error)
-            except asyncio.CancelledError:
-                if live.was_cancelled():
-                    return  # a cancelled request gets no response
-                write(error_message(request_id, _UNFINISHED))
-                raise
-            except Exception:  # noqa: BLE001 - one request's fault ends that request
-                _log.exception("A request of the MCP client failed: %s", message.method)
-                failure = JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
-                response = error_message(request_id, failure)
+        running = live.begin_request(request_id, listener)
+        try:
+            request = self._request(message, modern, live, listener)
+            response = result_message(request_id, await self._methods.handle(request))
+        except JsonRpcError as error:
+            response = error_message(request_id, error)
+        except asyncio.CancelledError:
+            if live.was_cancelled():
+                return  # a cancelled request gets no response
+            write(error_message(request_id, _UNFINISHED))
+            raise
+        except Exception:  # noqa: BLE001 - one request's fault ends that request
+            _log.exception("A request of the MCP client failed: %s", message.method)
+            failure = JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
+            response = error_message(request_id, failure)
+        finally:
+            live.end_request(request_id, running)
         write(response)
 
     def _request(
@@ -276,9 +278,7 @@ class StdioFront:
             listener.passes_input = True
             handle = self._session_from_handle(message)
             carried = Carried(self._sessions, live, handle)
-            return Request(
-                message=message, listener=listener, modern=True, scope=self._scope, carried=carried
-            )
+            return Request(message, listener, True, self._scope, carried)
         if not self._version and message.method != "ping":
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         if live.declared is None:
@@ -288,14 +288,9 @@ class StdioFront:
         listener.mcp_client = live.client.encoded
         listener.ask_through(ClientRequests(live, self._writer.write))
         carried = Carried(self._sessions, live)
-        return Request(
-            message=message,
-            listener=listener,
-            modern=False,
-            scope=self._scope,
-            carried=carried,
-            has_session=True,
-        )
+        request = Request(message, listener, False, self._scope, carried)
+        request.has_session = True
+        return request
 
     def _session_from_handle(self, message: Message) -> LiveSession | None:
         """Return the session of a modern request's handle, or None if it has no handle.

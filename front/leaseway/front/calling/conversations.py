@@ -7,9 +7,9 @@ only tells the conversations of one owner apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from mcp_types import CLIENT_INFO_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS
@@ -49,25 +49,42 @@ class SessionOptions:
         return (tool.sessions_from if tool is not None else ()) or self.rules
 
 
+class TakesCookie(Protocol):
+    """A reply that can have a cookie."""
+
+    def set_cookie(self, cookie: str) -> None:
+        """Set the value of the `Set-Cookie` header of the response."""
+
+
+class Cookie(Protocol):
+    """The session cookie of a request over HTTP, which may be missing."""
+
+    @property
+    def live(self) -> LiveSession | None:
+        """Its session."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its session has ended, which was not told yet."""
+
+    def set_on(self, reply: TakesCookie, session_id: str) -> None:
+        """Make the client return a session's id, or forget it if that is empty."""
+
+
 class Carried(NamedTuple):
-    """What a request carries beside its `_meta`.
+    """What requests with the same head carry beside their `_meta`.
 
     Attributes:
         sessions: The sessions of its caller.
         protocol: The session of `Mcp-Session-Id`, or of the connection on stdio.
         handle: The session of a handle in `_meta` or a header.
-        cookie: The session of a cookie.
-        lost_cookie: Whether it has a cookie of a session that has ended.
-        set_cookie: Makes the client return a session's id, or forget it if that is empty; None
-            without HTTP.
+        cookie: The session cookie; None without HTTP.
     """
 
     sessions: SessionTable
     protocol: LiveSession | None = None
     handle: LiveSession | None = None
-    cookie: LiveSession | None = None
-    lost_cookie: bool = False
-    set_cookie: Callable[[str], None] | None = None
+    cookie: Cookie | None = None
 
 
 def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
@@ -111,8 +128,17 @@ class Conversations:
         rules: Sequence[str],
         *,
         tells_end: bool = True,
+        reply: TakesCookie | None = None,
     ) -> LiveSession | None:
         """Return the session of the first rule that applies, or None.
+
+        Args:
+            carried: What the request carries.
+            meta: Its `_meta`.
+            scope: The server that the client sees; empty means all.
+            rules: The rules, in order.
+            tells_end: Whether the client is told that the session has ended.
+            reply: Takes a cookie; None without HTTP.
 
         Raises:
             EndedConversation: The session has ended, and `tells_end` is set; told once.
@@ -139,7 +165,7 @@ class Conversations:
             elif rule == CONVERSATION:
                 live = self._by_host(carried, meta, scope, tells_end) if meta else None
             elif rule == COOKIE:
-                live = _by_cookie(carried, tells_end)
+                live = _by_cookie(carried.cookie, reply, tells_end)
             elif rule == PRINCIPAL:
                 client, words = client_name(meta, carried), (PRINCIPAL,)
                 sessions = carried.sessions
@@ -167,8 +193,12 @@ class Conversations:
         return None
 
 
-def _by_cookie(carried: Carried, tells_end: bool) -> LiveSession | None:
-    if carried.lost_cookie and carried.set_cookie is not None and tells_end:
-        carried.set_cookie("")
+def _by_cookie(
+    cookie: Cookie | None, reply: TakesCookie | None, tells_end: bool
+) -> LiveSession | None:
+    if cookie is None:
+        return None
+    if tells_end and reply is not None and cookie.is_lost:
+        cookie.set_on(reply, "")
         raise EndedConversation
-    return carried.cookie
+    return cookie.live

@@ -91,18 +91,19 @@ class Places:
             if carried.protocol is not None and carried.protocol is not live:
                 carried.protocol.let_out(live)
             return Place(live, is_carried=False, argument=argument), arguments
-        live = self._conversations.find(carried, request.meta, scope, rules)
+        meta, reply = request.meta, request.reply
+        live = self._conversations.find(carried, meta, scope, rules, reply=reply)
         protocol = carried.protocol
         if protocol is not None and protocol.renews and live is protocol.placed:
             return await self._renewed(request, protocol, argument), arguments
         if live is not None or not is_shown:
             return Place(live, argument=argument), arguments
-        set_cookie = carried.set_cookie if COOKIE in rules else None
-        if argument is None and set_cookie is None:
+        cookie = carried.cookie if COOKIE in rules and reply is not None else None
+        if argument is None and cookie is None:
             return Place(None), arguments
-        live = carried.sessions.create_handle(scope, client_name(request.meta, carried))
-        if set_cookie is not None:
-            set_cookie(live.id)
+        live = carried.sessions.create_handle(scope, client_name(meta, carried))
+        if cookie is not None and reply is not None:
+            cookie.set_on(reply, live.id)
         place = Place(live, is_carried=False, is_new=True, is_told=True, argument=argument)
         return place, arguments
 

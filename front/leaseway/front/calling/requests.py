@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
 from opentelemetry import context as otel_context
 
-from leaseway.front.calling.conversations import Carried
+from leaseway.front.calling.conversations import Carried, TakesCookie
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
 from leaseway.front.messages import (
     JsonRpcError,
@@ -28,16 +28,18 @@ from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE, contex
 from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
 
 
-@dataclass(slots=True)
 class Request:
     """One request of a client, in flight.
 
-    Attributes:
+    Args:
         message: The JSON-RPC message.
         listener: Sends notifications and server requests to the client.
         modern: Whether the client speaks 2026-07-28 or newer.
         scope: The server that the client sees; empty means all.
         carried: What tells its session, beside its `_meta` and its arguments.
+        reply: Takes the cookie of its response; None without HTTP.
+
+    Attributes:
         has_session: Whether the client's protocol says its session with every request, and the
             client does not seem to begin a new one for each.
         meta: The request's `_meta`.
@@ -45,15 +47,27 @@ class Request:
         waiting: The session that waits for the client's next try, or has waited for this one.
     """
 
-    message: Message
-    listener: Listener
-    modern: bool
-    scope: str
-    carried: Carried
-    has_session: bool = False
-    meta: dict[str, Any] = field(default_factory=dict)
+    # Class attributes are set on an instance only if they differ, which in most requests is rare.
+    has_session = False
+    meta: Mapping[str, Any] = MappingProxyType({})
     media: MediaMode | None = None
-    waiting: str = ""
+    waiting = ""
+
+    def __init__(
+        self,
+        message: Message,
+        listener: Listener,
+        modern: bool,
+        scope: str,
+        carried: Carried,
+        reply: TakesCookie | None = None,
+    ) -> None:
+        self.message = message
+        self.listener = listener
+        self.modern = modern
+        self.scope = scope
+        self.carried = carried
+        self.reply = reply
 
 
 def protocol_session(request: Request) -> LiveSession:
@@ -127,7 +141,7 @@ def pass_input_responses(request: Request, responses: bytes, state: str | None) 
 
 
 @contextlib.contextmanager
-def traced(meta: dict[str, Any]) -> Iterator[None]:
+def traced(meta: Mapping[str, Any]) -> Iterator[None]:
     """Continue the client's trace in the block if `_meta` has a traceparent."""
     traceparent, tracestate = meta.get(TRACEPARENT), meta.get(TRACESTATE, "")
     if not (isinstance(traceparent, str) and isinstance(tracestate, str)):

@@ -60,19 +60,24 @@ class HeadHandler:
 
 
 class KnownHead:
-    """The head of an earlier request, without the digits of its content length.
+    """The head of an earlier request, and what it is without the digits of its content length.
 
     Args:
-        before: Its bytes up to those digits.
-        after: Its bytes after them.
+        head: The head.
+        start: Where those digits begin.
+        end: Where they end.
         handler: Handles requests with this head.
     """
 
-    __slots__ = ("_after", "_before", "handler")
+    __slots__ = ("_after", "_before", "_last", "_length", "_start", "handler")
 
-    def __init__(self, before: bytes, after: bytes, handler: HeadHandler) -> None:
-        self._before = before
-        self._after = after
+    def __init__(self, head: bytes, start: int, end: int, handler: HeadHandler) -> None:
+        self._before = head[:start]
+        self._after = head[end:]
+        # The newest head with its length: most messages of a client are as long as the last one.
+        self._last = head
+        self._start = len(head)
+        self._length = int(head[start:end])
         self.handler = handler
 
     @property
@@ -81,6 +86,8 @@ class KnownHead:
 
     def find_body(self, data: bytes) -> tuple[int, int] | None:
         """Return the start and end of a message's body, or None if its head differs."""
+        if data.startswith(self._last):
+            return self._start, self._start + self._length
         if not data.startswith(self._before):
             return None
         start = len(self._before)
@@ -89,7 +96,8 @@ class KnownHead:
         if end < 0 or not digits.isdigit() or not data.startswith(self._after, end):
             return None
         body = end + len(self._after)
-        return body, body + int(digits)
+        self._last, self._start, self._length = data[:body], body, int(digits)
+        return body, body + self._length
 
 
 class FrontConnection(asyncio.Protocol):
@@ -166,6 +174,10 @@ class FrontConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._rejected:
             return
+        if self._task is not None and self._task.done():
+            self._on_done(self._task)  # the client was faster than the loop's next round
+            if self._transport.is_closing():
+                return
         if self._with_aiohttp:
             self._pass_on(data)
         elif self._task is not None or self._blocked_since is not None:
@@ -220,24 +232,29 @@ class FrontConnection(asyncio.Protocol):
         task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
+        if task is not self._task:
+            return  # its end was noted when the next message arrived
         self._task = self._handler = self._reply = None
         self._message = b""
         self._last_active = time.monotonic()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if not self._is_stream:
+                self._transport.abort()  # no response was sent
+                return
+        elif (error := task.exception()) is not None:
             self._loop.call_exception_handler(
                 {"message": "A request failed.", "exception": error, "task": task}
             )
             self._transport.abort()
-        if task.cancelled() and not self._is_stream:
-            self._transport.abort()  # no response was sent
-        elif self._buffer and not self._with_aiohttp and self._blocked_since is None:
+        if self._buffer and not self._with_aiohttp and self._blocked_since is None:
             self._handle_buffered()
 
     def send_message(self, message: bytes, status: int, headers: Mapping[str, str]) -> None:
         """Respond with one JSON message, and with further headers."""
         head = (_OK if status == 200 else _response_head(status)) % (len(message), _date())
-        for name, value in headers.items():
-            head = head[:-2] + b"%b: %b\r\n\r\n" % (name.encode(), value.encode())
+        if headers:
+            for name, value in headers.items():
+                head = head[:-2] + b"%b: %b\r\n\r\n" % (name.encode(), value.encode())
         self._write(head, message)
 
     def send_accepted(self) -> None:
@@ -321,7 +338,7 @@ class FrontConnection(asyncio.Protocol):
         end = head.index(b"\r", start)
         if head[start:end] != b"%d" % length:
             return
-        known = KnownHead(head[:start], head[end:], handler)
+        known = KnownHead(head, start, end, handler)
         self._heads[known.key] = known
         self._heads.move_to_end(known.key)
         if len(self._heads) > _MAX_HEADS:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from leaseway.front.calling.conversations import Carried
-from leaseway.front.http.streams import Reply
+from leaseway.front.calling.conversations import TakesCookie
 from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.live_session import LiveSession
-from leaseway.front.sessions.table import SessionTable
 
 _NAME: Final = "leaseway-session"
 
@@ -51,25 +48,8 @@ class SessionCookie:
         secure = "; Secure" if self.is_secure else ""
         return f"{_NAME}={session_id}; Path=/mcp; HttpOnly; SameSite=Strict{secure}{age}"
 
-    def carried(
-        self,
-        sessions: SessionTable,
-        reply: Reply,
-        protocol: LiveSession | None,
-        handle: LiveSession | None,
-    ) -> Carried:
-        """Return what a request with this cookie carries."""
-        set_cookie = partial(self._set, reply)
-        return Carried(
-            sessions,
-            protocol,
-            handle,
-            cookie=self.live,
-            lost_cookie=self.is_lost,
-            set_cookie=set_cookie,
-        )
-
-    def _set(self, reply: Reply, session_id: str) -> None:
+    def set_on(self, reply: TakesCookie, session_id: str) -> None:
+        """Make the client return a session's id, or forget it if that is empty."""
         if not session_id:
             self.told.add(self.session_id)
         reply.set_cookie(self.header(session_id))

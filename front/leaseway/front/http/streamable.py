@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from leaseway.front.calling.conversations import COOKIE
+from leaseway.front.calling.conversations import COOKIE, Carried
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
@@ -40,6 +40,7 @@ from leaseway.front.handshake import (
 from leaseway.front.http.batches import BatchReply, check_may_batch
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
+from leaseway.front.http.heads import LegacyHead, ModernHead
 from leaseway.front.http.notification_streams import NotificationStreams
 from leaseway.front.http.param_headers import ParamHeaders
 from leaseway.front.http.request_checks import (
@@ -79,7 +80,6 @@ from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
@@ -89,6 +89,8 @@ _REQUEST_ID: Final = web.RequestKey("request_id", bytes)
 """The id of the request in the body, for errors that end it before it is handled."""
 _LAST_EVENT: Final = "Last-Event-ID"
 _SESSION: Final = "Mcp-Session-Id"
+_NOT_DIRECT: Final = (None, "initialize")
+"""Methods of messages that are handled by the way of a first request, even if its head is known."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -124,6 +126,7 @@ class HttpFront:
         self._streams = NotificationStreams()
         self._resumable = ResumableStreams()
         self._requests: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.get_running_loop()
         sessions.lists_told.connect(methods.catalog.learn_lists)
         self._closed = False
 
@@ -240,25 +243,15 @@ class HttpFront:
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         if message.method == "initialize" and message.request_id:
             return await self._initialize(scope, message, cookie, media)
-        live = await self._protocol_session(http, scope, cookie)
-        has_session = _SESSION in http.headers
-        handle = await self._handle_in_header(http, scope)
-        lives = (live, handle, cookie.live)
+        head = await self._legacy_head(http, scope, cookie, media)
+        live = head.live
         http[HEAD_HANDLER] = self._head_handler(
             scope,
-            lives,
+            (live, head.carried.handle, cookie.live),
             streams,
             http.get(RESOURCE_METADATA, ""),
-            lambda body, _: version is not None or MODERN_MARK not in body,
-            partial(
-                self._handle_legacy,
-                scope=scope,
-                lives=lives,
-                cookie=cookie,
-                media=media,
-                has_session=has_session,
-                version=version,
-            ),
+            _matches_always if version is not None else _is_legacy,
+            partial(self._handle_legacy, head),
             cancel_on_disconnect=False,
         )
         if not message.request_id or message.method is None:
@@ -269,26 +262,37 @@ class HttpFront:
             return web.Response(status=202)
         sender, reply = reply_to(http, streams)
         # Shielded, because a client that disconnects has not cancelled its request.
-        task = asyncio.create_task(
-            self._handle_legacy(reply, message, scope, lives, cookie, media, has_session, version)
-        )
+        task = asyncio.create_task(self._handle_legacy(head, reply, message))
         await asyncio.shield(task)
         return await sender.response()
+
+    async def _legacy_head(
+        self, http: web.BaseRequest, scope: str, cookie: SessionCookie, media: MediaMode | None
+    ) -> LegacyHead:
+        """Return what the head of a legacy request says; raises as `_protocol_session`."""
+        live = await self._protocol_session(http, scope, cookie)
+        handle = await self._handle_in_header(http, scope)
+        return LegacyHead(
+            scope=scope,
+            carried=Carried(self._sessions, live, handle, cookie),
+            live=live,
+            media=media,
+            has_session=_SESSION in http.headers,
+            version=http.headers.get(VERSION_HEADER),
+            open_stream=None if live is None else partial(self._resumable.open, live),
+        )
 
     async def _post_batch(
         self, http: web.BaseRequest, scope: str, body: bytes, streams: bool
     ) -> web.StreamResponse:
         """Handle several messages of a client of the one version that has batches."""
         cookie = await self._cookie(http, scope)
-        live = await self._protocol_session(http, scope, cookie)
-        version = http.headers.get(VERSION_HEADER)
-        check_may_batch(version, live)
+        media = parse_media_mode(http.headers.get(MEDIA_HEADER))
+        head = await self._legacy_head(http, scope, cookie, media)
+        check_may_batch(head.version, head.live)
         messages = parse_batch(body)
         if self._draining.is_set() and not all(map(_continues_request, messages)):
             raise _draining()
-        lives = (live, await self._handle_in_header(http, scope), cookie.live)
-        media = parse_media_mode(http.headers.get(MEDIA_HEADER))
-        has_session = _SESSION in http.headers
         sender, reply = reply_to(http, streams)
         batch = BatchReply(reply)
         tasks = []
@@ -296,13 +300,10 @@ class HttpFront:
             if isinstance(message, JsonRpcError):
                 batch.add(error_message(message.request_id, message))
             elif message.request_id and message.method is not None:
-                part = batch.part()
-                handling = self._handle_legacy(
-                    part, message, scope, lives, cookie, media, has_session, version
-                )
+                handling = self._handle_legacy(head, batch.part(), message)
                 tasks.append(asyncio.create_task(handling))
-            elif live is not None:
-                live.handle_notification(message)
+            elif head.live is not None:
+                head.live.handle_notification(message)
         # Shielded, because a client that disconnects has not cancelled its requests.
         await asyncio.shield(asyncio.gather(*tasks))
         batch.finish()
@@ -337,7 +338,7 @@ class HttpFront:
                 message = parse_message(body)
             except JsonRpcError:
                 return None
-            if not message.request_id or message.method in (None, "initialize"):
+            if not message.id or message.method in _NOT_DIRECT:
                 return None
             if self._draining.is_set():
                 return None
@@ -349,7 +350,7 @@ class HttpFront:
                 if not self._sessions.use(live):
                     return None
             reply.accepts_stream, reply.resource_metadata = streams, metadata
-            task = asyncio.create_task(handle(reply, message))
+            task = self._loop.create_task(handle(reply, message))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
             return task
@@ -375,47 +376,41 @@ class HttpFront:
             response.headers["Set-Cookie"] = cookie.header(live.id)
         return response
 
-    async def _handle_legacy(
-        self,
-        reply: Reply,
-        message: Message,
-        scope: str,
-        lives: tuple[LiveSession | None, LiveSession | None, LiveSession | None],
-        cookie: SessionCookie,
-        media: MediaMode | None,
-        has_session: bool,
-        version: str | None,
-    ) -> None:
+    async def _handle_legacy(self, head: LegacyHead, reply: Reply, message: Message) -> None:
         """Handle a request of a client with `initialize`, which may carry no session."""
-        live, handle, _ = lives
-        carried = cookie.carried(self._sessions, reply, live, handle)
-        asked = partial(Request, message, modern=False, scope=scope, carried=carried, media=media)
+        live, request_id = head.live, message.request_id
+        listener = Listener(reply.send)
+        request = Request(message, listener, False, head.scope, head.carried, reply)
+        if head.media is not None:
+            request.media = head.media
         if live is None:
-            listener = Listener(reply.send)
-            listener.mcp_client = unknown_client(version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
-            request = asked(listener=listener, has_session=has_session)
+            known = unknown_client(head.version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
+            listener.mcp_client, request.has_session = known, head.has_session
             reply.finish((await self._handle(request, reply))[0])
             return
-        listener = Listener(reply.send)
-        listener.log_level = live.log_level
+        if live.log_level:
+            listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
         listener.mcp_client = live.client.encoded
-        if reply.accepts_stream:
-            reply.open_by(partial(self._resumable.open, live))
+        if reply.accepts_stream and head.open_stream is not None:
+            reply.open_by(head.open_stream)
             if live.answers:
                 listener.answers = live.answers
                 listener.ask_through(ClientRequests(live, reply.ask))
-        keeps_session = has_session and not live.renews
-        request = asked(listener=listener, has_session=keeps_session)
-        with live.running(message.request_id, listener):
-            try:
-                response, _ = await self._handle(request, reply)
-            except asyncio.CancelledError:
-                reply.abandon()
-                if not live.was_cancelled():
-                    raise
-                return
-            reply.finish(response)
+        request.has_session = head.has_session and not live.renews
+        running = live.begin_request(request_id, listener)
+        try:
+            response = result_message(request_id, await self._methods.handle(request))
+        except asyncio.CancelledError:
+            reply.abandon()
+            if not live.was_cancelled():
+                raise
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault ends that request
+            response, _ = self._failure(error, request, reply)
+        finally:
+            live.end_request(request_id, running)
+        reply.finish(response)
 
     async def _post_modern(
         self, http: web.BaseRequest, scope: str, message: Message, streams: bool
@@ -435,7 +430,7 @@ class HttpFront:
                 text = f"{duplicated} header appears more than once"
                 raise JsonRpcError(HEADER_MISMATCH, text)
             client = modern_client(message, http.headers)
-            parse_media_mode(http.headers.get(MEDIA_HEADER))
+            media = parse_media_mode(http.headers.get(MEDIA_HEADER))
             handle = http.headers.get(HANDLE_HEADER) or handle_from_meta(name_and_meta[1])
         except JsonRpcError as error:
             return json_response(error_message(message.request_id, error), _status(error))
@@ -443,7 +438,13 @@ class HttpFront:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
         live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
         cookie = await self._cookie(http, scope)
-        headers = http.headers  # the handler of its head must not keep the whole request
+        head = ModernHead(
+            scope=scope,
+            carried=Carried(self._sessions, None, live, cookie),
+            headers=http.headers,  # the handler of its head must not keep the whole request
+            client=client,
+            media=media,
+        )
         if message.method == "tools/call":
             http[HEAD_HANDLER] = self._head_handler(
                 scope,
@@ -453,41 +454,26 @@ class HttpFront:
                 lambda _, message: (
                     message.method == "tools/call" and read_name_and_meta(message) == name_and_meta
                 ),
-                partial(
-                    self._handle_modern,
-                    scope=scope,
-                    headers=headers,
-                    client=client,
-                    handle=live,
-                    cookie=cookie,
-                ),
+                partial(self._handle_modern, head),
                 cancel_on_disconnect=True,
             )
         sender, reply = reply_to(http, streams)
-        await self._handle_modern(reply, message, scope, headers, client, live, cookie)
+        await self._handle_modern(head, reply, message)
         return await sender.response()
 
-    async def _handle_modern(
-        self,
-        reply: HttpReply,
-        message: Message,
-        scope: str,
-        headers: Mapping[str, str],
-        client: McpClient,
-        handle: LiveSession | None,
-        cookie: SessionCookie,
-    ) -> None:
+    async def _handle_modern(self, head: ModernHead, reply: HttpReply, message: Message) -> None:
         """Handle a modern request whose `_meta` is valid."""
         listener = Listener(reply.send)
-        listener.answers = client.answers
-        listener.mcp_client = client.encoded
+        listener.answers = head.client.answers
+        listener.mcp_client = head.client.encoded
         listener.passes_input = True
-        media = parse_media_mode(headers.get(MEDIA_HEADER))
-        carried = cookie.carried(self._sessions, reply, None, handle)
-        request = Request(message, listener, True, scope, carried=carried, media=media)
+        request = Request(message, listener, True, head.scope, head.carried, reply)
+        if head.media is not None:
+            request.media = head.media
         try:
             if message.method == "tools/call":
                 name, _ = read_name_and_meta(message)
+                headers, scope = head.headers, head.scope
                 rejection = await self._param_headers.check(headers, scope, name, message)
                 if rejection is not None:
                     error = rejection_error(rejection)
@@ -501,16 +487,21 @@ class HttpFront:
 
     async def _handle(self, request: Request, reply: Reply) -> tuple[bytes, int]:
         """Return the JSON-RPC response to a request, with its HTTP status."""
-        request_id = request.message.request_id
         try:
-            return result_message(request_id, await self._methods.handle(request)), 200
-        except JsonRpcError as error:
+            result = await self._methods.handle(request)
+            return result_message(request.message.request_id, result), 200
+        except Exception as error:  # noqa: BLE001 - one request's fault ends that request
+            return self._failure(error, request, reply)
+
+    def _failure(self, error: Exception, request: Request, reply: Reply) -> tuple[bytes, int]:
+        """Return the response to a request that has failed, with its HTTP status."""
+        request_id = request.message.request_id
+        if isinstance(error, JsonRpcError):
             if error.needed_scope is not None:
                 reply.step_up(error.needed_scope)
             return error_message(request_id, error), _status(error) if request.modern else 200
-        except Exception:  # noqa: BLE001 - one request's fault ends that request
-            _log.exception("A request of an MCP client failed: %s", request.message.method)
-            return error_message(request_id, _internal_error()), 200
+        _log.error("A request of an MCP client failed: %s", request.message.method, exc_info=error)
+        return error_message(request_id, _internal_error()), 200
 
     async def _get(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
         """Open a stream for notifications outside of requests."""
@@ -571,6 +562,16 @@ class HttpFront:
         if live is None:
             raise HttpError(404, missing)
         return live
+
+
+def _matches_always(_body: bytes, _message: Message) -> bool:
+    """Pass any body: the head says the version."""
+    return True
+
+
+def _is_legacy(body: bytes, _message: Message) -> bool:
+    """Return whether a body is that of a legacy client."""
+    return MODERN_MARK not in body
 
 
 def _continues_request(message: Message | JsonRpcError) -> bool:

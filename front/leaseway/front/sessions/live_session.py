@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import msgspec
@@ -131,36 +131,16 @@ class ResourceSubscription:
             self._confirmed.cancel()
 
 
-class _Running:
-    """Registers the current task as a request of a session; cheaper than a generator."""
+class RunningRequest(NamedTuple):
+    """A request of a session's client, in flight.
 
-    __slots__ = ("_id", "_live", "_running", "listener", "task")
+    Attributes:
+        task: Its task.
+        listener: The client's side of it.
+    """
 
     task: asyncio.Task[Any]
-
-    def __init__(
-        self,
-        live: LiveSession,
-        running: dict[bytes, _Running],
-        request_id: bytes,
-        listener: Listener,
-    ) -> None:
-        self._live = live
-        self._running = running
-        self._id = request_id
-        self.listener = listener
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.task = task
-        self._running[self._id] = self
-        self._live.requests += 1
-
-    def __exit__(self, *_: object) -> None:
-        if self._running.get(self._id) is self:
-            del self._running[self._id]
-        self._live.last_used = time.monotonic()
+    listener: Listener
 
 
 class ClientRequests:
@@ -256,7 +236,7 @@ class LiveSession:
         self.on_tools_changed: list[Callable[[], object]] = []
         self._missed_tools = False
         self._on_lists = on_lists
-        self._running: dict[bytes, _Running] = {}
+        self._running: dict[bytes, RunningRequest] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._server_requests: dict[bytes, ServerRequest] = {}
         self._subscriptions: dict[str, ResourceSubscription] = {}
@@ -308,9 +288,19 @@ class LiveSession:
         if self.on_idle is not None and not self.calls_in_flight:
             self.on_idle()
 
-    def running(self, request_id: bytes, listener: Listener) -> _Running:
-        """Let the client cancel the current task by its request id while the block runs."""
-        return _Running(self, self._running, request_id, listener)
+    def begin_request(self, request_id: bytes, listener: Listener) -> RunningRequest:
+        """Let the client cancel the current task by its request id, until `end_request`."""
+        task = asyncio.current_task()
+        assert task is not None
+        running = self._running[request_id] = RunningRequest(task, listener)
+        self.requests += 1
+        return running
+
+    def end_request(self, request_id: bytes, running: RunningRequest) -> None:
+        """Note the end of a request that has begun, unless a newer one has taken its id."""
+        if self._running.get(request_id) is running:
+            del self._running[request_id]
+        self.last_used = time.monotonic()
 
     def cancel(self, request_id: bytes, reason: str = "") -> None:
         """Cancel a request for the client, whose reason its server is told; ignore unknown ids."""
