@@ -180,6 +180,50 @@ async def test_a_follower_releases_nothing(lease: LeaseInMemory) -> None:
     assert lease.record.holder == _A
 
 
+class CutLease(LeaseInMemory):
+    """An API whose answer to a write gets lost: the writer is stopped meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+        self.cuts = False
+
+    async def create(self, record: LeaseRecord) -> LeaseRecord:
+        return await self._cut(await super().create(record))
+
+    async def replace(self, record: LeaseRecord) -> LeaseRecord:
+        return await self._cut(await super().replace(record))
+
+    async def _cut(self, record: LeaseRecord) -> LeaseRecord:
+        if self.cuts:
+            self.written.set()
+            await asyncio.Event().wait()
+        return record
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["taking it", "renewing it"])
+async def test_a_lease_whose_last_write_was_cut_is_released(leads: bool) -> None:
+    lease = CutLease()
+    stopped = Elector(lease, _A, 1)
+    if leads:
+        await stopped.lead()
+    lease.cuts = True
+    writing = asyncio.create_task(stopped.renew_until_lost() if leads else _lead(stopped))
+    async with asyncio.timeout(BOUND):
+        await lease.written.wait()
+    writing.cancel()
+    lease.cuts = False
+
+    await stopped.release()
+
+    assert lease.record is not None
+    assert lease.record.holder == ""
+
+
+async def _lead(candidate: Elector) -> str:
+    return str(await candidate.lead())
+
+
 async def test_a_candidate_that_takes_its_own_lease_again_gets_a_later_epoch(
     lease: LeaseInMemory,
 ) -> None:

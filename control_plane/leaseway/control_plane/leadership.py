@@ -173,6 +173,7 @@ class Elector:
         self._observed: Observed | None = None
         self._renewed_at = 0.0
         self._failing = ""
+        self._may_hold = False
         self.leading = False
         self.leader = ""
 
@@ -207,13 +208,20 @@ class Elector:
         self._lose_lead(reason)
 
     async def release(self) -> None:
-        """Release the Lease if this candidate holds it, so that another can lead at once."""
-        held, self.leading = self._observed, False
-        if held is None or held.record.holder != self._me:
+        """Release the Lease if this candidate holds it, so that another can lead at once.
+
+        The Lease is read again: a write that was cut when this candidate stopped may have succeeded
+        or may still do so. It then refuses this one, which is repeated.
+        """
+        self.leading = False
+        if not self._may_hold:
             return
-        with contextlib.suppress(LeaseConflict, LeaseFailure, TimeoutError):
+        with contextlib.suppress(LeaseFailure, TimeoutError):
             async with asyncio.timeout(1.0):
-                await self._api.replace(replace(held.record, holder=""))
+                while (found := await self._api.read()) and found.holder == self._me:
+                    with contextlib.suppress(LeaseConflict):
+                        await self._api.replace(replace(found, holder=""))
+                        return
 
     async def _step(self) -> LeaseRecord | None:
         """Read the Lease and act once; return the record if this candidate holds it."""
@@ -234,8 +242,10 @@ class Elector:
 
     async def _written(self, found: LeaseRecord | None) -> LeaseRecord | None:
         now = self._clock()
+        self._may_hold = found is not None and found.holder == self._me
         if found is None:
             self._observed, self.leader = None, ""
+            self._may_hold = True  # as soon as the API has the request
             return self._mine(await self._api.create(LeaseRecord(self._me, self._duration, 0)))
         observed = self._observed
         observed = Observed(found, now) if observed is None else observed.update(found, now)
@@ -246,7 +256,7 @@ class Elector:
             case "renew" if self.leading:
                 return self._mine(await self._api.replace(found))
             case _:  # also its own Lease of an earlier term
-                self.leader = ""
+                self.leader, self._may_hold = "", True
                 return self._mine(
                     await self._api.replace(take_over(found, self._me, self._duration))
                 )
