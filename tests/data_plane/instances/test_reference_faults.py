@@ -245,15 +245,15 @@ async def test_an_unexpected_failure_does_not_end_the_watcher(
     assert not failures
 
 
-async def miss(bench: Bench, file: Path) -> None:
-    """Probe a server whose file is missing."""
+async def miss(bench: Bench, file: Path, reason: str = "MISSING_REFERENCE") -> None:
+    """Probe a server that fails, as its file is missing or wrong."""
     spec = bench.spec("uses", env=uses(file))
     probe = sync_pb2.Probe(
         id=1, key=key_to_proto(spec.key), spec=encode_spec(spec), launch_hash=spec.launch_hash
     )
     bench.plane.send(probe=probe)
     result = await bench.plane.expect("probe_result")
-    assert result.problem.reason == "MISSING_REFERENCE"
+    assert result.problem.reason == reason
 
 
 async def test_a_probe_that_failed_for_a_missing_file_is_cleared_once_the_file_appears(
@@ -269,7 +269,23 @@ async def test_a_probe_that_failed_for_a_missing_file_is_cleared_once_the_file_a
     assert (mended.reason, mended.server_id) == ("MISSING_REFERENCE", "uses")
     write(late, "three")
     await look(bench)
-    assert bench.worker.references._unresolved == {}
+    assert bench.worker.references._unstarted == {}
+
+
+async def test_a_server_that_never_started_is_probed_once_its_file_changes(
+    bench: Bench, file: Path
+) -> None:
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "wrong password")]
+    await miss(bench, file, "SERVER_NOT_READY")
+    await look(bench)
+    assert bench.worker.references._unstarted
+    write(file, "two")
+    await look(bench)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert [(problem.reason, problem.server_id) for problem in report.cleared] == [
+        ("CHANGED_VALUE_FAILED", "uses")
+    ]
+    assert bench.worker.references._unstarted == {}
 
 
 async def test_a_file_that_appears_between_a_probe_and_the_next_check_is_noticed(

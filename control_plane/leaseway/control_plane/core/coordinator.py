@@ -44,7 +44,9 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
 _CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
-_RETRIED_WHEN_CLEARED: Final = frozenset({"MISSING_REFERENCE", Reason.LOGIN_REQUIRED.value})
+_RETRIED_WHEN_CLEARED: Final = frozenset(
+    {"MISSING_REFERENCE", "CHANGED_VALUE_FAILED", Reason.LOGIN_REQUIRED.value}
+)
 """Reasons of a worker's problems whose end lets a server start that could not before."""
 
 

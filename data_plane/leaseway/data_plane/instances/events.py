@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance, ended_by_itself
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
@@ -52,7 +53,7 @@ class InstanceEvents:
         tools_changed: A server reported that its tools changed.
         lease_due: A lease must end because its instance is too old or was idle for too long; the
             text says why. No call is in flight.
-        reference_missing: A probe failed because a reference does not resolve.
+        probe_failed: A probe failed with these values, or as a reference does not resolve (None).
         login_required: A probe failed because nobody has logged in.
         listing_needed: Calls wait until a server is listed for whom a generation serves.
         logins_changed: A login has come or ended: what waited for one may start.
@@ -65,7 +66,7 @@ class InstanceEvents:
         self.ended: Signal[InstanceEnd] = Signal()
         self.tools_changed: Signal[VariantKey, LiveInstance] = Signal()
         self.lease_due: Signal[LiveInstance, str] = Signal()
-        self.reference_missing: Signal[ServerSpec] = Signal()
+        self.probe_failed: Signal[ServerSpec, ResolvedValues | None] = Signal()
         self.login_required: Signal[ServerSpec] = Signal()
         self.listing_needed: Signal[InstanceOwner] = Signal()
         self.logins_changed: Signal[()] = Signal()

@@ -31,7 +31,7 @@ from leaseway.wire.errors import Fault
 
 _MISSING: Final = "MISSING_REFERENCE"
 _FAILED: Final = "CHANGED_VALUE_FAILED"
-_MAX_UNRESOLVED: Final = 1024
+_MAX_UNSTARTED: Final = 1024
 """Servers without an instance that are watched; the others are retried when their backoff ends."""
 _HANGING: Final[FileStamp] = (-1, -1, -1, -1)
 """The stamp of a file that does not respond."""
@@ -65,6 +65,19 @@ class _Resolution:
 
     stamps: Stamps
     outcome: ResolvedValues | Fault
+
+
+@dataclass(frozen=True)
+class _Unstarted:
+    """A server that is not served, as its probe failed.
+
+    Attributes:
+        spec: The server.
+        values: What it was started with, or None if a reference was missing.
+    """
+
+    spec: ServerSpec
+    values: ResolvedValues | None
 
 
 @dataclass
@@ -104,8 +117,8 @@ class ReferenceWatcher:
         self._timing = timing
         self._resolutions: dict[VariantKey, _Resolution] = {}
         self._trials: dict[VariantKey, _Trial] = {}
-        self._unresolved: dict[VariantKey, ServerSpec] = {}  # their probes failed; not served
-        self._context.events.reference_missing.connect(self._add_unresolved)
+        self._unstarted: dict[VariantKey, _Unstarted] = {}
+        self._context.events.probe_failed.connect(self._add_unstarted)
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._scanner = DiskScanner(timing.file_timeout)
         self._stopped = False
@@ -127,9 +140,9 @@ class ReferenceWatcher:
         served = {
             generation.key: generation.variant.spec for generation in self._pool.current_generations
         }
-        for key in self._unresolved.keys() & served.keys():
-            del self._unresolved[key]
-        watched = served | self._unresolved
+        for key in self._unstarted.keys() & served.keys():
+            del self._unstarted[key]
+        watched = served | {key: failed.spec for key, failed in self._unstarted.items()}
         specs = {key: spec for key, spec in watched.items() if _can_change(spec)}
         for key in (self._resolutions.keys() | self._trials.keys()) - specs.keys():
             self._resolutions.pop(key, None)
@@ -142,7 +155,7 @@ class ReferenceWatcher:
             stamps = await self._debounce(specs, stamps)
         fresh = await self._resolve_changed(specs, stamps)
         self._report_vault()
-        self._update_unresolved(fresh)
+        self._update_unstarted(fresh)
         for generation in tuple(self._pool.current_generations):
             resolution = fresh.get(generation.key)
             if resolution is not None and resolution.stamps[0] == generation.launch_hash:
@@ -221,24 +234,34 @@ class ReferenceWatcher:
         problem = WorkerProblem("worker", "VAULT_UNREADABLE", str(error or ""))
         self._context.reports.set_problem(problem, error is not None)
 
-    def _add_unresolved(self, spec: ServerSpec) -> None:
-        if len(self._unresolved) < _MAX_UNRESOLVED or spec.key in self._unresolved:
-            self._unresolved[spec.key] = spec
-            # Resolve it once more in any case: the reference may exist since the probe failed.
+    def _add_unstarted(self, spec: ServerSpec, values: ResolvedValues | None) -> None:
+        if not _can_change(spec):
+            return
+        if len(self._unstarted) < _MAX_UNSTARTED or spec.key in self._unstarted:
+            self._unstarted[spec.key] = _Unstarted(spec, values)
+            # Resolve it once more in any case: it may have changed since the probe failed.
             if self._pool.find(spec.key) is None:
                 self._resolutions.pop(spec.key, None)
 
-    def _update_unresolved(self, fresh: Mapping[VariantKey, _Resolution]) -> None:
-        """Report servers whose missing references exist now, so that they are probed at once."""
-        for key in fresh.keys() & self._unresolved.keys():
+    def _update_unstarted(self, fresh: Mapping[VariantKey, _Resolution]) -> None:
+        """Report servers with other values than their probes had, so that they are probed."""
+        for key in fresh.keys() & self._unstarted.keys():
             resolution = self._resolutions[key] = fresh[key]
-            launch_hash = self._unresolved[key].launch_hash
-            if resolution.stamps[0] == launch_hash and isinstance(
-                resolution.outcome, ResolvedValues
-            ):
-                del self._unresolved[key]
+            failed, values = self._unstarted[key], resolution.outcome
+            if resolution.stamps[0] != failed.spec.launch_hash or isinstance(values, Fault):
+                continue
+            if failed.values is None:
                 text = f"All references of server {key} resolve now; it is started at once."
-                self._context.reports.report_cleared(WorkerProblem("server", _MISSING, text, key))
+                problem = WorkerProblem("server", _MISSING, text, key)
+            elif values.differs(failed.values):
+                text = (
+                    f"A secret, a file or the module of server {key} has changed since it failed."
+                )
+                problem = WorkerProblem("server", _FAILED, text, key)
+            else:
+                continue
+            del self._unstarted[key]
+            self._context.reports.report_cleared(problem)
 
     def _update_resolution(self, generation: Generation, resolution: _Resolution) -> None:
         """Record a resolution; report one that fails for a server with older values."""

@@ -156,9 +156,7 @@ class Prober:
                 span.set_attribute(Attr.ERROR_TYPE, reason)
                 span.set_status(trace.StatusCode.ERROR, reason)
                 result.problem.CopyFrom(self._problem(spec.key, fault))
-                if reason == "MISSING_REFERENCE":
-                    self._context.events.reference_missing.emit(spec)
-                elif reason == Reason.LOGIN_REQUIRED:
+                if reason == Reason.LOGIN_REQUIRED:
                     self._context.events.login_required.emit(spec)
         result.duration.CopyFrom(duration(loop.time() - started))
         self._send(result)
@@ -175,8 +173,11 @@ class Prober:
         until = loop.time() + spec.startup_timeout
         try:
             await live.start()
-        except Fault:
+        except Fault as fault:
             self._context.stderr_history.add(spec.key, live.instance, "did not start")
+            values = live.instance.resolved_values
+            if values is not None or _problem_reason(fault) == "MISSING_REFERENCE":
+                self._context.events.probe_failed.emit(spec, values)
             raise
         try:
             await self._list_prompts_resources(live, max(_MIN_LIST_TIMEOUT, until - loop.time()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, run
 
@@ -94,7 +95,8 @@ def test_the_outlook_contains_failures_and_the_next_probe() -> None:
     assert probes.retry_outlook(KEY, at(2).mono) == RetryOutlook(1, None)
 
 
-def test_a_server_is_probed_at_once_when_its_missing_reference_appears() -> None:
+@pytest.mark.parametrize("reason", ["MISSING_REFERENCE", "CHANGED_VALUE_FAILED"])
+def test_a_server_is_probed_at_once_when_a_reference_appears_or_changes(reason: str) -> None:
     state, workers = begun()
     state.servers.probes.delay = lambda _attempt: 30.0
     tried = end_try(state, workers, 0)
@@ -102,7 +104,7 @@ def test_a_server_is_probed_at_once_when_its_missing_reference_appears() -> None
     state.handle_report(tried, WorkerReport(cleared=(other,)), at(1))
     run(state, workers, at(1))
     assert not any(worker.probes for worker in workers)
-    there = replace(other, reason="MISSING_REFERENCE")
+    there = replace(other, reason=reason)
     state.handle_report(tried, WorkerReport(cleared=(there,)), at(2))
     run(state, workers, at(2))
     assert any(worker.probes for worker in workers)

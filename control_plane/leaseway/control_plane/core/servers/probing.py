@@ -190,7 +190,7 @@ class ProbeSchedule:
         job.attempt += 1
 
     def retry_now(self, key: VariantKey, now: float) -> None:
-        """Probe a variant without further backoff, as a missing reference is now available."""
+        """Probe a variant without further backoff, as the cause of its failure may be gone."""
         job = self.jobs.get(key)
         if job is not None:
             job.not_before = min(job.not_before, now)
