@@ -77,8 +77,10 @@ class _Metadata(FuncMetadata):
         try:
             return super().convert_result(result)
         except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, fault["loc"]))
             raise TypeError(
-                f"a result that does not match its type: {_first_fault(error)}"
+                f"a result that does not match its type: {place}: {fault['msg']}"
             ) from None
 
 
@@ -186,20 +188,18 @@ def describe_function(
     """
     extra: Literal["allow", "forbid"] = "forbid"
     named = {}
-    for parameter in signature.parameters.values():
+    for key, parameter in signature.parameters.items():
+        # Pydantic's own data, such as `model_extra`, would take the place of the argument.
+        is_taken = hasattr(ArgModelBase, key) and not callable(getattr(ArgModelBase, key))
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             extra = "allow"
-        elif parameter.kind not in _NAMED or parameter.name.startswith("_"):
-            reason = "arguments are passed by name, and names do not start with an underscore"
-            raise _no_argument(name, parameter.name, reason)
-        elif hasattr(ArgModelBase, parameter.name) and not callable(
-            getattr(ArgModelBase, parameter.name)  # it would become the default
-        ):
-            raise _no_argument(name, parameter.name, "pydantic uses this name for all models")
+        elif parameter.kind not in _NAMED or key.startswith("_") or is_taken:
+            reason = "arguments have names, which do not start with '_' and are none of pydantic's"
+            raise _no_argument(name, key, reason)
         elif parameter.annotation is inspect.Parameter.empty:
-            named[parameter.name] = parameter.replace(annotation=Any)  # else it would be a text
+            named[key] = parameter.replace(annotation=Any)  # the package would call it a text
         else:
-            named[parameter.name] = parameter
+            named[key] = parameter
     original = inspect.unwrap(function)
     is_text = signature.return_annotation is ToolResult or (
         inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
@@ -238,12 +238,6 @@ def _is_content(result: Any) -> bool:
     if isinstance(result, list | tuple):
         return any(isinstance(item, _BLOCKS) for item in result)
     return result is None or isinstance(result, (str, *_BLOCKS))
-
-
-def _first_fault(error: ValidationError) -> str:
-    """Return where a value is wrong and why, without the value."""
-    fault = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
 def _invalid_argument(path: Iterable[object], message: str) -> ToolError:

@@ -145,14 +145,12 @@ class _Served(MCPServer[None]):
         try:
             return await super().call_tool(name, arguments, context)
         except McpToolError as raised:
-            error = raised.__cause__ or raised
-            if isinstance(error, ToolError | McpToolError) and not isinstance(
-                error, UnexpectedToolError
-            ):
-                text = _sendable(error)
+            error, tool = raised.__cause__ or raised, self._tool_manager.get_tool(name)
+            is_crash = not isinstance(error, ToolError | McpToolError)
+            if tool is not None and (is_crash or isinstance(error, UnexpectedToolError)):
+                text = f"The tool {name} failed: {self._log(error, tool.fn)}"
             else:
-                tool = self._tool_manager.get_tool(name)
-                text = f"The tool {name} failed: {self._log(error, tool.fn if tool else None)}"
+                text = _sendable(error)
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
     async def list_resources(self) -> list[types.Resource]:
