@@ -48,7 +48,22 @@ def check_same(spans: Sequence[ReadableSpan]) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["ä", "", 3, -1, 2**62, 0.5, True, False, b"\x00\xff", None, ["a", "b"], [1, 2], {"k": [1.5]}],
+    [
+        "ä",
+        "",
+        "long" * 5_000,
+        3,
+        -1,
+        2**62,
+        0.5,
+        True,
+        False,
+        b"\x00\xff",
+        None,
+        ["a", "b"],
+        [1, 2],
+        {"k": [1.5]},
+    ],
 )
 def test_an_attribute_of_any_type_is_encoded_like_the_standard(value: Any) -> None:
     recorder = Recorder()

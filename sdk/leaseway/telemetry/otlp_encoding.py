@@ -1,12 +1,14 @@
 """An OTLP encoder for spans at a fraction of the cost of the standard exporter's encoder.
 
 The standard encoder builds a message for each attribute and hashes the resource of each span as
-JSON. This one caches the bytes of each attribute and groups spans by the identity of their shared
-objects. The rest of the exporter is unchanged: variables, TLS, headers, compression and retries.
+JSON. This one writes the fields that every span has as bytes, caches those of its name and of each
+attribute, and groups spans by the identity of their shared objects. The rest of the exporter is
+unchanged: variables, TLS, headers, compression and retries.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -22,11 +24,25 @@ from opentelemetry.proto.trace.v1.trace_pb2 import (
     Status,
 )
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
 
 _CACHED_ATTRIBUTES: Final = 4096
+_CACHED_NAMES: Final = 1024
+_CACHED_LENGTHS: Final = 1024
+# Tags and values of trace_id, span_id, start_time_unix_nano, end_time_unix_nano and flags.
+_HEAD: Final = struct.Struct("<2s16s2s8scQcQ2sI")
+_TRACE_ID: Final = b"\x0a\x10"
+_SPAN_ID: Final = b"\x12\x08"
+_PARENT_ID: Final = b"\x22\x08"
+_START: Final = b"\x39"
+_END: Final = b"\x41"
+_FLAGS: Final = b"\x85\x01"
+_ATTRIBUTES: Final = b"\x4a"
+_FIRST: Final = b"\x0a"
+_SECOND: Final = b"\x12"
+"""The tag of a second field with a length, such as `ScopeSpans.spans`."""
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
@@ -43,7 +59,7 @@ def encode_spans(spans: Iterable[ReadableSpan]) -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     # The spans keep their shared objects alive, so that an id identifies one object.
     groups: dict[int, ResourceSpans] = {}
-    scopes: dict[tuple[int, int], ScopeSpans] = {}
+    scopes: dict[tuple[int, int], tuple[ScopeSpans, list[bytes]]] = {}
     for span in spans:
         shared = id(span.resource), id(span.instrumentation_scope)
         scope = scopes.get(shared)
@@ -51,8 +67,12 @@ def encode_spans(spans: Iterable[ReadableSpan]) -> ExportTraceServiceRequest:
             group = groups.get(shared[0])
             if group is None:
                 group = groups[shared[0]] = _add_resource(request, span.resource)
-            scope = scopes[shared] = _add_scope(group, span.instrumentation_scope)
-        _add_span(scope, span)
+            scope = scopes[shared] = (_add_scope(group, span.instrumentation_scope), [])
+        fields = _span_fields(span)
+        scope[1].extend((_SECOND, _varint(len(fields)), fields))
+    # Joined serialized messages parse as one message with all their repeated fields.
+    for message, fields_of_spans in scopes.values():
+        message.MergeFromString(b"".join(fields_of_spans))
     return request
 
 
@@ -72,38 +92,64 @@ def _add_scope(group: ResourceSpans, scope: InstrumentationScope | None) -> Scop
     return added
 
 
-def _add_span(scope: ScopeSpans, span: ReadableSpan) -> None:
+def _span_fields(span: ReadableSpan) -> bytes:
     context, parent, status = span.get_span_context(), span.parent, span.status
     assert context is not None  # an ended span has one
-    message = scope.spans.add(
-        trace_id=context.trace_id.to_bytes(16),
-        span_id=context.span_id.to_bytes(8),
-        trace_state=context.trace_state.to_header() if context.trace_state else "",
-        parent_span_id=parent.span_id.to_bytes(8) if parent else b"",
-        name=span.name,
-        kind=span.kind.value + 1,  # OTLP counts from one; zero means unspecified
-        start_time_unix_nano=span.start_time,
-        end_time_unix_nano=span.end_time,
-        dropped_attributes_count=span.dropped_attributes,
-        dropped_events_count=span.dropped_events,
-        dropped_links_count=span.dropped_links,
-        flags=_flags(parent),
+    head = _HEAD.pack(
+        *(_TRACE_ID, context.trace_id.to_bytes(16), _SPAN_ID, context.span_id.to_bytes(8)),
+        *(_START, span.start_time, _END, span.end_time, _FLAGS, _flags(parent)),
     )
-    message.status.code = Status.StatusCode.ValueType(status.status_code.value)
-    if status.description:
-        message.status.message = status.description
-    # Joined serialized messages parse as one message with all their repeated fields.
-    message.MergeFromString(b"".join(_attribute_fields(span.attributes)))
-    _add_events(message, span)
-    _add_links(message, span)
+    fields = [head, _named(span.name, span.kind, status.status_code, status.description or "")]
+    if parent is not None:
+        fields += (_PARENT_ID, parent.span_id.to_bytes(8))
+    fields += _attribute_fields(span.attributes)
+    if context.trace_state:
+        fields.append(Span(trace_state=context.trace_state.to_header()).SerializeToString())
+    fields.append(_rare_fields(span))
+    return b"".join(fields)
+
+
+@lru_cache(_CACHED_NAMES)
+def _named(name: str, kind: SpanKind, code: StatusCode, description: str) -> bytes:
+    return Span(
+        name=name,
+        kind=Span.SpanKind.ValueType(kind.value + 1),  # OTLP counts from one; zero is unspecified
+        status=Status(code=Status.StatusCode.ValueType(code.value), message=description),
+    ).SerializeToString()
+
+
+def _rare_fields(span: ReadableSpan) -> bytes:
+    """Return events, links and counts of what was dropped; most spans have none."""
+    events, links = span.events, span.links
+    dropped = span.dropped_attributes, span.dropped_events, span.dropped_links
+    if not (events or links or any(dropped)):
+        return b""
+    message = Span(
+        dropped_attributes_count=dropped[0],
+        dropped_events_count=dropped[1],
+        dropped_links_count=dropped[2],
+    )
+    _add_events(message, events)
+    _add_links(message, links)
+    return message.SerializeToString()
+
+
+@lru_cache(_CACHED_LENGTHS)
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _flags(context: SpanContext | None) -> int:
     return _REMOTE if context is not None and context.is_remote else _LOCAL
 
 
-def _add_events(message: Span, span: ReadableSpan) -> None:
-    for event in span.events:
+def _add_events(message: Span, events: Sequence[Event]) -> None:
+    for event in events:
         message.events.add(
             name=event.name,
             time_unix_nano=event.timestamp,
@@ -112,8 +158,8 @@ def _add_events(message: Span, span: ReadableSpan) -> None:
         )
 
 
-def _add_links(message: Span, span: ReadableSpan) -> None:
-    for link in span.links:
+def _add_links(message: Span, links: Sequence[Link]) -> None:
+    for link in links:
         message.links.add(
             trace_id=link.context.trace_id.to_bytes(16),
             span_id=link.context.span_id.to_bytes(8),
@@ -137,7 +183,14 @@ def _field(key: str, value: Any) -> bytes:
 
 @lru_cache(_CACHED_ATTRIBUTES)
 def _text_field(key: str, value: str) -> bytes:
-    return _field(key, value)
+    """Return the field `Span.attributes` with a text, as `_field` does: ids are new each time."""
+    text = _delimited(_FIRST, value.encode())  # AnyValue.string_value
+    pair = _delimited(_FIRST, key.encode()) + _delimited(_SECOND, text)  # KeyValue
+    return _delimited(_ATTRIBUTES, pair)
+
+
+def _delimited(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
 
 
 def _key_values(attributes: Mapping[str, Any] | None) -> list[KeyValue]:

@@ -5,6 +5,8 @@ See design.md#traces-metrics-and-logs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from opentelemetry import trace
@@ -28,6 +30,8 @@ from leaseway.wire.span_attributes import Attr
 
 _PROMPT: Final = "prompts/get"
 _COMPLETE: Final = "completion/complete"
+_CACHED: Final = 512
+"""How many sets of attributes are kept, of the calls and of the requests."""
 _tracer = tracer("leaseway.data_plane")
 
 
@@ -48,22 +52,10 @@ class CallTrace:
             "leaseway.call",
             context=context_from(call.traceparent, call.tracestate),
             kind=SpanKind.SERVER,
-            attributes={
-                **_target(call),
-                Attr.SERVER: call.server_id,
-                Attr.WORKER: worker_id,
-                Attr.TENANT: call.tenant or DEFAULT_TENANT,
-                Attr.REGISTRY_VERSION: call.registry_version,
-                **{
-                    name: value
-                    for name, value in (
-                        (Attr.AGENT, call.agent),
-                        (Attr.SESSION, call.session),
-                        (Attr.LEASE, call.lease_id),
-                    )
-                    if value
-                },
-            },
+            attributes=_call_attributes(
+                *(call.method, call.tool, call.server_id, worker_id, call.tenant),
+                *(call.registry_version, (call.agent, call.session, call.lease_id)),
+            ),
         )
 
     @property
@@ -85,17 +77,11 @@ class CallTrace:
             _span_name(self._call),
             context=trace.set_span_in_context(self._worker),
             kind=SpanKind.CLIENT,
-            attributes={
-                Attr.MCP_METHOD_NAME: self._call.method or "tools/call",
-                **_target(self._call),
-                Attr.MCP_PROTOCOL_VERSION: instance.protocol_version,
-                Attr.NETWORK_TRANSPORT: Attr.PIPE if stdio else Attr.TCP,
-                Attr.SERVER: self._call.server_id,
-                Attr.INSTANCE: instance.id,
-                Attr.GENERATION: live.spec.launch_hash,
-                **({Attr.MCP_SESSION_ID: instance.mcp_session} if instance.mcp_session else {}),
-                **({Attr.LEASE: live.lease_id} if live.lease_id else {}),
-            },
+            attributes=_request_attributes(
+                *(self._call.method, self._call.tool, instance.protocol_version),
+                *(Attr.PIPE if stdio else Attr.TCP, self._call.server_id, instance.id),
+                *(live.spec.launch_hash, (instance.mcp_session, live.lease_id)),
+            ),
         )
         return _trace_context(self._request)
 
@@ -128,19 +114,72 @@ def _span_name(call: IncomingCall) -> str:
     return f"{call.method} {call.tool}" if call.method == _PROMPT else call.method
 
 
-def _target(call: IncomingCall) -> dict[str, str]:
+@lru_cache(_CACHED)
+def _call_attributes(
+    method: str,
+    target: str,
+    server: str,
+    worker: str,
+    tenant: str,
+    registry_version: str,
+    caller: tuple[str, str, str],
+) -> Mapping[str, str]:
+    """Return the attributes of a call's span; calls with the same share them.
+
+    `caller` is its agent, session and lease, of which each may be empty.
+    """
+    optional = zip((Attr.AGENT, Attr.SESSION, Attr.LEASE), caller, strict=True)
+    return {
+        **_target(method, target),
+        Attr.SERVER: server,
+        Attr.WORKER: worker,
+        Attr.TENANT: tenant or DEFAULT_TENANT,
+        Attr.REGISTRY_VERSION: registry_version,
+        **{name: value for name, value in optional if value},
+    }
+
+
+@lru_cache(_CACHED)
+def _request_attributes(
+    method: str,
+    target: str,
+    protocol_version: str,
+    transport: str,
+    server: str,
+    instance: str,
+    generation: str,
+    holder: tuple[str, str],
+) -> Mapping[str, str]:
+    """Return the attributes of the span of an MCP request, shared in the same way.
+
+    `holder` is the MCP session and the lease, of which each may be empty.
+    """
+    optional = zip((Attr.MCP_SESSION_ID, Attr.LEASE), holder, strict=True)
+    return {
+        Attr.MCP_METHOD_NAME: method or "tools/call",
+        **_target(method, target),
+        Attr.MCP_PROTOCOL_VERSION: protocol_version,
+        Attr.NETWORK_TRANSPORT: transport,
+        Attr.SERVER: server,
+        Attr.INSTANCE: instance,
+        Attr.GENERATION: generation,
+        **{name: value for name, value in optional if value},
+    }
+
+
+def _target(method: str, target: str) -> dict[str, str]:
     """Return the attributes for a call's tool, prompt or resource."""
-    if not call.method:
+    if not method:
         return {
-            Attr.GEN_AI_TOOL_NAME: call.tool,
+            Attr.GEN_AI_TOOL_NAME: target,
             Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
         }
-    if not call.tool:
-        return {Attr.MCP_METHOD_NAME: call.method}
+    if not target:
+        return {Attr.MCP_METHOD_NAME: method}
     name = Attr.MCP_RESOURCE_URI
-    if call.method == _PROMPT or (call.method == _COMPLETE and ":" not in call.tool):
+    if method == _PROMPT or (method == _COMPLETE and ":" not in target):
         name = Attr.GEN_AI_PROMPT_NAME
-    return {Attr.MCP_METHOD_NAME: call.method, name: call.tool[: bounds.MAX_URI]}
+    return {Attr.MCP_METHOD_NAME: method, name: target[: bounds.MAX_URI]}
 
 
 def _set_fault(span: Span, fault: Fault) -> None:

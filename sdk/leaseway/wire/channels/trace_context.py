@@ -26,7 +26,7 @@ def headers_of(span: Span) -> tuple[str, str]:
     flags = int(context.trace_flags)
     return (
         f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}",
-        context.trace_state.to_header(),
+        context.trace_state.to_header() if context.trace_state else "",
     )
 
 
