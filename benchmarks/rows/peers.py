@@ -36,6 +36,7 @@ _PACKAGES = {
     "mcpo": ("mcpo==0.0.20", "fastapi==0.115.12", "mcp<2", "orjson"),
 }
 _SUPERGATEWAY = "supergateway@4.0.0"
+_MCP_GO = _HOME / "mcp-go-gateway"
 
 _FASTMCP = """
 import sys
@@ -63,6 +64,8 @@ def install() -> None:
         npm = shutil.which("npm") or "npm"
         command = [npm, "install", "--silent", "--prefix", str(_HOME / "supergateway")]
         subprocess.run([*command, _SUPERGATEWAY], check=True)
+    go = shutil.which("go") or "go"
+    subprocess.run([go, "build", "-o", str(_MCP_GO), "."], cwd=SERVERS / "mcp_go", check=True)
 
 
 def _python(name: str) -> str:
@@ -88,6 +91,10 @@ def _mcp_proxy(port: int) -> list[str]:
 
 def _fastmcp(port: int) -> list[str]:
     return [_python("fastmcp"), "-c", _FASTMCP, str(SERVERS / "echo.py"), str(port)]
+
+
+def _mcp_go(port: int) -> list[str]:
+    return [str(_MCP_GO), str(port), *_server()]
 
 
 def _mcpo(port: int) -> list[str]:
@@ -160,6 +167,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 ROWS = (
     Row("supergateway", "supergateway", _mcp_peer(_supergateway), (1, 32, 128), peer=True),
     Row("mcp_proxy", "mcp-proxy", _mcp_peer(_mcp_proxy), (1, 32, 128), peer=True),
+    Row("mcp_go", "a gateway on mcp-go (Go)", _mcp_peer(_mcp_go), (1, 32, 128), peer=True),
     Row("mcpo", "mcpo", _openapi_peer, (1, 32, 128), peer=True),
     Row("fastmcp", "FastMCP proxy, tuned", _mcp_peer(_fastmcp), (1, 32, 128), peer=True),
 )
