@@ -250,8 +250,9 @@ class Methods:
         return shown.page(params.cursor, modern=request.modern)
 
     def _call_tool(self, request: Request) -> Awaitable[bytes]:
-        # No coroutine of its own: nearly every call goes straight on.
         params = read_params(request, CallParams)
+        if self._search is None and not request.modern:
+            return self._call(request, params)
         if self._search is not None:
             return self._call_searched(request, params, self._search)
         return self._begin_call(request, params)
@@ -356,7 +357,8 @@ class Methods:
         is_shared = tool is not None and tool.shared
         # Approvals and artifacts belong to one session, so that it must outlast the request.
         is_lasting = is_shared or (place.session is not None and not place.is_new)
-        self._choose_media(request, is_lasting and (is_shared or place.is_carried))
+        if (request.media or self._media) == "links":
+            self._choose_media(request, is_lasting and (is_shared or place.is_carried))
         if request.modern and approvals.is_answer(params.state):
             await approvals.apply_answer(self.client, params.state or "", bytes(params.responses))
             request.listener.input = b""
@@ -410,17 +412,17 @@ class Methods:
     async def _relay(
         self, request: Request, place: Place, tool: Tool | None, name: str, arguments: bytes
     ) -> ToolResult:
-        live, listener = place.session, request.listener
+        live, listener, meta = place.session, request.listener, request.meta
         if live is not None:
             listener.lease_ttl = live.lease_ttl
             if live.on_idle is None and live.id and not (tool is not None and tool.shared):
                 await request.carried.sessions.admit(live)
             live.begin_call()
             try:
-                if TRACEPARENT not in request.meta:
+                if not meta or TRACEPARENT not in meta:
                     # The common case, without context managers.
                     return await call_tool(live.sdk, name, arguments, listener)
-                with traced(request.meta):
+                with traced(meta):
                     return await call_tool(live.sdk, name, arguments, listener)
             except LeaseError:
                 live.forget_own_tools()

@@ -196,16 +196,12 @@ class HttpReply:
             empty for others.
     """
 
-    __slots__ = (
-        "_headers",
-        "_is_step_up",
-        "_open_stream",
-        "_sender",
-        "_stream",
-        "_timer",
-        "accepts_stream",
-        "resource_metadata",
-    )
+    # Class attributes are set on an instance only if they differ, as in few replies.
+    _headers: Mapping[str, str] = _NO_HEADERS
+    _is_step_up = False
+    _open_stream: OpenStream = EventStream.with_cookie
+    _stream: EventStream | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -217,16 +213,9 @@ class HttpReply:
     ) -> None:
         self.accepts_stream = accepts_stream
         self.resource_metadata = resource_metadata
-        self._headers: Mapping[str, str] = _NO_HEADERS
-        self._is_step_up = False
-        self._open_stream: OpenStream = EventStream.with_cookie
         self._sender = sender
-        self._stream: EventStream | None = None
-        self._timer = (
-            asyncio.get_running_loop().call_later(PING, self.open_stream)
-            if has_timer and accepts_stream
-            else None
-        )
+        if has_timer and accepts_stream:
+            self._timer = asyncio.get_running_loop().call_later(PING, self.open_stream)
 
     @property
     def is_stream(self) -> bool:

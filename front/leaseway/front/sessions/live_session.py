@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakSet
 
 import msgspec
@@ -131,16 +131,8 @@ class ResourceSubscription:
             self._confirmed.cancel()
 
 
-class RunningRequest(NamedTuple):
-    """A request of a session's client, in flight.
-
-    Attributes:
-        task: Its task.
-        listener: The client's side of it.
-    """
-
-    task: asyncio.Task[Any]
-    listener: Listener
+RunningRequest = tuple[asyncio.Task[Any], Listener]
+"""A request of a session's client, in flight: its task, and the client's side of it."""
 
 
 class ClientRequests:
@@ -292,7 +284,7 @@ class LiveSession:
         """Let the client cancel the current task by its request id, until `end_request`."""
         task = asyncio.current_task()
         assert task is not None
-        running = self._running[request_id] = RunningRequest(task, listener)
+        running = self._running[request_id] = (task, listener)
         self.requests += 1
         return running
 
@@ -306,10 +298,11 @@ class LiveSession:
         """Cancel a request for the client, whose reason its server is told; ignore unknown ids."""
         running = self._running.get(request_id)
         if running is not None:
+            task, listener = running
             if reason:
-                running.listener.cancel_reason = reason
-            self._cancelled.add(running.task)
-            running.task.cancel()
+                listener.cancel_reason = reason
+            self._cancelled.add(task)
+            task.cancel()
 
     def handle_notification(self, message: Message) -> None:
         """Handle a notification, or the response to a server request."""
@@ -478,7 +471,7 @@ class LiveSession:
             self._stop_hearing()
             self._stop_hearing = None
         await self._roots.stop()
-        tasks = {running.task for running in self._running.values()} - {asyncio.current_task()}
+        tasks = {task for task, _ in self._running.values()} - {asyncio.current_task()}
         for task in tasks:
             self._cancelled.add(task)
             task.cancel()

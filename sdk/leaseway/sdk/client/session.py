@@ -70,15 +70,16 @@ class AsyncSession(AsyncCalls):
                 "released. Call client.session(key) to use it again, with new leases."
             )
         runtime, _ = self._client._scope()
+        key, idle = self.key, self._idle
         if self.user:
-            runtime.users.bind(self.key, self.user)
+            runtime.users.bind(key, self.user)
         if self._subject_token:
-            runtime.users.give_token(self.key, self._subject_token)
-        if self._idle is not None:
-            runtime.leases.set_idle_limit(self.key, self._idle)
+            runtime.users.give_token(key, self._subject_token)
+        if idle is not None:
+            runtime.leases.set_idle_limit(key, idle)
         elif self._entered:
-            runtime.leases.set_idle_limit(self.key, math.inf)  # the end of the block releases
-        return runtime, self.key
+            runtime.leases.set_idle_limit(key, math.inf)  # the end of the block releases
+        return runtime, key
 
     async def __aenter__(self) -> Self:
         self._client._runtime()

@@ -65,6 +65,11 @@ CONVERSATION_KEYS: Final = ("openai/session",)
 """The keys of `_meta` in which hosts send ids of their conversations."""
 
 _HOP_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate"})
+_OF_EACH_REQUEST: Final = frozenset(
+    f"io.modelcontextprotocol/{name}"
+    for name in ("protocolVersion", "clientInfo", "clientCapabilities", "logLevel")
+)
+"""Reserved keys that each request of a modern client has; known without parsing them."""
 _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
 
 
@@ -74,7 +79,7 @@ def is_reserved_meta(key: str) -> bool:
     MCP reserves prefixes whose second label is `modelcontextprotocol` or `mcp`; progress tokens and
     trace contexts are created for each hop; keys with Leaseway's prefix are for the MCP front.
     """
-    if key in _HOP_KEYS:
+    if key in _HOP_KEYS or key in _OF_EACH_REQUEST:
         return True
     prefix, slash, _ = key.partition("/")
     return bool(slash) and not _RESERVED_LABELS.isdisjoint(prefix.split(".")[:2])
