@@ -217,10 +217,10 @@ class System:
             without=without,
         )
 
-    async def start_front(self) -> Part:
+    async def start_front(self, listen: str = "127.0.0.1:0", *options: str) -> Part:
         """Start a front for MCP clients over HTTP, which the caller ends."""
         return await self._start(
-            "mcp-front", "--control-plane", self.address, "--listen", "127.0.0.1:0"
+            "mcp-front", "--control-plane", self.address, "--listen", listen, *options
         )
 
     def _metrics_of(self, name: str) -> tuple[str, ...]:

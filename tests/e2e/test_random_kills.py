@@ -1,7 +1,8 @@
-"""Sessions call while servers, workers, the control plane and connections are killed at random.
+"""Sessions call while servers, workers, fronts, the control plane and links are killed at random.
 
-Each call ends with a result or a typed error; no call runs twice; an error with `started="no"` is
-right; no session has two processes; at the end no lease and no server process remains.
+Callers use the SDK, or MCP at one of two fronts. Each call ends with a result or a typed error; no
+call runs twice; an error with `started="no"` is right; no session has two processes; at the end no
+lease and no server process remains.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from tests.conftest import BOUND, descendants
 from tests.e2e.counting import memory
+from tests.e2e.mcp_front import INITIALIZE, JSON
 from tests.e2e.system import Part, System, eventually, free_port, python_server
 from tests.e2e.test_cut_links import Link
 
@@ -35,7 +39,13 @@ from leaseway.sdk import (
 
 SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SESSIONS = 12
+MCP_SESSIONS = 4
+KEY = "a-key-that-all-know"
 WORKERS = ("one", "two", "three")
+FRONTS = ("left", "right")
+SESSION_IDLE = 60
+"""Seconds after which a front ends the session of a client that a killed front left behind."""
+
 CALL_BOUND = 120.0
 """Seconds after which a call that has neither result nor error counts as lost."""
 
@@ -121,6 +131,105 @@ class Caller:
         return process, None
 
 
+class McpCaller:
+    """Uses one MCP session after the other, each at one front until that is lost.
+
+    A session that two fronts serve in turn is not covered: such ones were seen to be answered by
+    two processes in turn.
+    """
+
+    def __init__(
+        self, http: aiohttp.ClientSession, fleet: Fleet, name: str, record: Record
+    ) -> None:
+        self._http = http
+        self._fleet = fleet
+        self._name = name
+        self._record = record
+        self._draw = random.Random(name)
+        self._numbers = itertools.count()
+        self._port = 0
+        self.stopped = False
+
+    async def run(self) -> None:
+        while not self.stopped:
+            self._draw_front()
+            try:
+                async with self._http.post(self._url(), json=INITIALIZE) as answer:
+                    session = answer.headers.get("Mcp-Session-Id", "")
+            except aiohttp.ClientError:  # the front is being restarted
+                await asyncio.sleep(0.1)
+                continue
+            if session:
+                await self._use_session(session)
+                with suppress(aiohttp.ClientError):
+                    await self._http.delete(self._url(), headers={"Mcp-Session-Id": session})
+
+    def _draw_front(self) -> None:
+        self._port = self._draw.choice(list(self._fleet.front_ports.values()))
+
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/mcp"
+
+    async def _use_session(self, session: str) -> None:
+        process = ""
+        for _ in range(self._draw.randrange(5, 60)):
+            if self.stopped:
+                return
+            tool = "leased_run" if self._draw.random() < 0.7 else "shared_run"
+            answered = await self._call(session, tool)
+            if answered is None:  # a lost answer may have told the end of the lease
+                process = ""
+            elif tool == "leased_run":
+                if process and answered != process:
+                    self._record.faults.append(f"{session} went from {process} to {answered}")
+                process = answered
+            await asyncio.sleep(self._draw.uniform(0.0, 0.1))
+
+    async def _call(self, session: str, tool: str) -> str | None:
+        """Make a call; return the process that answered it, or None without a result."""
+        token = f"{self._name}.{next(self._numbers)}"
+        record = self._record
+        params = {"name": tool, "arguments": {"token": token}}
+        message = {"jsonrpc": "2.0", "id": token, "method": "tools/call", "params": params}
+        headers = {"Mcp-Session-Id": session}
+        try:
+            async with (
+                asyncio.timeout(CALL_BOUND),
+                self._http.post(self._url(), json=message, headers=headers) as answer,
+            ):
+                if answer.status != 200:
+                    record.errors[f"front {answer.status}"] += 1
+                    self._draw_front()
+                    return None
+                response = await answer.json()
+        except aiohttp.ClientError:  # with its front; its client knows no more than that
+            record.errors["front lost"] += 1
+            self._draw_front()
+            return None
+        except TimeoutError:
+            record.faults.append(f"call {token} of {tool} did not end")
+            raise
+        if response["id"] != token:
+            record.faults.append(f"call {token} of {tool} got {response}")
+        if "error" in response:
+            self._note_error(token, response["error"])
+            return None
+        returned, process, _ = response["result"]["content"][0]["text"].split()
+        if response["result"].get("isError") or returned != token:
+            record.faults.append(f"call {token} of {tool} got {response}")
+        record.results.add(token)
+        return str(process)
+
+    def _note_error(self, token: str, error: dict[str, Any]) -> None:
+        facts = error.get("data") or {}
+        reason, started = facts.get("reason"), facts.get("started")
+        self._record.errors[f"front {reason} {started}"] += 1
+        if started not in ("no", "yes", "unknown") or reason in ("TOOL_NOT_FOUND", "INTERNAL"):
+            self._record.faults.append(f"call {token} at a front: {error}")
+        if started == "no":
+            self._record.not_started.add(token)
+
+
 class Fleet:
     """A system whose connections all use links that can be cut."""
 
@@ -134,8 +243,11 @@ class Fleet:
                 "shared": {**entry, "truely-stateless": True, "transform": [{"prefix": "shared_"}]},
             },
             workers=len(WORKERS),
+            environment={"LEASEWAY_KEY": KEY},
         )
         self.links: dict[str, Link] = {}
+        self.fronts: dict[str, Part] = {}
+        self.front_ports = {name: free_port() for name in FRONTS}
         self._ports = {name: free_port() for name in WORKERS}
         self._plane = ""
 
@@ -148,6 +260,17 @@ class Fleet:
             await self.start_worker(name)
         stack.push_async_callback(self.system.stop)
         await self.system.ready()
+        stack.push_async_callback(self._end_fronts)
+        for name in FRONTS:
+            await self.start_front(name)
+
+    async def _end_fronts(self) -> None:
+        await asyncio.gather(*(front.end() for front in self.fronts.values()))
+
+    async def start_front(self, name: str) -> None:
+        self.fronts[name] = await self.system.start_front(
+            f"127.0.0.1:{self.front_ports[name]}", "--session-idle", str(SESSION_IDLE)
+        )
 
     async def start_control_plane(self) -> None:
         through, self.system.address = self.system.address, self._plane
@@ -166,7 +289,11 @@ class Fleet:
 
     def parts(self) -> list[Part]:
         assert self.system.control_plane is not None
-        return [self.system.control_plane, *self.system.workers.values()]
+        return [
+            self.system.control_plane,
+            *self.system.workers.values(),
+            *self.fronts.values(),
+        ]
 
     def servers(self) -> list[int]:
         """Return the processes of servers, whatever their parents."""
@@ -192,6 +319,7 @@ class Disturbance:
         kinds: list[Callable[[], Awaitable[None]]] = [
             *(self.kill_server, self.kill_server, self.cut_link, self.cut_link),
             *(self.kill_worker, self.end_worker, self.stop_worker, self.kill_control_plane),
+            *(self.kill_front, self.end_front),
         ]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -222,6 +350,16 @@ class Disturbance:
         name = self._draw.choice(WORKERS)
         await self._fleet.system.workers[name].end(within=2 * BOUND)
         await self._fleet.start_worker(name)
+
+    async def kill_front(self) -> None:
+        name = self._draw.choice(FRONTS)
+        await self._fleet.fronts[name].end(signal.SIGKILL)
+        await self._fleet.start_front(name)
+
+    async def end_front(self) -> None:
+        name = self._draw.choice(FRONTS)
+        await self._fleet.fronts[name].end(within=2 * BOUND)
+        await self._fleet.start_front(name)
 
     async def stop_worker(self) -> None:
         process = self._fleet.system.workers[self._draw.choice(WORKERS)].process
@@ -264,7 +402,10 @@ def violations(journal: Path, record: Record) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 900)
 @pytest.mark.usefixtures("leak_guard")
-async def test_random_kills_lose_no_call_run_none_twice_and_leak_nothing(tmp_path: Path) -> None:
+async def test_random_kills_lose_no_call_run_none_twice_and_leak_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_KEY", KEY)
     seed = int(os.environ.get("SEED", "1"))
     fleet, record = Fleet(tmp_path), Record()
     disturbance = Disturbance(fleet, random.Random(seed))
@@ -273,8 +414,15 @@ async def test_random_kills_lose_no_call_run_none_twice_and_leak_nothing(tmp_pat
         await fleet.start(stack)
         watch = asyncio.create_task(watch_memory(fleet, grown))
         stack.callback(watch.cancel)
-        async with AsyncClient(fleet.system.address, agent="kills") as client:
-            callers = [Caller(client, f"caller{number}", record) for number in range(SESSIONS)]
+        bearer = {**JSON, "Authorization": f"Bearer {KEY}"}
+        async with (
+            AsyncClient(fleet.system.address, agent="kills") as client,
+            aiohttp.ClientSession(headers=bearer) as http,
+        ):
+            callers: list[Caller | McpCaller] = [
+                *(Caller(client, f"caller{number}", record) for number in range(SESSIONS)),
+                *(McpCaller(http, fleet, f"mcp{number}", record) for number in range(MCP_SESSIONS)),
+            ]
             tasks = [asyncio.create_task(caller.run()) for caller in callers]
             try:
                 await disturbance.make(SECONDS)
