@@ -432,7 +432,9 @@ def check(fault: Fault, limit: str, scope: str, meter: Meter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "scope", "small", "drive"), ON_WORKER, ids=[f"{e[0]}-{e[1]}" for e in ON_WORKER]
+    ("limit", "scope", "small", "drive"),
+    ON_WORKER,
+    ids=[f"{case[0]}-{case[1]}" for case in ON_WORKER],
 )
 async def test_a_limit_of_a_worker_gives_its_error_and_is_counted(
     tmp_path: Path,
@@ -474,7 +476,7 @@ async def test_a_limit_of_a_worker_gives_its_error_and_is_counted(
 @pytest.mark.parametrize(
     ("limit", "scope", "small", "drive"),
     ON_CONTROL_PLANE,
-    ids=[f"{e[0]}-{e[1]}-{number}" for number, e in enumerate(ON_CONTROL_PLANE)],
+    ids=[f"{case[0]}-{case[1]}-{number}" for number, case in enumerate(ON_CONTROL_PLANE)],
 )
 async def test_a_limit_of_a_control_plane_gives_its_error_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,

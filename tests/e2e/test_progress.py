@@ -113,7 +113,7 @@ async def test_one_streaming_rpc_has_progress_logs_and_the_result(site: Site) ->
         stub = execution_pb2_grpc.ExecutionServiceStub(channel)
         progress = await rpc(stub, "piped_progress", "")
         assert [event.WhichOneof("event") for event in progress] == ["progress"] * 3 + ["result"]
-        assert [(e.progress.progress, e.progress.message) for e in progress[:3]] == [
+        assert [(event.progress.progress, event.progress.message) for event in progress[:3]] == [
             (at, text) for at, _, text in STEPS
         ]
         assert progress[-1].result.content[0].text == "done"

@@ -8,7 +8,12 @@ from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
 
 PROTOCOL_VERSION = 1
-"""The version of the `leaseway.v1` protocol; peers with another version are rejected."""
+"""The version of the `leaseway.v1` protocol; peers with another version are rejected.
+
+1 is the protocol of the first release. Until then a message, such as `Call`, may change without a
+new number, so that only processes of one commit fit together. After it, `make protos` allows only
+what earlier peers ignore, and a change of meaning raises this number.
+"""
 
 PACKAGE_NAME = "leaseway-python"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import START, coordinator, hello, load, spec
 from tests.control_plane.fake_worker import recorded, worker
@@ -161,15 +162,17 @@ def test_a_problem_that_is_seen_again_between_pages_is_not_missed() -> None:
 
 async def test_a_list_rejects_tokens_of_other_lists(running: Running) -> None:
     async with worker(running.address):
+        services = {
+            running.catalog: catalog_pb2.DESCRIPTOR.services_by_name["CatalogService"],
+            running.admin: admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+        }
         rpcs: list[tuple[Any, Any]] = [
-            (running.catalog.ListTools, catalog_pb2.ListToolsRequest),
-            (running.catalog.ListPrompts, catalog_pb2.ListPromptsRequest),
-            (running.catalog.ListResources, catalog_pb2.ListResourcesRequest),
-            (running.catalog.ListServers, catalog_pb2.ListServersRequest),
-            (running.admin.ListWorkers, admin_pb2.ListWorkersRequest),
-            (running.admin.ListHeldLeases, admin_pb2.ListHeldLeasesRequest),
-            (running.admin.ListProblems, admin_pb2.ListProblemsRequest),
+            (getattr(stub, method.name), GetMessageClass(method.input_type))
+            for stub, service in services.items()
+            for method in service.methods
+            if "page_token" in method.input_type.fields_by_name
         ]
+        assert len(rpcs) >= 11
         for rpc, request in rpcs:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await rpc(request(page_token="time_now"))

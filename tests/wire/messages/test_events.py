@@ -82,7 +82,7 @@ def test_after_returns_each_recorded_event_once_in_order(
 ) -> None:
     history = History(rare=rare, frequent=frequent)
     added = [history.add(_event(kind)) for kind in kinds]
-    kept = [e for e in added if e.kind in ("lease", "instance")][-frequent:]
-    kept += [e for e in added if e.kind not in ("lease", "instance")][-rare:]
+    kept = [event for event in added if event.kind in ("lease", "instance")][-frequent:]
+    kept += [event for event in added if event.kind not in ("lease", "instance")][-rare:]
     numbers = [event.number for event in history.after(after)]
     assert numbers == sorted(event.number for event in kept if event.number > after)

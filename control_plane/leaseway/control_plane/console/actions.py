@@ -27,6 +27,7 @@ from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.pages import every_page
 from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 
 _MAX_CALL_TIMEOUT: Final = 120.0
@@ -173,20 +174,25 @@ class Actions:
         return {"instances": [instance for answer in answers for instance in answer]}
 
     async def _log_of(self, record: WorkerRecord, server_id: str, tenant: str) -> list[Json]:
-        request = execution_pb2.ReadLogsRequest(
-            server_id=server_id, tenant=tenant, lines=_LOG_LINES
-        )
         async with _channel(record) as channel:
             stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
-            try:
-                answer = await stub.ReadLogs(
+
+            async def read(token: str) -> execution_pb2.ReadLogsResponse:
+                request = execution_pb2.ReadLogsRequest(
+                    server_id=server_id, tenant=tenant, lines=_LOG_LINES, page_token=token
+                )
+                page: execution_pb2.ReadLogsResponse = await stub.ReadLogs(
                     request, metadata=bearer_metadata(self._key), timeout=_LOG_TIMEOUT
                 )
+                return page
+
+            try:
+                logs = [log async for page in every_page(read) for log in page.instances]
             except grpc.aio.AioRpcError:
                 return []
         return [
-            {"worker": record.id, "instance": instance.instance_id, "lines": list(instance.lines)}
-            for instance in answer.instances
+            {"worker": record.id, "instance": log.instance_id, "lines": list(log.lines)}
+            for log in logs
         ]
 
     def _worker_for(self, served: Served, key: LeaseKey) -> WorkerRecord:

@@ -361,7 +361,7 @@ class Instance:
 
     async def _wait_until_ended(self, session: McpSession) -> None:
         peer = session.peer
-        ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
+        ends = [asyncio.ensure_future(end.wait()) for end in (self._stop, peer.closed)]
         watches = [
             asyncio.ensure_future(session.until_unresponsive(self._patience)),
             asyncio.ensure_future(session.until_refusing(self._patience)),

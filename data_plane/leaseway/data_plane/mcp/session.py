@@ -258,7 +258,7 @@ def first_cause(error: BaseException) -> BaseException:
     """Return the first error in nested exception groups that is not a cancellation."""
     while isinstance(error, BaseExceptionGroup):
         error = next(
-            (e for e in error.exceptions if not isinstance(e, asyncio.CancelledError)),
+            (part for part in error.exceptions if not isinstance(part, asyncio.CancelledError)),
             error.exceptions[0],
         )
     return error

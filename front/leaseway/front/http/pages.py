@@ -10,6 +10,8 @@ from typing import Final
 
 from aiohttp import web
 
+from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE
+
 ORIGIN: Final = web.RequestKey("origin", str)
 """The origin of a page that may use the front, on its request."""
 
@@ -21,8 +23,8 @@ _REQUEST_HEADERS: Final = frozenset(
         "content-type",
         "last-event-id",
         "leaseway-session",
-        "traceparent",
-        "tracestate",
+        TRACEPARENT,
+        TRACESTATE,
     }
 )
 _EXPOSED: Final = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -26,16 +27,14 @@ from leaseway.sdk.transport.control import Rpc
 from leaseway.sdk.validation import check_count, check_ids, check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.pages import Page, every_page
 
 _MAX_RESTARTS: Final = 5
 
 
-class _Page(Protocol):
+class _Page(Page, Protocol):
     @property
     def registry_version(self) -> int: ...
-
-    @property
-    def next_page_token(self) -> str: ...
 
 
 PageT = TypeVar("PageT", bound=_Page)
@@ -153,11 +152,14 @@ async def _all_pages(
         return await runtime.control.request(rpc, request, deadline)
 
     for _ in range(_MAX_RESTARTS):
-        pages = [await read("")]
-        while pages[-1].registry_version == pages[0].registry_version:
-            if not pages[-1].next_page_token:
+        pages: list[PageT] = []
+        async with aclosing(every_page(read)) as listed:
+            async for page in listed:
+                pages.append(page)
+                if page.registry_version != pages[0].registry_version:
+                    break
+            else:
                 return pages
-            pages.append(await read(pages[-1].next_page_token))
     raise Fault(
         Reason.OVERLOADED,
         f"The registry changed {_MAX_RESTARTS} times while its pages were read; try again.",

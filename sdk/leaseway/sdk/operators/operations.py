@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 from leaseway.sdk.errors import ConfirmationRequired, error_from_fault
 from leaseway.sdk.operators import views
 from leaseway.sdk.runtime import GetScope, Runtime
-from leaseway.sdk.transport.control import Page, Rpc, every_page
+from leaseway.sdk.transport.control import Rpc
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.pages import PageT, every_page
 
 _LOGS_TIMEOUT = 5.0
 """Seconds that each worker has to send its logs."""
 
 ResultT = TypeVar("ResultT")
-PageT = TypeVar("PageT", bound=Page)
 
 
 async def perform(

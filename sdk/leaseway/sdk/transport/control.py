@@ -1,9 +1,9 @@
-"""The connection to the control plane: requests with bounded waits, and lists read in pages."""
+"""The connection to the control plane: requests with bounded waits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -14,33 +14,6 @@ from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2,
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
-
-
-class Page(Protocol):
-    """One page of a list."""
-
-    @property
-    def next_page_token(self) -> str:
-        """The token of the next page; empty on the last page."""
-
-
-PageT = TypeVar("PageT", bound=Page)
-
-
-async def every_page(read: Callable[[str], Awaitable[PageT]]) -> AsyncGenerator[PageT]:
-    """Yield the pages of a list.
-
-    Args:
-        read: Reads the page of a token; an empty token stands for the first page.
-    """
-    token = ""
-    while True:
-        page = await read(token)
-        yield page
-        token = page.next_page_token
-        if not token:
-            return
-
 
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds to wait for an unreachable control plane."""

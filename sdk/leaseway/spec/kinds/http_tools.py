@@ -29,7 +29,7 @@ from leaseway.spec.keys import (
     keys_of,
     setting,
 )
-from leaseway.wire.messages.json_schema import TOOL_HINTS
+from leaseway.wire.messages.json_schema import CHOICES, TOOL_HINTS
 
 Position = Literal["path", "query", "header", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]
@@ -303,7 +303,7 @@ def _schemas_of_texts(schema: object, depth: int = _MAX_CHOICES) -> Iterator[Map
     if not isinstance(schema, dict) or depth <= 0:
         return
     yield schema
-    for key in ("anyOf", "oneOf", "allOf"):
+    for key in CHOICES:
         parts = schema.get(key)
         for part in parts if isinstance(parts, list) else ():
             yield from _schemas_of_texts(part, depth - 1)

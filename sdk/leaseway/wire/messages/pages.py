@@ -1,4 +1,4 @@
-"""Splits long lists into pages, with tokens for the next page.
+"""Splits long lists into pages, with tokens for the next page, and reads all pages of a list.
 
 A token holds the key of the last item of its page and the name of its listing. The next page starts
 after that key, even if the item was removed: changes between two pages cause no other item to be
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -44,7 +44,16 @@ class PageRequest(Protocol):
         """Maximum number of items; 0 for as many as fit."""
 
 
+class Page(Protocol):
+    """One page of a list."""
+
+    @property
+    def next_page_token(self) -> str:
+        """The token of the next page; empty on the last page."""
+
+
 S = TypeVar("S")
+PageT = TypeVar("PageT", bound=Page)
 M = TypeVar("M", bound=_Message)
 
 
@@ -104,6 +113,21 @@ def one_page(
         page.append(item)
         last = key
     return page, ""
+
+
+async def every_page(read: Callable[[str], Awaitable[PageT]]) -> AsyncGenerator[PageT]:
+    """Yield the pages of a list.
+
+    Args:
+        read: Reads the page of a token; an empty token stands for the first page.
+    """
+    token = ""
+    while True:
+        page = await read(token)
+        yield page
+        token = page.next_page_token
+        if not token:
+            return
 
 
 def fitting(messages: Iterable[M]) -> list[M]:

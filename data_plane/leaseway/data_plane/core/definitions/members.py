@@ -76,7 +76,11 @@ def size(value: Any) -> Any:
 
 
 def texts(value: Any) -> Any:
-    return value if isinstance(value, list) and all(isinstance(e, str) for e in value) else ABSENT
+    return (
+        value
+        if isinstance(value, list) and all(isinstance(text, str) for text in value)
+        else ABSENT
+    )
 
 
 def one_of(*allowed: str) -> Reader:
@@ -89,7 +93,7 @@ def one_of(*allowed: str) -> Reader:
 
 
 def _audience(value: Any) -> Any:
-    return value if texts(value) is not ABSENT and all(e in _ROLES for e in value) else ABSENT
+    return value if texts(value) is not ABSENT and all(role in _ROLES for role in value) else ABSENT
 
 
 def _priority(value: Any) -> Any:
