@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from http.cookiejar import DefaultCookiePolicy
@@ -21,6 +22,8 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway
 from leaseway.sdk.testing.registry import Offers
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.messages.mcp import SESSION_RULES
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -108,6 +111,32 @@ async def test_hosts_that_initialize_before_each_call_say_their_conversation(
             counted.append(await chat.count(session, meta))
         assert [number for _, number in counted] == [1, 1, 2, 2, 3, 3, 4, 4]
         assert len(fake.leases) == 2
+
+
+async def test_clients_with_initialize_say_a_handle_in_meta_too(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as program:
+        handle = session_of(await program.call(meta=MODERN))
+        header = await program.initialize()
+        assert (await program.count(header))[1] == 1, "the lease of its connection"
+        meta = {"leaseway/session": handle}
+        assert (await program.count(header, meta))[1] == 2
+        assert (await program.count(meta=meta))[1] == 3
+        assert (await program.count(header))[1] == 2
+        for wrong in ("invented", handle[:-1], 7):
+            with pytest.raises(LookupError, match=r"Unknown handle|must be a handle"):
+                await program.call(header, {"leaseway/session": wrong})
+            assert program.status == 200, "404 would end the session of the connection"
+
+
+async def test_a_handle_is_found_below_an_escaped_key(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as program:
+        handle = session_of(await program.call(meta=MODERN))
+        call = {"name": "count", "_meta": {"leaseway/session": handle}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        body = json.dumps(message).replace("/session", "\\/session").encode()
+        async with program.http.post(url, data=body, headers=ACCEPT | JSON) as answer:
+            result = (await answer.json())["result"]
+        assert result["content"][0]["text"].endswith(" 2")
 
 
 async def test_a_client_without_a_session_header_is_served(fake: FakeLeaseway) -> None:

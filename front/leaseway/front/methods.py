@@ -12,10 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from mcp_types.jsonrpc import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-)
+from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec import structs
 
 from leaseway.front.calling import approvals
@@ -30,6 +27,7 @@ from leaseway.front.calling.handles import (
     acquire,
     handle_tool,
     release,
+    with_handle,
 )
 from leaseway.front.calling.listening import listen
 from leaseway.front.calling.media import (
@@ -187,6 +185,7 @@ class Methods:
         handler = (_MODERN if request.modern else _LEGACY).get(method)
         if handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
+        request.carried = await with_handle(request.carried, request.message, request.scope)
         try:
             if method in CAPABILITY_OF:
                 await self.declaring.check(request)

@@ -20,7 +20,6 @@ from typing import Final
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from leaseway.front.calling.conversations import Carried
-from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.listening import changed_notification
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, Drain
@@ -36,8 +35,6 @@ from leaseway.front.messages import (
     Message,
     batch_message,
     check_has_batches,
-    decode,
-    encode,
     error_message,
     is_batch,
     modern_client,
@@ -276,9 +273,7 @@ class StdioFront:
             listener.answers = client.answers
             listener.mcp_client = client.encoded
             listener.passes_input = True
-            handle = self._session_from_handle(message)
-            carried = Carried(self._sessions, live, handle)
-            return Request(message, listener, True, self._scope, carried)
+            return Request(message, listener, True, self._scope, Carried(self._sessions, live))
         if not self._version and message.method != "ping":
             raise JsonRpcError(INVALID_REQUEST, "Send initialize first.")
         if live.declared is None:
@@ -291,22 +286,6 @@ class StdioFront:
         request = Request(message, listener, False, self._scope, carried)
         request.has_session = True
         return request
-
-    def _session_from_handle(self, message: Message) -> LiveSession | None:
-        """Return the session of a modern request's handle, or None if it has no handle.
-
-        Raises:
-            JsonRpcError: The handle has ended, or belongs to another connection.
-        """
-        if HANDLE_KEY.encode() not in bytes(message.params):
-            return None
-        handle = handle_from_meta(encode(decode(message.params).get("_meta")))
-        if handle is None:
-            return None
-        live = self._sessions.find(handle, self._scope)
-        if live is None:
-            raise JsonRpcError(INVALID_PARAMS, UNKNOWN_HANDLE)
-        return live
 
     def _on_list_changed(self, kind: str, servers: frozenset[str], client: bytes) -> None:
         if client and client != self._live.client.encoded:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.calling.conversations import ARGUMENT, SessionOptions, is_offered
+from leaseway.front.calling.conversations import ARGUMENT, Carried, SessionOptions, is_offered
 from leaseway.front.calling.session_argument import (
     ESCAPE,
     META_KEY,
@@ -22,7 +22,14 @@ from leaseway.front.calling.session_argument import (
     with_output,
 )
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
-from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
+from leaseway.front.messages import (
+    JsonRpcError,
+    Message,
+    encode,
+    parse_arguments,
+    read_name_and_meta,
+    structured_result,
+)
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import Tool
@@ -302,13 +309,37 @@ async def release(
 
 def handle_from_meta(meta: bytes) -> str | None:
     """Return the handle in a request's `_meta`, or None."""
-    if HANDLE_KEY.encode() not in meta:
+    if not _may_have_handle(meta):
         return None
     try:
         return _read_meta(meta).handle
     except (ValueError, RecursionError):
         text = f"{HANDLE_KEY} must be a handle from {ACQUIRE}."
         raise JsonRpcError(INVALID_PARAMS, text) from None
+
+
+async def with_handle(carried: Carried, message: Message, scope: str) -> Carried:
+    """Return what a request carries, with the session of the handle in its `_meta`, if any.
+
+    A handle in a header comes before it.
+
+    Raises:
+        JsonRpcError: The handle has ended, is none of this client, or no text.
+    """
+    if carried.handle is not None or not _may_have_handle(bytes(message.params)):
+        return carried
+    handle = handle_from_meta(read_name_and_meta(message)[1])
+    if handle is None:
+        return carried
+    live = await carried.sessions.open(handle, scope)
+    if live is None:
+        raise JsonRpcError(INVALID_PARAMS, UNKNOWN_HANDLE)
+    return carried._replace(handle=live)
+
+
+def _may_have_handle(json: bytes) -> bool:
+    # Some encoders write `leaseway\/session`.
+    return HANDLE_KEY.encode() in json or ESCAPE in json
 
 
 class _Meta(msgspec.Struct):
