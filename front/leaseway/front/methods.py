@@ -15,7 +15,7 @@ from typing import Any, Final
 from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec import structs
 
-from leaseway.front.calling import approvals
+from leaseway.front.calling import approvals, handles
 from leaseway.front.calling.conversations import (
     Conversations,
     SessionOptions,
@@ -27,7 +27,6 @@ from leaseway.front.calling.handles import (
     acquire,
     handle_tool,
     release,
-    with_handle,
 )
 from leaseway.front.calling.listening import listen
 from leaseway.front.calling.media import (
@@ -185,7 +184,9 @@ class Methods:
         handler = (_MODERN if request.modern else _LEGACY).get(method)
         if handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
-        request.carried = await with_handle(request.carried, request.message, request.scope)
+        carried, message = request.carried, request.message
+        if carried.handle is None and handles.may_have_handle(bytes(message.params)):
+            request.carried = await handles.with_handle(carried, message, request.scope)
         try:
             if method in CAPABILITY_OF:
                 await self.declaring.check(request)

@@ -309,7 +309,7 @@ async def release(
 
 def handle_from_meta(meta: bytes) -> str | None:
     """Return the handle in a request's `_meta`, or None."""
-    if not _may_have_handle(meta):
+    if not may_have_handle(meta):
         return None
     try:
         return _read_meta(meta).handle
@@ -321,13 +321,11 @@ def handle_from_meta(meta: bytes) -> str | None:
 async def with_handle(carried: Carried, message: Message, scope: str) -> Carried:
     """Return what a request carries, with the session of the handle in its `_meta`, if any.
 
-    A handle in a header comes before it.
+    Call it if there is no handle in a header, which comes before it, and `may_have_handle`.
 
     Raises:
         JsonRpcError: The handle has ended, is none of this client, or no text.
     """
-    if carried.handle is not None or not _may_have_handle(bytes(message.params)):
-        return carried
     handle = handle_from_meta(read_name_and_meta(message)[1])
     if handle is None:
         return carried
@@ -337,7 +335,8 @@ async def with_handle(carried: Carried, message: Message, scope: str) -> Carried
     return carried._replace(handle=live)
 
 
-def _may_have_handle(json: bytes) -> bool:
+def may_have_handle(json: bytes) -> bool:
+    """Return whether a message's `_meta` may have a handle, without reading it."""
     # Some encoders write `leaseway\/session`.
     return HANDLE_KEY.encode() in json or ESCAPE in json
 
