@@ -142,7 +142,7 @@ async def test_a_waiting_acquire_gets_the_first_lease_that_is_released_on_any_wo
 ) -> None:
     servers = {"counter": {**COUNTER, "max_instances": 1}}
     async with running(tmp_path, servers, workers=2) as (_, client):
-        held = [await client.session(f"s{n}").acquire("counter") for n in range(2)]
+        held = [await client.session(f"s{n}").acquire("counter", wait=30) for n in range(2)]
         assert {lease.worker for lease in held} == {"worker-1", "worker-2"}
         with pytest.raises(Capacity):
             await client.session("impatient").acquire("counter")
