@@ -102,6 +102,24 @@ async def test_a_call_is_sent_when_the_server_has_answered_its_level(
     await server.gets("logging/setLevel", *["tools/call"] * 4)
 
 
+async def test_a_lower_level_is_requested_once_the_higher_one_is_set(server: Server) -> None:
+    server.call("error")
+    server.call("debug")
+    await server.gets("logging/setLevel")
+    await handle_all()
+    assert len(server.received) == 1
+    server.answer(0, result={})
+    await server.gets("logging/setLevel", "tools/call", "logging/setLevel")
+    await handle_all()
+    assert len(server.received) == 3
+    server.answer(2, result={})
+    await server.gets("logging/setLevel", "tools/call", "logging/setLevel", "tools/call")
+    assert [message["params"].get("level") for message in server.received[::2]] == [
+        "error",
+        "debug",
+    ]
+
+
 async def test_a_call_that_is_cancelled_before_is_not_sent(server: Server) -> None:
     call = server.call("debug")
     await server.gets("logging/setLevel")

@@ -430,8 +430,12 @@ class Peer(Dispatcher[TransportContext]):
         return notice
 
     def _set_log_level(self, level: str) -> asyncio.Future[bytes]:
+        entry = RawRequest(self.server)
+        if self.closed.is_set():
+            entry.fail(self.ended_fault("no"))
+            return entry.answer
         request_id = self._new_id()
-        entry = self._requests[request_id] = RawRequest(self.server)
+        self._requests[request_id] = entry
         line = encode_request(request_id, "logging/setLevel", {"level": level})
         self._send(request_id, line, self.era.headers, entry)
         return entry.answer

@@ -38,11 +38,17 @@ class LogLevel:
         rank = LEVELS.get(level, 0)
         if rank < self._rank:
             self._rank = rank
-            loop = asyncio.get_running_loop()
-            in_force = self._in_force = loop.create_future()
-            timer = loop.call_later(PATIENCE, _finish, in_force)
-            self._request(level).add_done_callback(partial(_on_answer, in_force, timer))
+            before, in_force = self._in_force, asyncio.get_running_loop().create_future()
+            self._in_force = in_force
+            if before is None or before.done():
+                self._ask(level, in_force)
+            else:  # of two requests at once, the higher level could be the one that stays
+                before.add_done_callback(partial(self._ask, level, in_force))
         return None if self._in_force is None or self._in_force.done() else self._in_force
+
+    def _ask(self, level: str, in_force: asyncio.Future[None], _before: object = None) -> None:
+        timer = asyncio.get_running_loop().call_later(PATIENCE, _finish, in_force)
+        self._request(level).add_done_callback(partial(_on_answer, in_force, timer))
 
     def forget(self) -> None:
         """Set the level again with the next call: the server's session is a new one."""
