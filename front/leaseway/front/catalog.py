@@ -145,6 +145,8 @@ class CatalogCache:
             _log.warning("A worker told wrongly what %s lists: %s", server, error)
             return
         client = told.client.encode()
+        if not client:
+            return
         absent = {
             "tools": told.absent,
             "prompts": told.absent_prompts,

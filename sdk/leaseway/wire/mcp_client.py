@@ -109,7 +109,8 @@ class ListedToClient(msgspec.Struct, frozen=True, omit_defaults=True):
     of each kind. None means that the instance has not been asked yet.
 
     Attributes:
-        client: The client for which it was leased, as `McpClient.encoded`.
+        client: The client for which it was leased, as `McpClient.encoded`; empty if it was started
+            before, as a spare: then only `own` says something.
         absent: Exposed tools that it does not list.
         absent_prompts: Exposed prompts that it does not list.
         absent_resources: The URIs of resources that it does not list.

@@ -268,6 +268,30 @@ async def test_the_gateway_of_a_client_is_told_what_holds_for_its_session_apart(
     assert told()[-1].own == found.own.digest
 
 
+async def test_a_client_that_leases_a_spare_is_told_of_the_tools_of_its_session(
+    bench: Bench,
+) -> None:
+    """The spare greeted its server for nobody: of its lists, only own tools are told."""
+    bench.servers.speaks_both_eras = True
+    await bench.push(upsert(bench, instances=InstancePolicy(warm=1)))
+    spare = await bench.until_ready()
+    client, caller = McpClient("2026-07-28", {}, {"name": "one", "version": "1"}), bench.caller()
+    await caller.call("db", session="s1", mcp_client=client.encoded)
+
+    def told() -> list[ListedToClient]:
+        frames = [notice for message in caller.frames for notice in message.notifications]
+        return [msgspec.json.decode(notice.params, type=ListedToClient) for notice in frames]
+
+    spare.change_tools({**ECHO, "new": tool("new")})
+    await caller.until(told)
+    (lease,) = bench.worker.leases.leases
+    digest = bench.worker.leases.own_tools.find(lease).own.digest
+    assert told() == [ListedToClient("", [], own=digest)]
+    spare.change_tools(ECHO)
+    await caller.until(lambda: len(told()) == 2)
+    assert told()[1] == ListedToClient("", [])
+
+
 async def test_a_list_that_cannot_be_read_again_leaves_the_last_one(bench: Bench) -> None:
     await bench.push(upsert(bench))
     bench.servers.tools = GROWN

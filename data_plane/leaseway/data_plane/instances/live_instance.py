@@ -212,11 +212,14 @@ class LiveInstance:
         """Send notifications that belong to no call to the session that has its lease.
 
         The first one says what of the exposed tools it does not list to the client that leases
-        it; prompts and resources follow once it has listed them.
+        it; prompts and resources follow once it has listed them. A spare that greeted its server
+        before it had a client lists what is recorded, so that only own tools are told.
         """
         self.sink, self._session = sink, session
         client = self.greeting.client
         if client is None:
+            if self._own_digest:
+                self.tell_lists(toolset)
             return
         self._tell_lists(client, toolset)
         if self._needs_lists and self.owner is not None:
@@ -229,6 +232,15 @@ class LiveInstance:
         client = self.greeting.client
         if client is not None:
             self._tell_lists(client, toolset)
+        else:
+            self._tell(ListedToClient("", [], own=self._own_digest))
+
+    @property
+    def _own_digest(self) -> str:
+        return self.own_tools.digest if self.own_tools is not None else ""
+
+    def _tell(self, listed: ListedToClient) -> None:
+        self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
 
     def _tell_lists(self, client: McpClient, toolset: CompiledToolset) -> None:
         lacked = [name for name in toolset.tools if name not in self.instance.tools]
@@ -244,9 +256,9 @@ class LiveInstance:
             unseen.prompts if unseen is not None else None,
             unseen.resources if unseen is not None else None,
             unseen.templates if unseen is not None else None,
-            self.own_tools.digest if self.own_tools is not None else "",
+            self._own_digest,
         )
-        self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
+        self._tell(listed)
 
     def _update_unseen(self, toolset: CompiledToolset) -> Absent | None:
         # What an instance lacks at first is what its client's capabilities do not get. What it
