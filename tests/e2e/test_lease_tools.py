@@ -154,7 +154,7 @@ async def test_a_model_calls_a_tool_of_its_session_that_its_client_is_not_listed
             assert text_of(await other.call_tool("g_whoami", arguments)) == "I am ada"
 
 
-async def test_a_client_whose_lease_has_ended_is_told_that_it_sees_the_common_tools(
+async def test_a_client_whose_lease_ends_is_told_at_once_that_it_sees_the_common_tools(
     place: Place,
 ) -> None:
     changes: asyncio.Queue[object] = asyncio.Queue()
@@ -172,10 +172,10 @@ async def test_a_client_whose_lease_has_ended_is_told_that_it_sees_the_common_to
         await changes.get()
         own = await new_lease(place, others)
         await place.sdk.revoke_lease(own)
-        with pytest.raises(MCPError):
-            await client.call_tool("g_add", {"a": 1, "b": 2})
         await changes.get()
         assert await listed(client) == AT_FIRST
+        with pytest.raises(MCPError):
+            await client.call_tool("g_add", {"a": 1, "b": 2})
 
 
 async def new_lease(place: Place, others: set[str]) -> str:

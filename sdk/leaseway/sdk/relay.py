@@ -385,7 +385,9 @@ def speak_for(session: AsyncSession, mcp_client: bytes) -> None:
 
 
 def hear_servers(
-    session: AsyncSession, on_notification: Callable[[str, str, bytes], None]
+    session: AsyncSession,
+    on_notification: Callable[[str, str, bytes], None],
+    on_lease_end: Callable[[], object],
 ) -> Callable[[], None]:
     """Hear what the leased servers of a session tell their client outside of its calls.
 
@@ -396,21 +398,22 @@ def hear_servers(
         on_notification: Called with the server's id, the MCP method (`notifications/message`,
             `notifications/elicitation/complete` or `notifications/tools/list_changed`) and its
             params as JSON, of the last one a `ListedToClient`; must not block or raise.
+        on_lease_end: Called after a lease has ended, however that became known; must not block.
 
     Returns:
         A function that ends this.
     """
     runtime, key = session._scope()
-    hearers = runtime.pool.hearers
+    hearers, end_hearers = runtime.pool.hearers, runtime.leases.ends.hearers
 
     def hear(frame: execution_pb2.ServerNotification) -> None:
         on_notification(frame.server_id, frame.method, frame.params)
 
     def stop() -> None:
         if hearers.get(key) is hear:
-            del hearers[key]
+            del hearers[key], end_hearers[key]
 
-    hearers[key] = hear
+    hearers[key], end_hearers[key] = hear, on_lease_end
     return stop
 
 

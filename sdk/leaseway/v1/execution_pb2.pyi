@@ -132,6 +132,7 @@ class ExchangeResponse(_message.Message):
     UPDATES_FIELD_NUMBER: _builtins.int
     WITHDRAWALS_FIELD_NUMBER: _builtins.int
     NOTIFICATIONS_FIELD_NUMBER: _builtins.int
+    LEASE_ENDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> Global___WorkerInfo:
         """The worker; only in the first message of a stream."""
@@ -178,6 +179,12 @@ class ExchangeResponse(_message.Message):
     def notifications(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerNotification]:
         """Notifications of leased servers that belong to no call, for gateways."""
 
+    @_builtins.property
+    def lease_ends(self) -> _containers.RepeatedCompositeFieldContainer[_leases_pb2.LeaseRenewal]:
+        """Leases that have ended, for gateways: each is told to the stream of the newest call of an MCP
+        client on the lease, except to a caller that released it. Only `lease_id` and `error` are set.
+        """
+
     def __init__(
         self,
         *,
@@ -192,10 +199,11 @@ class ExchangeResponse(_message.Message):
         updates: _abc.Iterable[Global___ResourceUpdate] | None = ...,
         withdrawals: _abc.Iterable[Global___AskWithdrawal] | None = ...,
         notifications: _abc.Iterable[Global___ServerNotification] | None = ...,
+        lease_ends: _abc.Iterable[_leases_pb2.LeaseRenewal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["going_away", b"going_away", "keep_alive", b"keep_alive", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "notifications", b"notifications", "progress", b"progress", "results", b"results", "updates", b"updates", "withdrawals", b"withdrawals", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "lease_ends", b"lease_ends", "logs", b"logs", "notifications", b"notifications", "progress", b"progress", "results", b"results", "updates", b"updates", "withdrawals", b"withdrawals", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

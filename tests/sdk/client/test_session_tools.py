@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 
 import pytest
+from tests.conftest import BOUND
 from tests.sdk.fakes import FakeWorker
 
 from leaseway.sdk import AsyncClient, ToolNotFound
+from leaseway.sdk.relay import hear_servers
 from leaseway.v1 import catalog_pb2, leases_pb2
 
 OPENED = leases_pb2.ListLeaseToolsResponse(
@@ -87,3 +90,20 @@ async def test_a_name_that_nobody_has_is_not_found(client: AsyncClient, worker: 
     with pytest.raises(ToolNotFound):
         await session.call_tool("desk_unknown")
     assert worker.resolved == ["desk_unknown"]
+
+
+async def test_a_gateway_hears_at_once_that_a_lease_was_released(client: AsyncClient) -> None:
+    session = client.session("one")
+    await session.acquire("desk")
+    ended = asyncio.Event()
+    stop = hear_servers(session, lambda *_: None, ended.set)
+    await session.release("desk")
+    async with asyncio.timeout(BOUND):
+        await ended.wait()
+    assert not session.leases()
+    stop()
+    ended.clear()
+    await session.acquire("desk")
+    await session.release("desk")
+    await asyncio.sleep(0)
+    assert not ended.is_set()

@@ -244,6 +244,9 @@ class CallSink(Protocol):
     def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
         """Called with a notification of a leased server that belongs to no call."""
 
+    def tell_lease_end(self, lease_id: str, ended: Fault) -> None:
+        """Called when a lease has ended on which the caller made a call for an MCP client."""
+
 
 class CallOwner(Protocol):
     """What a call needs of the executor that runs it."""

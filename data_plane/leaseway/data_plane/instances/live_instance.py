@@ -62,6 +62,9 @@ class NotificationSink(Protocol):
     def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
         """Pass a notification on to a session; must not block."""
 
+    def tell_lease_end(self, lease_id: str, ended: Fault) -> None:
+        """Tell the caller that a lease has ended; must not block."""
+
 
 class LiveInstance:
     """One instance, started at most once.
@@ -458,6 +461,11 @@ class LiveInstance:
     def on_notification(self, instance: object, method: str, params: bytes) -> None:
         if self.sink is not None:  # those of a shared server are nobody's
             self.sink.notify(self._session, self.spec.key.server_id, method, params)
+
+    def tell_lease_end(self, ended: Fault) -> None:
+        """Tell the MCP client that made the newest call on its lease that this has ended."""
+        if self.sink is not None:
+            self.sink.tell_lease_end(self.lease_id, ended)
 
     def on_disconnected(self, instance: object) -> None:
         if self.owner is not None:

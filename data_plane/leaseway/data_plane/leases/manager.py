@@ -486,7 +486,9 @@ class WorkerLeaseManager:
             return
         lease_id, fault = end.live.lease_id, end.live.fault
         self._instances.pop(lease_id, None)
-        self.end(lease_id, "lost", fault.message if fault is not None else "its instance ended")
+        cause = fault.message if fault is not None else "its instance ended"
+        if self.end(lease_id, "lost", cause):
+            end.live.tell_lease_end(self.ended_fault(lease_id))
 
     def _on_lease_due(self, live: LiveInstance, cause: str) -> None:
         self.revoke(live.lease_id, cause)
@@ -507,6 +509,8 @@ class WorkerLeaseManager:
         entry = self._instances.pop(lease.id, None)
         if entry is not None:
             live, generation = entry
+            if outcome != "released":  # whoever released it knows
+                live.tell_lease_end(ended)
             generation.instances.discard(live)
         start = self._starting.pop(lease.id, None)
         if start is not None:

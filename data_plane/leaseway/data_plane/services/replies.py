@@ -62,6 +62,7 @@ _TAGS: Final = {
         "withdrawals",
         "updates",
         "notifications",
+        "lease_ends",
         "keep_alive",
         "going_away",
     )
@@ -348,6 +349,12 @@ class Replies(ABC):
             session=session, server_id=server_id, method=method, params=params
         )
         self._put("notifications", notification)
+
+    def tell_lease_end(self, lease_id: str, ended: Fault) -> None:
+        """Queue the end of a lease, or drop it if the stream is full or over."""
+        if not self.is_over and not self.is_full:
+            end = leases_pb2.LeaseRenewal(lease_id=lease_id, error=status_from_fault(ended))
+            self._put("lease_ends", end)
 
 
 class StreamWriter(Replies):

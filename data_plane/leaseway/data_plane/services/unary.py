@@ -362,6 +362,9 @@ class UnarySink:
     def notify(self, session: str, server_id: str, method: str, params: bytes) -> None:
         """Drop a notification that belongs to no call: without an exchange nobody waits for it."""
 
+    def tell_lease_end(self, lease_id: str, ended: Fault) -> None:
+        """Tell nobody: without an exchange, the next renewal or call tells it."""
+
     def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
         if self.keeps_events:
             self._events.append(event)

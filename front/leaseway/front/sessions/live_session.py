@@ -269,7 +269,7 @@ class LiveSession:
     def begin_call(self) -> None:
         """Count a call that may use its leases, until `end_call`."""
         if self._stop_hearing is None:
-            self._stop_hearing = hear_servers(self.sdk, self._hear)
+            self._stop_hearing = hear_servers(self.sdk, self._hear, self.forget_own_tools)
         self.calls += 1
         self.calls_in_flight += 1
 

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary, proxy
 
 from leaseway.sdk.leases.attempts import AcquireAttempts
 from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.leases.ends import LeaseEnds
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.loss_detection import LossDetector
@@ -68,6 +69,7 @@ class LeaseManager:
     Attributes:
         book: The state of all leases.
         losses: Detects that a lease was lost with its worker.
+        ends: Tells who listens that a session's lease has ended.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class LeaseManager:
         self._pool = pool
         self._users = users
         self._loop = asyncio.get_running_loop()
+        self.ends = LeaseEnds(self.book, pool)
         self._keep_alive = KeepAliveTasks(self.book, pool, lambda lease: me._release_idle(lease))
         self._acquirer = acquirer
         self._releases = LeaseReleases(pool, acquirer)

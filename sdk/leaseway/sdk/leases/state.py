@@ -20,6 +20,7 @@ from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.wire.bounds import LEASE_IDLE, RESERVATION
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.signals import Signal
 
 _MAX_GONE: Final = 8
 """Former leases of a server that are told from new ones; a slow call reports one of the last."""
@@ -89,9 +90,14 @@ class Granted(NamedTuple):
 
 
 class HeldLeases:
-    """The held leases of all sessions of one client, by id and by worker."""
+    """The held leases of all sessions of one client, by id and by worker.
+
+    Attributes:
+        removed: A lease that its session no longer holds, however it ended.
+    """
 
     def __init__(self) -> None:
+        self.removed = Signal[ClientLease]()
         self._by_id: dict[str, ClientLease] = {}
         self._by_worker: dict[WorkerRun, dict[str, ClientLease]] = {}
 
@@ -107,6 +113,7 @@ class HeldLeases:
         del on_worker[lease.lease_id]
         if not on_worker:
             del self._by_worker[lease.worker]
+        self.removed.emit(lease)
 
     def find(self, lease_id: str) -> ClientLease | None:
         """Return a held lease by its id."""

@@ -51,10 +51,15 @@ _GREETING_TIMEOUT: Final = 0.5
 _logger = logging.getLogger(__name__)
 
 OnNotification = Callable[[execution_pb2.ServerNotification], None]
+OnLeaseEnd = Callable[[leases_pb2.LeaseRenewal], None]
 
 
 def ignore_notification(_notification: execution_pb2.ServerNotification) -> None:
     """Ignore a notification that belongs to no call."""
+
+
+def ignore_lease_end(_end: leases_pb2.LeaseRenewal) -> None:
+    """Ignore the end of a lease: its next renewal tells it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +80,7 @@ class Exchange(ABC):
         worker: The worker's id, for messages.
         on_end: Called once, when the exchange has ended.
         on_notification: Called with the notifications of leased servers that belong to no call.
+        on_lease_end: Called with leases that have ended at the worker.
 
     Attributes:
         pending: The calls in flight, by call id.
@@ -89,8 +95,10 @@ class Exchange(ABC):
         worker: str,
         on_end: Callable[[Exchange], None],
         on_notification: OnNotification = ignore_notification,
+        on_lease_end: OnLeaseEnd = ignore_lease_end,
     ) -> None:
         self._on_notification = on_notification
+        self._on_lease_end = on_lease_end
         self.pending: dict[int, _InFlightCall] = {}
         self.going_away = False
         self.ended = False
@@ -314,6 +322,8 @@ class Exchange(ABC):
                 events.handle_withdrawal(withdrawal.ask_id)
         for notification in message.notifications:
             self._on_notification(notification)
+        for end in message.lease_ends:
+            self._on_lease_end(end)
 
     def _handle_ask(self, ask: execution_pb2.Ask) -> None:
         if ask.call_id not in self.pending:
@@ -381,6 +391,7 @@ class GrpcExchange(Exchange):
         worker: As for `Exchange`.
         on_end: As for `Exchange`.
         on_notification: As for `Exchange`.
+        on_lease_end: As for `Exchange`.
     """
 
     def __init__(
@@ -391,8 +402,9 @@ class GrpcExchange(Exchange):
         worker: str,
         on_end: Callable[[Exchange], None],
         on_notification: OnNotification = ignore_notification,
+        on_lease_end: OnLeaseEnd = ignore_lease_end,
     ) -> None:
-        super().__init__(worker, on_end, on_notification)
+        super().__init__(worker, on_end, on_notification, on_lease_end)
         self._hello = hello
         self._last_id_at_read = 0
         self._wake = asyncio.Event()
@@ -509,7 +521,8 @@ class GrpcExchange(Exchange):
             if chunk.call_id in pending:
                 self._assembler.add(chunk)
         has_events = message.progress or message.logs or message.asks or message.updates
-        if has_events or message.withdrawals or message.notifications:
+        has_outside = message.notifications or message.lease_ends
+        if has_events or message.withdrawals or has_outside:
             self._handle_events(message)
         for result in message.results:
             call_id = result.call_id

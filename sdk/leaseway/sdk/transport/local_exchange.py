@@ -13,7 +13,13 @@ from contextvars import Context
 from typing import Any, Final
 
 from leaseway.sdk.transport import faults
-from leaseway.sdk.transport.exchange import Exchange, OnNotification, ignore_notification
+from leaseway.sdk.transport.exchange import (
+    Exchange,
+    OnLeaseEnd,
+    OnNotification,
+    ignore_lease_end,
+    ignore_notification,
+)
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.channels.local import LocalStream, LocalWorker
@@ -34,6 +40,7 @@ class LocalExchange(Exchange):
         hello: The caller, as it identifies itself.
         on_end: As for `Exchange`.
         on_notification: As for `Exchange`.
+        on_lease_end: As for `Exchange`.
     """
 
     def __init__(
@@ -43,8 +50,9 @@ class LocalExchange(Exchange):
         hello: catalog_pb2.ClientInfo,
         on_end: Callable[[Exchange], None],
         on_notification: OnNotification = ignore_notification,
+        on_lease_end: OnLeaseEnd = ignore_lease_end,
     ) -> None:
-        super().__init__(local.id, on_end, on_notification)
+        super().__init__(local.id, on_end, on_notification, on_lease_end)
         self._stream: LocalStream | None = None
         self._queued_calls: dict[int, tuple[execution_pb2.Call, bytes]] = {}
         self._queued: list[execution_pb2.ExchangeRequest] = []

@@ -14,7 +14,9 @@ import grpc
 from leaseway.sdk.transport.exchange import (
     Exchange,
     GrpcExchange,
+    OnLeaseEnd,
     OnNotification,
+    ignore_lease_end,
     ignore_notification,
 )
 from leaseway.sdk.transport.faults import (
@@ -25,11 +27,18 @@ from leaseway.sdk.transport.faults import (
 )
 from leaseway.sdk.transport.identity import ClientIdentity, channel_options
 from leaseway.sdk.transport.local_exchange import LocalExchange
-from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2_grpc
+from leaseway.v1 import (
+    catalog_pb2,
+    execution_pb2,
+    execution_pb2_grpc,
+    leases_pb2,
+    leases_pb2_grpc,
+)
 from leaseway.wire.bounds import WORKERS_PER_CLIENT
 from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.signals import Signal
 
 _FEW: Final = 4
 """Workers of which each pick looks at all: that takes no longer than drawing two."""
@@ -55,6 +64,7 @@ class WorkerLink:
         worker: The run of the worker.
         identity: The client.
         on_notification: As for `Exchange`.
+        on_lease_end: As for `Exchange`.
         local: The worker itself, if it runs in this process; its stream then needs no connection.
 
     Attributes:
@@ -69,11 +79,13 @@ class WorkerLink:
         worker: WorkerRun,
         identity: ClientIdentity,
         on_notification: OnNotification = ignore_notification,
+        on_lease_end: OnLeaseEnd = ignore_lease_end,
         local: LocalWorker | None = None,
     ) -> None:
         self.worker = worker
         self._local = local
         self._on_notification = on_notification
+        self._on_lease_end = on_lease_end
         self._identity = identity
         self._draining = False
         self.is_closed = False
@@ -127,7 +139,14 @@ class WorkerLink:
         on_end, hello = self._on_stream_ended, self._identity.client_info
         if self._local is not None:
             authorization = self._identity.authorization
-            return LocalExchange(self._local, authorization, hello, on_end, self._on_notification)
+            return LocalExchange(
+                self._local,
+                authorization,
+                hello,
+                on_end,
+                self._on_notification,
+                self._on_lease_end,
+            )
         return GrpcExchange(
             self._channel,
             self._identity.metadata,
@@ -135,6 +154,7 @@ class WorkerLink:
             self.worker.id,
             on_end,
             self._on_notification,
+            self._on_lease_end,
         )
 
     async def request(self, rpc: Any, request: Any, timeout: float) -> Any:
@@ -260,12 +280,14 @@ class WorkerPool:
 
     Attributes:
         hearers: Called with the notifications of leased servers that belong to no call, by session.
+        lease_ended: A lease that has ended at its worker.
     """
 
     def __init__(self, identity: ClientIdentity, local: LocalWorker | None = None) -> None:
         is_used = local is not None and local.admits(identity.authorization)
         self._local = local if is_used else None
         self.hearers: dict[str, OnNotification] = {}
+        self.lease_ended = Signal[leases_pb2.LeaseRenewal]()
         self._identity = identity
         self._links: dict[WorkerRun, WorkerLink] = {}
         self._turn = 0
@@ -293,7 +315,11 @@ class WorkerPool:
             # Workers restart: each new run is a chance to close idle connections to old ones.
             self._close_idle()
             link = self._links[worker] = WorkerLink(
-                worker, self._identity, self._hear, self._local if self._is_local(worker) else None
+                worker,
+                self._identity,
+                self._hear,
+                self.lease_ended.emit,
+                self._local if self._is_local(worker) else None,
             )
         return link
 

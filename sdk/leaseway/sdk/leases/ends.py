@@ -1,0 +1,42 @@
+"""Ends of leases: learnt from workers at once, and told to gateways however they became known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.leases.lease import ClientLease
+from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.v1 import leases_pb2
+from leaseway.wire.status import fault_from_status
+
+
+class LeaseEnds:
+    """Tells a session's hearer that one of its leases has ended.
+
+    Args:
+        book: The leases of all sessions.
+        pool: Connections to the workers, which tell ends.
+
+    Attributes:
+        hearers: Called, by session, after a lease has ended; they must not block.
+    """
+
+    def __init__(self, book: LeaseBook, pool: WorkerPool) -> None:
+        self.hearers: dict[str, Callable[[], object]] = {}
+        self._book = book
+        self._loop = asyncio.get_running_loop()
+        book.held.removed.connect(self._announce)
+        pool.lease_ended.connect(self._learn)
+
+    def _learn(self, end: leases_pb2.LeaseRenewal) -> None:
+        self._book.end(end.lease_id, fault_from_status(end.error), self._loop.time())
+
+    def _announce(self, lease: ClientLease) -> None:
+        if lease.key.session in self.hearers:
+            self._loop.call_soon(self._tell, lease.key.session)  # the book is still changing
+
+    def _tell(self, session: str) -> None:
+        if session in self.hearers:
+            self.hearers[session]()
