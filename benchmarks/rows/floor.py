@@ -14,7 +14,7 @@ import orjson
 
 from benchmarks.load import AsyncDriver, Driver
 from benchmarks.processes import SERVERS, run_process
-from benchmarks.rows.row import TEXT, Row, check
+from benchmarks.rows.row import SESSIONS, TEXT, Row, check
 
 __all__ = ["ROWS", "raw_pipe"]
 
@@ -48,8 +48,7 @@ class _Pipe:
 
 
 @contextlib.asynccontextmanager
-async def raw_pipe(size: int = 0) -> AsyncIterator[Driver]:
-    """The server behind a pipe, with results of `size` bytes or echoes."""
+async def _open_pipe() -> AsyncIterator[_Pipe]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(SERVERS / "echo.py"),
@@ -59,19 +58,28 @@ async def raw_pipe(size: int = 0) -> AsyncIterator[Driver]:
     )
     pipe = _Pipe(process)
     reading = asyncio.create_task(pipe.read())
-    arguments: dict[str, object] = {"text": "", "size": size} if size else {"text": TEXT}
-    expected = "x" * (size or len(TEXT))
-
-    async def call(_caller: int) -> None:
-        result = await pipe.request("tools/call", {"name": "echo", "arguments": arguments})
-        check(result["content"][0]["text"], expected)
-
     try:
-        yield AsyncDriver(call)
+        yield pipe
     finally:
         reading.cancel()
         process.kill()
         await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def raw_pipe(size: int = 0, servers: int = 1) -> AsyncIterator[Driver]:
+    """Servers behind pipes, which the callers share, with results of `size` bytes or echoes."""
+    arguments: dict[str, object] = {"text": "", "size": size} if size else {"text": TEXT}
+    params: dict[str, object] = {"name": "echo", "arguments": arguments}
+    expected = "x" * (size or len(TEXT))
+    async with contextlib.AsyncExitStack() as stack:
+        pipes = [await stack.enter_async_context(_open_pipe()) for _ in range(servers)]
+
+        async def call(caller: int) -> None:
+            result = await pipes[caller % servers].request("tools/call", params)
+            check(result["content"][0]["text"], expected)
+
+        yield AsyncDriver(call)
 
 
 class _Echo:
@@ -134,12 +142,15 @@ async def _grpc_stream() -> AsyncIterator[Driver]:
             task.cancel()
 
 
-def _pipe_of(size: int) -> Callable[[], contextlib.AbstractAsyncContextManager[Driver]]:
-    return lambda: raw_pipe(size)
+def _pipe_of(
+    size: int = 0, servers: int = 1
+) -> Callable[[], contextlib.AbstractAsyncContextManager[Driver]]:
+    return lambda: raw_pipe(size, servers)
 
 
 ROWS = (
     Row("raw_pipe", "the server behind a raw pipe", raw_pipe),
+    Row("raw_pipes", "32 servers behind raw pipes", _pipe_of(servers=SESSIONS)),
     Row("raw_pipe_1m", "the same, 1 MiB results", _pipe_of(2**20), (1, 8)),
     Row("grpc_stream", "echoing gRPC stream, batched writes", _grpc_stream),
 )

@@ -14,14 +14,13 @@ from google.protobuf import struct_pb2
 
 from benchmarks.load import AsyncDriver, Driver, ThreadDriver
 from benchmarks.processes import SERVERS, echo_server, leaseway, run_process
-from benchmarks.rows.row import TEXT, Row, check
+from benchmarks.rows.row import SESSIONS, TEXT, Row, check
 from leaseway.sdk import AsyncClient, Client
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
 
 __all__ = ["POLICY", "ROWS"]
 
 _SHARED = {"truely-stateless": True}
-_SESSIONS = 32
 _MESSAGE_LIMIT = [("grpc.max_receive_message_length", 2**25)]
 
 Open = Callable[[], AbstractAsyncContextManager[Driver]]
@@ -100,13 +99,29 @@ async def _leased(
     ):
         sessions = [
             await stack.enter_async_context(client.session(f"bench-{number}"))
-            for number in range(_SESSIONS)
+            for number in range(SESSIONS)
         ]
         for session in sessions:
             await session.acquire("echo")
 
         async def call(caller: int) -> None:
-            result = await sessions[caller % _SESSIONS].call_tool("echo", {"text": TEXT})
+            result = await sessions[caller % SESSIONS].call_tool("echo", {"text": TEXT})
+            check(result.text, TEXT)
+
+        yield AsyncDriver(call, system.workers)
+
+
+@contextlib.asynccontextmanager
+async def _many_shared() -> AsyncIterator[Driver]:
+    """As many processes as `_leased` has, without a lease: the callers share 32 shared servers."""
+    names = [f"echo-{number}" for number in range(SESSIONS)]
+    async with (
+        leaseway({name: echo_server(**_SHARED) for name in names}) as system,
+        AsyncClient(system.address) as client,
+    ):
+
+        async def call(caller: int) -> None:
+            result = await client.call_tool(f"{names[caller % SESSIONS]}:echo", {"text": TEXT})
             check(result.text, TEXT)
 
         yield AsyncDriver(call, system.workers)
@@ -188,6 +203,7 @@ async def _sync() -> AsyncIterator[Driver]:
 ROWS = (
     Row("stdio", "Leaseway, stdio shared", _shared()),
     Row("leased", "Leaseway, stdio leased, 32 sessions", _leased),
+    Row("shared_32", "Leaseway, 32 shared stdio servers", _many_shared),
     Row("audited", "Leaseway, policy and audit on", _shared(audited=True, policy=POLICY)),
     Row(
         "ruled",

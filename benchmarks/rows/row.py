@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from benchmarks.load import Driver
 
-__all__ = ["TEXT", "Row", "check"]
+__all__ = ["SESSIONS", "TEXT", "Row", "check"]
 
 TEXT = "x" * 64
 """The echoed text of 64 bytes, unless a row has its own."""
+
+
+SESSIONS = 32
+"""Sessions with a lease, and so processes of a leased server; rows to compare have as many."""
 
 
 @dataclass(frozen=True)

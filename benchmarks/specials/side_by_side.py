@@ -50,7 +50,9 @@ def _pair(special: str, title: str, name: str, other: str, in_flight: int = _IN_
 
 SPECIALS = (
     _pair("traced_to_plain", "all spans recorded, to none", "traced", "stdio"),
-    _pair("leased_to_shared", "32 leased servers, to a shared one", "leased", "stdio"),
+    _pair("leased_to_shared", "32 leased servers, to 32 shared ones", "leased", "shared_32"),
+    _pair("leased_to_one", "32 leased servers, to one shared one", "leased", "stdio"),
+    _pair("raw_pipes_to_one", "32 servers behind raw pipes, to one", "raw_pipes", "raw_pipe"),
     _pair("limited_to_plain", "limits of server and tool, to none", "limited", "stdio"),
     _pair("limited_alone", "the same, one call at a time", "limited", "stdio", 1),
     _pair("http_to_official", "an HTTP server, to the official client", "http", "official_http"),
