@@ -172,7 +172,7 @@ def respond(message, modern):
     """Return the result for any method but tools/call, or None if it is unknown."""
     method = message["method"]
     cache = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
-    tools = {"tools": {"listChanged": True} if args.legacy else {}}
+    tools = {"tools": {}}
     if method == "initialize" and args.legacy:
         if args.follow:
             tools["resources"] = {"subscribe": True}

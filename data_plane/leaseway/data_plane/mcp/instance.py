@@ -366,7 +366,6 @@ class Instance:
             asyncio.ensure_future(session.until_unresponsive(self._patience)),
             asyncio.ensure_future(session.until_refusing(self._patience)),
         ]
-        listening = asyncio.ensure_future(session.listen_to_changes(self._tools_changed))
         try:
             await asyncio.wait((*ends, *watches), return_when=asyncio.FIRST_COMPLETED)
             for watch in watches:
@@ -375,9 +374,9 @@ class Instance:
         finally:
             if self.state == "ready":
                 self._enter("closing")
-            for task in (*ends, *watches, listening):
+            for task in (*ends, *watches):
                 task.cancel()
-            await asyncio.gather(*ends, *watches, listening, return_exceptions=True)
+            await asyncio.gather(*ends, *watches, return_exceptions=True)
 
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from typing import Literal, TypeGuard
+from typing import Final, Literal, TypeGuard
 
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
@@ -32,10 +32,11 @@ from leaseway.data_plane.mcp.protocol.features.health import (
 )
 from leaseway.data_plane.mcp.protocol.features.listing import (
     TOOLS,
+    ChangeStream,
     ListingFailed,
     list_all,
     list_prompts_resources,
-    listen_to_changes,
+    notified_lists,
 )
 from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, until_refusing
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
@@ -60,6 +61,10 @@ _ACTIONS = {
 _WRONG_TRANSPORT_STATUSES = frozenset({"400", "404", "405"})
 """HTTP statuses that servers usually answer to the first message of an unsupported transport."""
 
+_OPENING: Final = 1.0
+"""Seconds that the first list waits for the stream of changes. If that takes longer, it opens while
+or after the list is read, and the list is read again."""
+
 
 class McpSession:
     """An MCP session with one server; created unopened by `McpSession.connect`.
@@ -81,9 +86,12 @@ class McpSession:
         pid: int | None,
         warnings: tuple[tuple[str, str], ...],
         hide: Callable[[str], str],
+        on_tools_changed: Callable[[], None],
     ) -> None:
         self._hide = hide
+        self._on_tools_changed = on_tools_changed
         self.peer = peer
+        peer.missed.connect(self._on_missed)
         self.pid = pid
         self.warnings = warnings
         self.protocol_version = ""
@@ -96,7 +104,6 @@ class McpSession:
         self._capabilities: ServerCapabilities | None = None
         self._has_tools = True
         self._discovers = False
-        self._client: ClientSession | None = None
         self._subscriptions: InstanceSubscriptions | None = None
 
     @classmethod
@@ -111,13 +118,22 @@ class McpSession:
         permissions = spec.policy.permissions
         if permissions.allowed_paths is not None:
             peer.offer_roots(roots_result(folders(permissions, working_folder(spec))))
-        return cls(spec, peer, connection.pid, connection.warnings, context.hide_in_definitions)
+        return cls(
+            spec,
+            peer,
+            connection.pid,
+            connection.warnings,
+            context.hide_in_definitions,
+            context.on_tools_changed,
+        )
 
     @contextlib.asynccontextmanager
     async def opened(
         self, deadline: float, known_version: str
     ) -> AsyncIterator[Mapping[str, bytes]]:
         """Open the connection, negotiate a protocol version, and yield the tools.
+
+        Changes of lists are heard from before the tools are read until the connection is left.
 
         Args:
             deadline: For all of that, on the loop's clock.
@@ -130,18 +146,26 @@ class McpSession:
         async with asyncio.timeout_at(deadline):
             await peer.open()
         async with ClientSession(dispatcher=peer, client_info=CLIENT_INFO) as client:
+            changes = ChangeStream(client, peer, self._on_tools_changed)
             async with asyncio.timeout_at(deadline):
-                tools = await self._negotiate(client, known_version)
-            self._client = client
-            self._subscriptions = InstanceSubscriptions(
-                self._spec.key.server_id, client, peer, self._spec.call_timeout
-            )
+                await self._negotiate(client, known_version)
+            listening = asyncio.ensure_future(changes.keep_open())
             try:
-                yield tools
+                async with asyncio.timeout_at(deadline):
+                    await changes.opened(_OPENING)
+                    tools = await self.list_tools(keeps_part=True)
+                self._subscriptions = InstanceSubscriptions(
+                    self._spec.key.server_id, client, peer, self._spec.call_timeout
+                )
+                try:
+                    yield tools
+                finally:
+                    await self._subscriptions.aclose()
             finally:
-                await self._subscriptions.aclose()
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
 
-    async def _negotiate(self, client: ClientSession, known_version: str) -> Mapping[str, bytes]:
+    async def _negotiate(self, client: ClientSession, known_version: str) -> None:
         spec = self._spec
         self._phase = "negotiate"
         self._discovers = spec.part.protocol == "auto" and not handshake.is_legacy(known_version)
@@ -170,7 +194,11 @@ class McpSession:
             self.peer.cheap_request = "tools/list"
         elif self.peer.era.modern:
             self.peer.cheap_request = "server/discover"
-        return await self.list_tools(keeps_part=True)
+
+    def _on_missed(self) -> None:
+        """List again: a change may have been reported before somebody heard it."""
+        if self._phase == "list" and any(notified_lists(self._capabilities)):
+            self._on_tools_changed()
 
     def _reject_own_front(self, client: ClientSession) -> None:
         """Reject the front of this worker's own Leaseway, which would list all tools once more.
@@ -233,11 +261,6 @@ class McpSession:
         """Wait until the server refuses everything and must be replaced; return the fault."""
         policy = RefusalPolicy.of(self._spec, patience or default_patience(self._spec))
         return await until_refusing(self.peer, policy)
-
-    async def listen_to_changes(self, on_tools_changed: Callable[[], None]) -> None:
-        """Listen to the server's list changes until cancelled."""
-        assert self._client is not None
-        await listen_to_changes(self._client, self.peer, on_tools_changed)
 
     def failed_greeting(self, error: BaseException) -> Exception | None:
         """Return the error of a start that may succeed if it begins with `initialize`, or None."""

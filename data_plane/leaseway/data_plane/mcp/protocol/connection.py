@@ -133,6 +133,7 @@ class Peer(Dispatcher[TransportContext]):
         warned: A warning, with its reason and text.
         warning_cleared: The reason of a warning that no longer holds.
         reopened: Its subscriptions are lost, as the server's session was renewed.
+        missed: Notifications may be lost, as the stream that brings them was opened only now.
         late_replies: Responses to requests that are no longer pending, including duplicates.
         stray_replies: Responses to requests that were never sent.
         garbage: Messages that were not JSON-RPC.
@@ -171,6 +172,7 @@ class Peer(Dispatcher[TransportContext]):
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
+        self.missed: Signal[()] = Signal()
         self._warned = False
         self._has_repaired = False
         self._inbox = Inbox(

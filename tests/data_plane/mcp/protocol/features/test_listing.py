@@ -249,7 +249,8 @@ async def test_a_stream_of_changes_is_reopened_after_an_unexpected_failure(
     peer = Peer("odd", lambda: None)
     peer.era = Era("2026-07-28", modern=True)
     session = cast("ClientSession", Session())
-    task = asyncio.create_task(listing.listen_to_changes(session, peer, lambda: None))
+    stream = listing.ChangeStream(session, peer, lambda: None)
+    task = asyncio.create_task(stream.keep_open())
     async with asyncio.timeout(BOUND):
         await asyncio.wait(
             (task, asyncio.create_task(opened.wait())), return_when=asyncio.FIRST_COMPLETED

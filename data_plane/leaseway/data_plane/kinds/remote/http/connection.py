@@ -495,6 +495,7 @@ class HttpConnection(Peer):
             self._endpoint,
             headers,
             partial(self._events.handle_event, None),
+            self.missed.emit,
             partial(self._stream_expired, session),
             self.refusals.suspect,
         )

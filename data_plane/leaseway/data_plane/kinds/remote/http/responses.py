@@ -253,8 +253,8 @@ def _is_unknown_session(status: int, message: JsonRpcMessage | None) -> bool:
 class GetStream:
     """Keeps the GET stream of one session open, if the server has one.
 
-    `on_expired` is called when the server no longer knows the session, `on_refused` when it refuses
-    a stream that it had.
+    `on_gap` is called when the stream opens and does not continue an earlier one, `on_expired` when
+    the server no longer knows the session, `on_refused` when it refuses a stream that it had.
     """
 
     def __init__(
@@ -263,6 +263,7 @@ class GetStream:
         endpoint: HttpEndpoint,
         headers: Mapping[str, str],
         on_event: Callable[[SseEvent], Awaitable[None]],
+        on_gap: Callable[[], None],
         on_expired: Callable[[], None],
         on_refused: Callable[[], None],
     ) -> None:
@@ -270,6 +271,7 @@ class GetStream:
         self._endpoint = endpoint
         self._headers = headers
         self._on_event = on_event
+        self._on_gap = on_gap
         self._on_expired = on_expired
         self._on_refused = on_refused
         self._parser = SseParser(errors.MAX_BODY)
@@ -303,6 +305,8 @@ class GetStream:
             if response.status >= 400 or response.content_type != "text/event-stream":
                 return False
             self._was_open = True
+            if not resumed:
+                self._on_gap()
             parser.restart()
             async for data in response.content.iter_any():
                 for event in parser.feed(data):

@@ -8,6 +8,7 @@ must be requested.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -364,43 +365,74 @@ def _describe(error: Exception, timeout: float = 0.0) -> str:
     return str(error)
 
 
-async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable[[], None]) -> None:
-    """Keep the stream of changes open until the connection ends, if the server supports it.
+class ChangeStream:
+    """The stream of a modern server's list changes, open until the connection ends.
 
-    The connection's inbox handles the notifications themselves. `on_gap` is called when the stream
-    was reopened: changes in between were lost.
+    The connection's inbox handles the notifications themselves. A server that notifies of no
+    changed list has no such stream.
+
+    Args:
+        session: The negotiated session.
+        peer: Its connection.
+        on_gap: Called when the stream opens after lists were read: changes may have been lost.
     """
-    capabilities = session.server_capabilities
-    tools, prompts, resources = _notified_lists(capabilities)
-    if not peer.era.modern or not (tools or prompts or resources):
-        return
-    failures, reopened = 0, False
-    while not peer.closed.is_set():
+
+    def __init__(self, session: ClientSession, peer: Peer, on_gap: Callable[[], None]) -> None:
+        self._session = session
+        self._peer = peer
+        self._on_gap = on_gap
+        self._has_gap = False
+        self._tried = asyncio.Event()
+
+    async def opened(self, seconds: float) -> None:
+        """Wait for the first opening or its failure, at most for a time; then lists may be read."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._tried.wait()
+        self._has_gap = True
+
+    async def keep_open(self) -> None:
+        """Open the stream, and reopen it whenever it ends, until cancelled."""
         try:
-            async with listen(
-                session,
-                tools_list_changed=tools,
-                prompts_list_changed=prompts,
-                resources_list_changed=resources,
-            ) as changes:
-                if reopened:
-                    on_gap()
-                failures, reopened = 0, True
-                async for _ in changes:
-                    pass
-        except MCPError as error:
-            if error.error.code == METHOD_NOT_FOUND:
-                return
-            failures += 1
-        except SubscriptionLost:
-            failures += 1
-        except Exception:  # later list changes must not be missed
-            failures += 1
-            _logger.exception("Listening to the server %s failed; it is retried.", peer.server)
-        await asyncio.sleep(REOPEN.ceiling(failures))
+            await self._keep_open()
+        finally:
+            self._tried.set()
+
+    async def _keep_open(self) -> None:
+        tools, prompts, resources = notified_lists(self._session.server_capabilities)
+        if not self._peer.era.modern or not (tools or prompts or resources):
+            return
+        failures = 0
+        while not self._peer.closed.is_set():
+            try:
+                async with listen(
+                    self._session,
+                    tools_list_changed=tools,
+                    prompts_list_changed=prompts,
+                    resources_list_changed=resources,
+                ) as changes:
+                    if self._has_gap:
+                        self._on_gap()
+                    failures, self._has_gap = 0, True
+                    self._tried.set()
+                    async for _ in changes:
+                        pass
+            except MCPError as error:
+                if error.error.code == METHOD_NOT_FOUND:
+                    return
+                failures += 1
+            except SubscriptionLost:
+                failures += 1
+            except Exception:  # later list changes must not be missed
+                failures += 1
+                _logger.exception(
+                    "Listening to the server %s failed; it is retried.", self._peer.server
+                )
+            self._tried.set()
+            await asyncio.sleep(REOPEN.ceiling(failures))
 
 
-def _notified_lists(capabilities: ServerCapabilities | None) -> tuple[bool, bool, bool]:
+def notified_lists(capabilities: ServerCapabilities | None) -> tuple[bool, bool, bool]:
     """Return whether the server notifies of changed tools, prompts and resources."""
     if capabilities is None:
         return False, False, False
