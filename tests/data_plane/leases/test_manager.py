@@ -344,6 +344,20 @@ async def test_a_time_to_live_out_of_bounds_is_rejected(bench: Bench, ttl: float
     assert (of_call.reason, of_call.started) == (Reason.INVALID_REQUEST, "no")
 
 
+@pytest.mark.parametrize("keep", [-1.0, 24 * 3600 + 1.0])
+async def test_a_time_to_keep_a_left_lease_out_of_bounds_is_rejected(
+    bench: Bench, keep: float
+) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    leaving = leases_pb2.ReleaseLeaseRequest(
+        lease_id=lease.id, session="s1", leaving_client="client-1", keep=duration(keep)
+    )
+    fault = await rpc_fault(bench.leases.ReleaseLease(leaving))
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert bench.worker.leases.get(lease.id) is not None
+
+
 async def test_a_lease_is_not_granted_to_a_caller_of_another_protocol(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     other = catalog_pb2.ClientInfo(protocol_version=99)

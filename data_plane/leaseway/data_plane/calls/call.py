@@ -535,21 +535,21 @@ class ActiveCall(Struct, eq=False):
         lease, live = self.lease, self.live
         call = self.call
         return PastCall(
-            self.number,
-            time.time() - took,
-            took,
-            call.server_id,
-            call.tool[:_MAX_REMEMBERED],
-            call.method,
-            call.tenant or DEFAULT_TENANT,
-            call.agent,
-            call.session,
-            lease.id if lease is not None else "",
-            live.instance.id if live is not None else "",
-            call.traceparent[:_MAX_REMEMBERED],
-            call_outcome(fault, is_error),
-            fault.message if fault is not None else "",
-            self._phase_starts(),
+            number=self.number,
+            started_at=time.time() - took,
+            duration=took,
+            server_id=call.server_id,
+            tool=call.tool[:_MAX_REMEMBERED],
+            method=call.method,
+            tenant=call.tenant or DEFAULT_TENANT,
+            agent=call.agent,
+            session=call.session,
+            lease_id=lease.id if lease is not None else "",
+            instance_id=live.instance.id if live is not None else "",
+            traceparent=call.traceparent[:_MAX_REMEMBERED],
+            outcome=call_outcome(fault, is_error),
+            message=fault.message if fault is not None else "",
+            marks=self._phase_starts(),
         )
 
     def _phase_starts(self) -> tuple[tuple[str, float], ...]:

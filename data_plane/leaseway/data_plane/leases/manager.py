@@ -36,7 +36,7 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey, check_caller_names
-from leaseway.wire.timing.durations import check_lease_ttl
+from leaseway.wire.timing.durations import check_kept, check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000
 
@@ -416,8 +416,9 @@ class WorkerLeaseManager:
             keep: Seconds without a call for which to keep the lease, also without renewals.
 
         Raises:
-            Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
+            Fault: INVALID_REQUEST, LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
         """
+        check_kept(keep)
         lease = self._table.get(lease_id)
         if lease is None:
             return self.release(lease_id)

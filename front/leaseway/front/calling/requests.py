@@ -24,8 +24,9 @@ from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import ToolResult
 from leaseway.wire.bounds import MAX_META
-from leaseway.wire.channels.trace_context import TRACEPARENT, TRACESTATE, context_from
+from leaseway.wire.channels.trace_context import context_from
 from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
+from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
 
 
 class Request:

@@ -30,6 +30,7 @@ from leaseway.spec.keys import (
     setting,
 )
 from leaseway.wire.messages.json_schema import CHOICES, TOOL_HINTS
+from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
 
 Position = Literal["path", "query", "header", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]
@@ -63,8 +64,8 @@ _MEDIA_TYPE: Final = re.compile(
 )
 RESERVED_HEADERS: Final = frozenset(
     ("host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive",
-     "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "traceparent",
-     "tracestate", "expect")
+     "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "expect",
+     TRACEPARENT, TRACESTATE)
 )  # fmt: skip
 """Headers that no parameter sets, because Leaseway or HTTP itself does; in lower case."""
 _MAX_NAME: Final = 128

@@ -9,8 +9,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-TRACEPARENT: Final = "traceparent"
-TRACESTATE: Final = "tracestate"
+from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
+
 NO_TRACE: Final = ("", "")
 """The headers of a call without a trace."""
 

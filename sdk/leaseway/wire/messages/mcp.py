@@ -13,6 +13,7 @@ from typing import Final
 
 from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
 
 ELICIT: Final = "elicitation/create"
 ELICIT_URL: Final = "elicitation/create#url"
@@ -64,7 +65,7 @@ SESSION_ARGUMENT: Final = "session"
 CONVERSATION_KEYS: Final = ("openai/session",)
 """The keys of `_meta` in which hosts send ids of their conversations."""
 
-_HOP_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate"})
+_HOP_KEYS: Final = frozenset({"progressToken", TRACEPARENT, TRACESTATE})
 _OF_EACH_REQUEST: Final = frozenset(
     f"io.modelcontextprotocol/{name}"
     for name in ("protocolVersion", "clientInfo", "clientCapabilities", "logLevel")

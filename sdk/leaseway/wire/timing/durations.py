@@ -39,3 +39,17 @@ def check_lease_ttl(ttl: float) -> None:
             f"A lease lives {MIN_LEASE_TTL:g} s to {MAX_LEASE_TTL:g} s; ttl={ttl:g} is not "
             "within that.",
         )
+
+
+def check_kept(keep: float) -> None:
+    """Check for how many seconds without a call a lease is to outlive its client.
+
+    Raises:
+        Fault: INVALID_REQUEST: it is negative, or longer than any lease lives.
+    """
+    if not 0 <= keep <= MAX_LEASE_TTL:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"A lease is kept for 0 s to {MAX_LEASE_TTL:g} s without a call; keep={keep:g} is not "
+            "within that.",
+        )

@@ -358,13 +358,6 @@ def test_a_left_lease_is_kept_without_renewals_until_it_is_idle() -> None:
     assert ended.cause == "no call had run on it for 600 s, its idle limit"
 
 
-def test_a_lease_is_kept_for_a_day_at_most() -> None:
-    table = LeaseTable("inc")
-    lease = take(table, 0)
-    assert not table.leave(lease, "one", 0, keep=1e9, idle=0)
-    assert lease.kept_until == bounds.MAX_LEASE_TTL
-
-
 def test_only_ends_of_started_leases_that_nobody_asked_for_are_unasked() -> None:
     table = LeaseTable("inc")
     for number, (outcome, cause, started) in enumerate(

@@ -261,13 +261,14 @@ class LeaseTable:
             lease: The lease.
             client: The client's name.
             now: The time.
-            keep: Seconds without a call for which to keep the lease; 0 if the client needs none.
+            keep: Seconds without a call for which to keep the lease, within its bounds
+                (`check_kept`); 0 if the client needs none.
             idle: Seconds since the last call.
         """
         is_known = bool(client) and client in lease.clients
         lease.clients.discard(client)
         if keep:
-            lease.idle_limit = max(lease.idle_limit, min(keep, bounds.MAX_LEASE_TTL))
+            lease.idle_limit = max(lease.idle_limit, keep)
             lease.kept_until = max(lease.kept_until, now - idle + lease.idle_limit)
         return is_known and not lease.clients and now >= lease.kept_until
 

@@ -55,6 +55,7 @@ from leaseway.wire.bounds import KIB, MAX_RESULT, MIB
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.artifact_refs import is_reference
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
+from leaseway.wire.trace_headers import BAGGAGE, TRACEPARENT, TRACESTATE
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ MAX_ARTIFACT_BYTES: Final = 32 * MIB
 _INLINE: Final = 64 * KIB
 """Bytes of a response that is converted on the loop; larger ones in a thread."""
 
-_TRACE: Final = ("traceparent", "tracestate", "baggage")
+_TRACE: Final = (TRACEPARENT, TRACESTATE, BAGGAGE)
 
 
 @dataclass(frozen=True)
