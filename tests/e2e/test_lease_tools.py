@@ -15,7 +15,7 @@ from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
 from tests.e2e.system import SERVERS, eventually, free_port, python_server, running
 from tests.e2e.test_mcp_clients import node
 
-from leaseway.sdk import AsyncSession, InvalidArguments, ToolNotFound
+from leaseway.sdk import AsyncSession, InvalidArguments, LeaseRevoked, ToolNotFound
 
 GROWING = {
     "growing": python_server(
@@ -70,6 +70,22 @@ async def test_a_session_lists_and_calls_the_tools_of_its_own_instance(place: Pl
         assert (await one.call_tool("g_add", {"a": 1, "b": 2, "c": 3})).text == "6"
         await one.release("growing")
         assert await names(one) == AT_FIRST
+
+
+async def test_a_watch_yields_the_tools_of_its_session_until_the_lease_is_lost(
+    place: Place,
+) -> None:
+    async with place.sdk.session("watched") as session, asyncio.timeout(2 * BOUND):
+        lease = await session.acquire("growing")
+        watch = session.watch_tools(["growing"])
+        assert [tool.name for tool in await anext(watch)] == AT_FIRST
+        changed = asyncio.create_task(anext(watch))
+        await session.call_tool("g_login", {"user": "ada"})
+        assert [tool.name for tool in await changed] == LOGGED_IN
+        changed = asyncio.create_task(anext(watch))
+        await place.sdk.revoke_lease(lease.id)
+        with pytest.raises(LeaseRevoked):
+            await changed
 
 
 async def listed(client: Client) -> list[str]:

@@ -82,6 +82,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.lease_tools: leases_pb2.ListLeaseToolsResponse | None = (
             leases_pb2.ListLeaseToolsResponse()
         )
+        self.waits_for_tools = True
+        self.waiting_lists = 0
+        self._tools_changed = asyncio.Event()
         self.stateful = {"desk"}
         self.ttl = 60.0
         self.silent = False
@@ -234,9 +237,28 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
 
     async def ListLeaseTools(self, request: Any, context: Any) -> Any:
         """Return the tools in which the lease differs; an older worker has no such method."""
-        if self.lease_tools is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-        return self.lease_tools
+        waits = request.HasField("wait") and self.waits_for_tools
+        self.waiting_lists += waits
+        try:
+            while True:
+                changed = self._tools_changed
+                self.check(request.lease_id)
+                tools = self.lease_tools
+                if tools is None:
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+                elif not waits or tools.digest != request.known_digest:
+                    return tools
+                await changed.wait()
+        except Fault as fault:
+            await abort(context, fault)
+        finally:
+            self.waiting_lists -= waits
+
+    def change_tools(self, tools: leases_pb2.ListLeaseToolsResponse | None) -> None:
+        """Change the tools of all leases, and answer those who wait for that."""
+        self.lease_tools = tools
+        changed, self._tools_changed = self._tools_changed, asyncio.Event()
+        changed.set()
 
     async def ResolveLeased(self, request: Any, context: Any) -> Any:
         self.resolved.append(request.name)

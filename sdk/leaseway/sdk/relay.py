@@ -454,7 +454,8 @@ async def list_lease_tools(session: AsyncSession) -> list[LeaseTools]:
     last. `with_lease_tools` puts them over the tools of all.
     """
     runtime, key = session._scope()
-    return await runtime.caller.own_tools.of_session(key)
+    leases = await runtime.caller.own_tools.of_session(key)
+    return [tools for tools in leases.values() if tools is not None]
 
 
 async def leave_leases(session: AsyncSession, keep: float) -> None:

@@ -646,6 +646,7 @@ class ListLeaseToolsRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     LEASE_ID_FIELD_NUMBER: _builtins.int
     KNOWN_DIGEST_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant of the lease. Empty means `default`."""
     session: _builtins.str
@@ -658,6 +659,13 @@ class ListLeaseToolsRequest(_message.Message):
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
 
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait until the digest is another one than the known one, at most 60 s. The response
+        may come earlier with the known one: a worker lets at most 4,096 requests wait, and an older one
+        none. Unset means not to wait.
+        """
+
     def __init__(
         self,
         *,
@@ -666,10 +674,11 @@ class ListLeaseToolsRequest(_message.Message):
         session: _builtins.str = ...,
         lease_id: _builtins.str = ...,
         known_digest: _builtins.str = ...,
+        wait: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "known_digest", b"known_digest", "lease_id", b"lease_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "known_digest", b"known_digest", "lease_id", b"lease_id", "session", b"session", "tenant", b"tenant", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -160,6 +160,11 @@ MAX_SERVER_RELISTS: Final = 4
 RELIST_WAIT: Final = 2.0
 """How long a call of an unknown tool, and a list of a lease's tools, wait for a reported change."""
 
+MAX_LIST_WAIT: Final = 60.0
+"""How long a request waits for a lease to list other tools."""
+MAX_WAITING_LISTS: Final = 4096
+"""Such requests of a worker; further ones are answered at once."""
+
 MAX_META: Final = 16 * 1024
 """The caller's part of a call's `_meta`."""
 MAX_CLIENT: Final = 2 * 1024

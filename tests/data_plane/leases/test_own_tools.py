@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.data_plane.conftest import BOTH_WAYS, WAIT
+from tests.data_plane.conftest import BOTH_WAYS, WAIT, rpc_fault
 from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.spec.model import InstancePolicy
@@ -83,6 +83,39 @@ async def test_what_a_lease_adds_and_lacks_is_listed_with_a_digest(bench: Bench)
     assert known == leases_pb2.ListLeaseToolsResponse(digest=answer.digest)
     fault = await bench.caller().refused("db", session="s1", lease_id=lease.id)
     assert fault.reason is Reason.TOOL_NOT_FOUND
+
+
+async def waiting(
+    bench: Bench, lease: Any, known: str = "", seconds: int = 60
+) -> leases_pb2.ListLeaseToolsResponse:
+    """List the tools once they are others than the known ones."""
+    request = leases_pb2.ListLeaseToolsRequest(
+        lease_id=lease.id, session=lease.session, known_digest=known
+    )
+    request.wait.seconds = seconds
+    response: leases_pb2.ListLeaseToolsResponse = await bench.leases.ListLeaseTools(request)
+    return response
+
+
+async def test_a_list_waits_until_it_is_another_one_or_its_lease_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = bench.worker.lease_service
+    await bench.push(upsert(bench))
+    lease = await bench.acquire()
+    assert not (await waiting(bench, lease, seconds=0)).digest
+    lists = asyncio.create_task(waiting(bench, lease))
+    await bench.until(lambda: service._waiting_lists == 1)
+    bench.servers.opened[0].change_tools(GROWN)
+    digest = (await lists).digest
+    assert digest
+    monkeypatch.setattr(bounds, "MAX_WAITING_LISTS", 1)
+    lists = asyncio.create_task(waiting(bench, lease, digest))
+    await bench.until(lambda: service._waiting_lists == 1)
+    assert (await waiting(bench, lease, digest)).digest == digest  # at once: too many wait
+    await bench.release(lease)
+    assert (await rpc_fault(lists)).reason is Reason.LEASE_RELEASED
+    assert service._waiting_lists == 0
 
 
 async def test_a_changed_definition_checks_the_arguments_of_its_lease(bench: Bench) -> None:

@@ -71,6 +71,7 @@ class LeaseTools:
         self._context = pool.context
         self.variants: dict[str, dict[Holder, LeaseVariant]] = {}
         self._entries: dict[str, _Entry] = {}
+        self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._shared: WeakValueDictionary[tuple[str, ...], LeaseVariant] = WeakValueDictionary()
         """By digest: leases that differ in the same way share what is compiled."""
 
@@ -78,6 +79,18 @@ class LeaseTools:
         """Return the variant of a lease; None if it does not differ."""
         entry = self._entries.get(lease.id)
         return entry.found if entry is not None else None
+
+    def next_change(self, lease: WorkerLease) -> asyncio.Event:
+        """Return an event that is set when a lease may have other tools, or ends."""
+        changed = self._changes.get(lease.id)
+        if changed is None:
+            changed = self._changes[lease.id] = asyncio.Event()
+        return changed
+
+    def _wake(self, lease: WorkerLease) -> None:
+        changed = self._changes.pop(lease.id, None)
+        if changed is not None:
+            changed.set()
 
     async def compile(self, live: LiveInstance, generation: Generation) -> CompiledToolset | None:
         """Compile what an instance adds if it is much, in a thread, for `update`."""
@@ -106,6 +119,7 @@ class LeaseTools:
             compiled: A toolset with compiled plans to use again; None for the last one.
         """
         entry = self._entries.get(lease.id)
+        self._wake(lease)
         if not _may_differ(generation):
             if entry is not None:
                 self.forget(lease)
@@ -137,6 +151,7 @@ class LeaseTools:
 
     def forget(self, lease: WorkerLease) -> None:
         """Forget a lease that has ended."""
+        self._wake(lease)
         entry = self._entries.pop(lease.id, None)
         if entry is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -91,6 +92,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         self._leases = leases
         self._executor = executor
         self._lease_message = lease_message
+        self._waiting_lists = 0
         self._acquiring = UsageCounter(
             "acquisitions",
             "requests for a lease without an answer",
@@ -260,9 +262,31 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             lease = self._held_by_caller(request)
             if await self._wait_for_changes(lease):
                 lease = self._held_by_caller(request)
+            if request.HasField("wait") and self._waiting_lists < bounds.MAX_WAITING_LISTS:
+                return await self._list_others(request)
             return self._list_tools(request, lease)
         except Fault as fault:
             await abort(context, fault)
+
+    async def _list_others(
+        self, request: leases_pb2.ListLeaseToolsRequest
+    ) -> leases_pb2.ListLeaseToolsResponse:
+        """Wait until a lease lists other tools than the caller knows, as long as it wants."""
+        response = leases_pb2.ListLeaseToolsResponse(digest=request.known_digest)
+        self._waiting_lists += 1
+        try:
+            async with asyncio.timeout(min(seconds(request.wait), bounds.MAX_LIST_WAIT)):
+                while response.digest == request.known_digest:
+                    lease = self._held_by_caller(request)
+                    changed = self._leases.own_tools.next_change(lease)
+                    response = self._list_tools(request, lease)
+                    if response.digest == request.known_digest:
+                        await changed.wait()
+        except TimeoutError:
+            pass  # the digest is the known one
+        finally:
+            self._waiting_lists -= 1
+        return response
 
     def _list_tools(
         self, request: leases_pb2.ListLeaseToolsRequest, lease: WorkerLease

@@ -206,11 +206,7 @@ class Client(Calls):
 
     def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
         """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
-
-        async def build() -> AsyncToolWatch:  # it must be built in the client's loop
-            return self._inner.watch_tools(servers)
-
-        return ToolWatch(LOOP_THREAD.run(build))
+        return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner, servers)))
 
     def servers(self, *, load: bool = False, timeout: float | None = None) -> list[ServerInfo]:
         """List the configured servers with their state; see `AsyncClient.servers`.
@@ -337,6 +333,10 @@ class Session(BlockingContext, Calls):
         """List the tools that the session sees; see `AsyncSession.list_tools`."""
         return LOOP_THREAD.run(partial(self._inner.list_tools, servers, timeout=timeout))
 
+    def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
+        """Watch the tools that the session sees; see `AsyncSession.watch_tools`."""
+        return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner, servers)))
+
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
         return LOOP_THREAD.run(partial(_leases, self._inner))
@@ -350,6 +350,12 @@ class Session(BlockingContext, Calls):
 
 async def _reopened(session: AsyncSession) -> AsyncSession:
     return session._reopen()
+
+
+async def _watch(
+    watched: AsyncClient | AsyncSession, servers: Sequence[str] | None
+) -> AsyncToolWatch:
+    return watched.watch_tools(servers)
 
 
 async def _leases(session: AsyncSession) -> list[Lease]:

@@ -90,9 +90,9 @@ class ResourceUpdates(BlockingContext):
 
 
 class ToolWatch:
-    """The tools that a tenant sees, as they change: an iterator that blocks.
+    """The tools that a tenant or a session sees, as they change: an iterator that blocks.
 
-    See `AsyncToolWatch`. To end it, close the client from another thread.
+    See `AsyncToolWatch`. To end it, close the client or the session from another thread.
     """
 
     def __init__(self, inner: AsyncToolWatch) -> None:

@@ -7,7 +7,8 @@ nobody.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from leaseway.sdk.catalog.lease_tools import LeaseTools
@@ -16,15 +17,22 @@ from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.catalog.tools import tool_from_proto
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
+from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault
+from leaseway.wire.timing.backoff import RECONNECT
+from leaseway.wire.timing.durations import duration
 
 _MAX_KEPT: Final = 4096
 """Names of sessions that are remembered; the oldest are removed first."""
 _LIST_TIMEOUT: Final = RELIST_WAIT + 2.0
+_WATCH: Final = 30.0
+"""Seconds that one request waits for a lease to have other tools."""
+_MIN_WATCH: Final = 5.0
+"""Seconds between two such requests if a worker does not wait."""
 
 
 class _Resolved(NamedTuple):
@@ -59,25 +67,73 @@ class SessionTools:
         self._listed: WeakKeyDictionary[ClientLease, LeaseTools] = WeakKeyDictionary()
         self._shared: WeakValueDictionary[tuple[str, str], LeaseTools] = WeakValueDictionary()
 
-    async def of_session(self, session: str) -> list[LeaseTools]:
-        """Return the tools in which the leases of a session differ; of most, none.
+    async def of_session(self, session: str) -> dict[ClientLease, LeaseTools | None]:
+        """Return the tools in which each lease of a session differs; None for one that does not.
 
         A lease whose worker does not answer has those that it told last.
         """
         leases = self._leases.book.held_leases(session)
         found = await asyncio.gather(*map(self._list, leases)) if leases else ()
-        return [tools for tools in found if tools is not None]
+        return dict(zip(leases, found, strict=True))
 
-    async def _list(self, lease: ClientLease) -> LeaseTools | None:
-        known = self._listed.get(lease)
+    async def wait_beyond(
+        self, session: str, seen: Mapping[ClientLease, LeaseTools | None]
+    ) -> None:
+        """Wait until a session holds other leases than were seen, or they have other tools.
+
+        Or until it is closed.
+
+        Args:
+            session: The session.
+            seen: What `of_session` has returned.
+        """
+        changed = self._leases.changes.next_of(session)
+        if seen.keys() != set(self._leases.book.held_leases(session)):
+            return
+        await first_of(
+            changed.wait(),
+            *(self._wait_for_other(lease, digest_of(tools)) for lease, tools in seen.items()),
+        )
+
+    async def _wait_for_other(self, lease: ClientLease, digest: str) -> None:
+        """Wait until a lease has other tools, or has ended, which is recorded."""
+        loop, failures = asyncio.get_running_loop(), 0
+        request = self._request(lease, digest)
+        request.wait.CopyFrom(duration(_WATCH))
         link = self._pool.link(lease.worker)
-        request = leases_pb2.ListLeaseToolsRequest(
+        while True:
+            asked_at = loop.time()
+            try:
+                answer = await link.request(
+                    link.leases.ListLeaseTools, request, _WATCH + _LIST_TIMEOUT
+                )
+            except Fault as fault:
+                if fault.reason in LEASE_ENDED:
+                    self._leases.book.end(lease.lease_id, fault, loop.time())
+                    return
+                # An unreachable worker may come back; otherwise its leases expire.
+                await asyncio.sleep(RECONNECT.delay(failures) + 0.02)
+                failures += 1
+                continue
+            if answer.digest != digest:
+                return
+            failures = 0
+            # An older or a busy worker answers at once.
+            await asyncio.sleep(max(0.0, asked_at + _MIN_WATCH - loop.time()))
+
+    def _request(self, lease: ClientLease, digest: str) -> leases_pb2.ListLeaseToolsRequest:
+        return leases_pb2.ListLeaseToolsRequest(
             client=self._identity.client_info,
             tenant=self._identity.tenant,
             session=lease.key.session,
             lease_id=lease.lease_id,
-            known_digest=known.digest if known is not None else "",
+            known_digest=digest,
         )
+
+    async def _list(self, lease: ClientLease) -> LeaseTools | None:
+        known = self._listed.get(lease)
+        link = self._pool.link(lease.worker)
+        request = self._request(lease, digest_of(known))
         try:
             answer = await link.request(link.leases.ListLeaseTools, request, _LIST_TIMEOUT)
         except Fault:
@@ -135,3 +191,21 @@ class SessionTools:
         if len(self._targets) > _MAX_KEPT:
             del self._targets[next(iter(self._targets))]
         return target
+
+
+def digest_of(tools: LeaseTools | None) -> str:
+    """Return what identifies the tools in which a lease differs; empty if it does not."""
+    return tools.digest if tools is not None else ""
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until the first of several waits ends, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

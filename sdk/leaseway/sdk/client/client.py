@@ -16,7 +16,7 @@ from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.client.listings import AsyncListings
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
-from leaseway.sdk.client.watches import AsyncToolWatch
+from leaseway.sdk.client.watches import AsyncToolWatch, TenantTools
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators import operations
@@ -227,7 +227,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
             An asynchronous iterator of `ToolList`s, which ends when the client is closed.
         """
         self._runtime()  # raises if the client is closed
-        return AsyncToolWatch(self, servers)
+        return AsyncToolWatch(TenantTools(self), servers)
 
     async def servers(
         self, *, load: bool = False, timeout: float | None = None

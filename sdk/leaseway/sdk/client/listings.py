@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from leaseway.sdk.catalog.introductions import IntroductionList, introduction_from_proto
-from leaseway.sdk.catalog.lease_tools import with_lease_tools
+from leaseway.sdk.catalog.lease_tools import LeaseTools, with_lease_tools
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
@@ -71,9 +71,25 @@ async def fetch_session_tools(
 ) -> ToolList:
     """List the tools that a session sees, with those of its leases; raises as `fetch_tools`."""
     tools = await fetch_tools(runtime, deadline, servers=servers, user=user)
-    own = await runtime.caller.own_tools.of_session(session)
-    if servers is not None:
-        own = [lease for lease in own if lease.server_id in servers]
+    leases = await runtime.caller.own_tools.of_session(session)
+    return session_tools(tools, leases.values(), servers)
+
+
+def session_tools(
+    tools: ToolList, leases: Iterable[LeaseTools | None], servers: Sequence[str] | None
+) -> ToolList:
+    """Return what a session sees.
+
+    Args:
+        tools: The tools of all.
+        leases: The tools in which the session's leases differ; None for one that does not.
+        servers: Only tools of these servers; None means all.
+    """
+    own = [
+        lease
+        for lease in leases
+        if lease is not None and (servers is None or lease.server_id in servers)
+    ]
     if not own:
         return tools
     seen = with_lease_tools(tools, own)

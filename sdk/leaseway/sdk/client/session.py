@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.client.listings import fetch_session_tools
+from leaseway.sdk.client.watches import AsyncToolWatch, SessionTools
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.operations import perform
@@ -154,6 +155,22 @@ class AsyncSession(AsyncCalls):
             fetch_session_tools, session=self.key, servers=servers, user=self.user or None
         )
         return await perform(self._scope, fetch, timeout)
+
+    def watch_tools(self, servers: Sequence[str] | None = None) -> AsyncToolWatch:
+        """Watch the tools that the session sees: the current list, then a new one at each change.
+
+        They are those of `list_tools`. After a lease was lost, the watch raises its `LeaseError`,
+        as calls do, until `acquire` or `release`.
+
+        Args:
+            servers: Only tools, and leases, of these server ids; None means all servers.
+
+        Returns:
+            An asynchronous iterator of `ToolList`s, which ends when the session or the client is
+            closed.
+        """
+        self._runtime()  # raises if the session is closed
+        return AsyncToolWatch(SessionTools(self), servers)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""

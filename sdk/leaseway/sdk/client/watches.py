@@ -1,4 +1,4 @@
-"""Watches the tool list: yields the current list, then a new one after each change.
+"""Watches a tool list: yields the current list, then a new one after each change.
 
 Nothing is queued: a list is fetched when the caller asks for the next one, so a slow caller gets
 the newest list and skips those between.
@@ -7,14 +7,18 @@ the newest list and skips those between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, Self
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, Self
 
 import grpc
 
+from leaseway.sdk.calls.own_tools import first_of
+from leaseway.sdk.catalog.lease_tools import LeaseTools
+from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.tools import ToolList
-from leaseway.sdk.client.listings import fetch_tools
+from leaseway.sdk.client.listings import fetch_tools, session_tools
 from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
@@ -24,17 +28,142 @@ _TRANSIENT: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
 """Reasons for which a list is missing for a while only, for example during a restart."""
 
 
-class AsyncToolWatch:
-    """The tools that a tenant sees, as they change: an asynchronous iterator of `ToolList`s.
+class ToolSource(Protocol):
+    """Whose tools a watch yields."""
 
-    The first list is returned at once, or its error is raised. Each later list differs from the
-    one before in its tools or in `pending`. While the control plane is unreachable, the watch
-    waits; a server that is removed has no tools until it is added again. The iterator ends when
-    the client is closed. Iterating may stop early without clean-up.
+    def is_closed(self) -> bool:
+        """Return whether the watch has ended."""
+
+    @property
+    def user(self) -> str | None:
+        """The user for whom tools are listed; None means the client's."""
+
+    def runtime(self) -> Runtime:
+        """Return the client's runtime; raises a RuntimeError if it cannot be used."""
+
+    def check(self, runtime: Runtime, servers: Sequence[str] | None) -> None:
+        """Raise a Fault if something has ended that the watch depends on."""
+
+    async def complete(
+        self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
+    ) -> ToolList:
+        """Return the list that is yielded, from that of the tenant."""
+
+    async def wait_beyond(
+        self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
+    ) -> None:
+        """Wait until another list may be due than `complete` has returned last."""
+
+
+class TenantTools:
+    """The tools that a tenant sees.
+
+    Args:
+        client: The tenant's client.
     """
 
-    def __init__(self, client: RuntimeOwner, servers: Sequence[str] | None) -> None:
+    user: Final = None
+
+    def __init__(self, client: RuntimeOwner) -> None:
         self._client = client
+
+    def is_closed(self) -> bool:
+        """Return whether the client is closed."""
+        return self._client._closed
+
+    def runtime(self) -> Runtime:
+        """Return the client's runtime."""
+        return self._client._runtime()
+
+    def check(self, runtime: Runtime, servers: Sequence[str] | None) -> None:
+        """Nothing ends before the client."""
+
+    async def complete(
+        self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
+    ) -> ToolList:
+        """Return the list unchanged."""
+        return tools
+
+    async def wait_beyond(
+        self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
+    ) -> None:
+        """Wait for a change of the registry."""
+        await registry.wait_beyond(version, lists)
+
+
+class WatchedSession(Protocol):
+    """An `AsyncSession`, as its watch uses it."""
+
+    key: str
+    user: str
+    _client: RuntimeOwner
+    _closed: bool
+
+    def _runtime(self) -> Runtime:
+        """Return the runtime; raises a RuntimeError if the session or its client is closed."""
+
+
+class SessionTools:
+    """The tools that a session sees, with those of its leases.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: WatchedSession) -> None:
+        self._session = session
+        self._seen: Mapping[ClientLease, LeaseTools | None] = {}
+
+    def is_closed(self) -> bool:
+        """Return whether the session or its client is closed."""
+        return self._session._closed or self._session._client._closed
+
+    @property
+    def user(self) -> str | None:
+        """The session's user; None means the client's."""
+        return self._session.user or None
+
+    def runtime(self) -> Runtime:
+        """Return the client's runtime."""
+        return self._session._runtime()
+
+    def check(self, runtime: Runtime, servers: Sequence[str] | None) -> None:
+        """Raise how a lease of the session ended."""
+        ended = runtime.leases.book.find_end(self._session.key, servers)
+        if ended is not None:
+            raise ended
+
+    async def complete(
+        self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
+    ) -> ToolList:
+        """Return the list with the tools in which the session's leases differ."""
+        self._seen = await runtime.caller.own_tools.of_session(self._session.key)
+        return session_tools(tools, self._seen.values(), servers)
+
+    async def wait_beyond(
+        self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
+    ) -> None:
+        """Wait for a change of the registry, of the session's leases or of their tools."""
+        own = runtime.caller.own_tools
+        await first_of(
+            registry.wait_beyond(version, lists), own.wait_beyond(self._session.key, self._seen)
+        )
+
+
+class AsyncToolWatch:
+    """The tools that a tenant or a session sees, as they change: an iterator of `ToolList`s.
+
+    The first list is returned at once, or its error is raised. Each later list differs from the
+    one before in its tools or in `pending`. While the control plane or a worker is unreachable, the
+    watch waits; a server that is removed has no tools until it is added again. The iterator ends
+    when the client or the session is closed. Iterating may stop early without clean-up.
+
+    After a lease of a watched session was lost, the iterator raises a `LeaseError`, as calls do,
+    until `acquire` or `release`.
+    """
+
+    def __init__(self, source: ToolSource, servers: Sequence[str] | None) -> None:
+        self._source = source
         self._servers = list(servers) if servers is not None else None
         self._last: ToolList | None = None
         self._read_at = 0
@@ -44,16 +173,19 @@ class AsyncToolWatch:
         return self
 
     async def __anext__(self) -> ToolList:
-        if self._client._closed:
+        source = self._source
+        if source.is_closed():
             raise StopAsyncIteration
-        runtime = self._client._runtime()
+        runtime = source.runtime()
         registry_version = runtime.resolver.watch()
         while not registry_version.ended:
             if self._last is not None:
-                await registry_version.wait_beyond(self._read_at, self._lists)
+                await source.wait_beyond(runtime, registry_version, self._read_at, self._lists)
             self._lists = registry_version.lists
+            if source.is_closed():
+                break
             tools = await self._read(runtime)
-            if tools is None or registry_version.ended:
+            if tools is None or source.is_closed() or registry_version.ended:
                 break
             self._read_at = max(self._read_at, tools.registry_version)
             if self._last is None or _differs(self._last, tools):
@@ -68,7 +200,9 @@ class AsyncToolWatch:
         while True:
             try:
                 deadline = runtime.loop.time() + STARTUP_TIMEOUT
-                return await self._fetch(runtime, deadline)
+                self._source.check(runtime, self._servers)
+                tools = await self._fetch(runtime, deadline)
+                return await self._source.complete(runtime, tools, self._servers)
             except Fault as fault:
                 if registry_version.ended:
                     return None
@@ -83,13 +217,14 @@ class AsyncToolWatch:
             attempt += 1
 
     async def _fetch(self, runtime: Runtime, deadline: float) -> ToolList:
+        user = self._source.user
         try:
-            return await fetch_tools(runtime, deadline, servers=self._servers)
+            return await fetch_tools(runtime, deadline, servers=self._servers, user=user)
         except Fault as fault:
             if self._last is None or fault.reason is not Reason.TOOL_NOT_FOUND:
                 raise
         # One of the servers was removed: select the tools of the others from the whole list.
-        tools = await fetch_tools(runtime, deadline, servers=None)
+        tools = await fetch_tools(runtime, deadline, servers=None, user=user)
         wanted = [tool for tool in tools if tool.server_id in (self._servers or ())]
         return ToolList(wanted, tools.registry_version, tools.pending, tools.config_loaded_at)
 

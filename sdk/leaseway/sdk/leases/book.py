@@ -6,6 +6,7 @@ changes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from leaseway.sdk.leases.lease import ClientLease
@@ -75,6 +76,11 @@ class LeaseBook:
         """
         known = self.sessions.get(session)
         return None if known is None else known.find(server_id, now)
+
+    def find_end(self, session: str, servers: Collection[str] | None) -> Fault | None:
+        """Return how a lease of a session ended of which calls are told (see `SessionLeases`)."""
+        known = self.sessions.get(session)
+        return None if known is None else known.find_end(servers)
 
     def find_held(self, session: str, server_id: str, now: float) -> ClientLease | None:
         """Return the session's held lease of a server, or None, even if an older one ended."""

@@ -1,12 +1,14 @@
-"""Ends of leases: learnt from workers at once, and told to gateways however they became known."""
+"""Ends of leases, learnt from workers at once and told to gateways; changes, told to watches."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.leases.lease import ClientLease
+from leaseway.sdk.leases.state import HeldLeases
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.v1 import leases_pb2
 from leaseway.wire.status import fault_from_status
@@ -40,3 +42,32 @@ class LeaseEnds:
     def _tell(self, session: str) -> None:
         if session in self.hearers:
             self.hearers[session]()
+
+
+class LeaseChanges:
+    """Wakes those who watch which leases a session holds.
+
+    Args:
+        held: The leases of all sessions.
+    """
+
+    def __init__(self, held: HeldLeases) -> None:
+        self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        held.added.connect(self._on_change)
+        held.removed.connect(self._on_change)
+
+    def next_of(self, session: str) -> asyncio.Event:
+        """Return an event that is set when a session holds other leases, or is closed."""
+        changed = self._events.get(session)
+        if changed is None:
+            changed = self._events[session] = asyncio.Event()
+        return changed
+
+    def wake(self, session: str) -> None:
+        """Wake those who watch a session."""
+        changed = self._events.pop(session, None)
+        if changed is not None:
+            changed.set()
+
+    def _on_change(self, lease: ClientLease) -> None:
+        self.wake(lease.key.session)

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary, proxy
 
 from leaseway.sdk.leases.attempts import AcquireAttempts
 from leaseway.sdk.leases.book import LeaseBook
-from leaseway.sdk.leases.ends import LeaseEnds
+from leaseway.sdk.leases.ends import LeaseChanges, LeaseEnds
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.loss_detection import LossDetector
@@ -70,6 +70,7 @@ class LeaseManager:
         book: The state of all leases.
         losses: Detects that a lease was lost with its worker.
         ends: Tells who listens that a session's lease has ended.
+        changes: Wakes who watches the leases of a session.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class LeaseManager:
         self._users = users
         self._loop = asyncio.get_running_loop()
         self.ends = LeaseEnds(self.book, pool)
+        self.changes = LeaseChanges(self.book.held)
         self._keep_alive = KeepAliveTasks(self.book, pool, lambda lease: me._release_idle(lease))
         self._acquirer = acquirer
         self._releases = LeaseReleases(pool, acquirer)
@@ -342,6 +344,7 @@ class LeaseManager:
             holder: An object that lives as long as calls of the session are in flight.
         """
         self._closed_sessions[session] = holder
+        self.changes.wake(session)
         await self._leave_session(session)
 
     def reopen_session(self, session: str) -> None:

@@ -11,6 +11,7 @@ who waits for it; `manager` sends it and wakes the waiters that the slot names.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -93,10 +94,12 @@ class HeldLeases:
     """The held leases of all sessions of one client, by id and by worker.
 
     Attributes:
+        added: A lease that its session now holds.
         removed: A lease that its session no longer holds, however it ended.
     """
 
     def __init__(self) -> None:
+        self.added = Signal[ClientLease]()
         self.removed = Signal[ClientLease]()
         self._by_id: dict[str, ClientLease] = {}
         self._by_worker: dict[WorkerRun, dict[str, ClientLease]] = {}
@@ -105,6 +108,7 @@ class HeldLeases:
         """Add a lease that its session now holds."""
         self._by_id[lease.lease_id] = lease
         self._by_worker.setdefault(lease.worker, {})[lease.lease_id] = lease
+        self.added.emit(lease)
 
     def remove(self, lease: ClientLease) -> None:
         """Remove a lease that its session no longer holds."""
@@ -235,6 +239,17 @@ class SessionLeases:
     def leases(self) -> list[ClientLease]:
         """Return the held leases."""
         return [slot.lease for slot in self._slots.values() if slot.lease is not None]
+
+    def find_end(self, servers: Collection[str] | None) -> Fault | None:
+        """Return how a lease ended of which calls are told; None without one.
+
+        Args:
+            servers: Only leases of these servers; None means all.
+        """
+        for server_id, slot in self._slots.items():
+            if slot.ended is not None and (servers is None or server_id in servers):
+                return replace(slot.ended)
+        return None
 
     # Where the next lease is acquired
 
