@@ -10,7 +10,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from leaseway.telemetry.otlp_encoding import OtlpSpanExporter
+from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter
 
 
 def test_the_grpc_coroutine_that_closing_waits_for_has_its_name() -> None:
@@ -41,7 +41,7 @@ def test_a_tracer_provider_is_set_where_each_call_reads_it() -> None:
 
 
 def test_the_standard_exporter_encodes_by_the_method_that_ours_replaces() -> None:
-    # Otherwise `telemetry.otlp_encoding` is unused, and traces cost twice as much.
+    # Otherwise `telemetry.spans.otlp_encoding` is unused, and traces cost twice as much.
     asked: list[int] = []
 
     class Exporter(OTLPSpanExporter):

@@ -25,7 +25,7 @@ from tests.conftest import BOUND
 from tests.e2e.system import eventually
 from tests.observability.test_expressions import _span_metrics
 
-from leaseway.telemetry.otlp_encoding import OtlpSpanExporter
+from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter
 from leaseway.telemetry.trace_file import TraceCollector, read_spans
 
 _CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "observability" / "collector.yaml"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_ON, Sampler
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
 
-from leaseway.telemetry.spans import LeanSpan, LeanTracerProvider
+from leaseway.telemetry.spans.lean import LeanSpan, LeanTracerProvider, all_readable
+from leaseway.telemetry.spans.pairs import SpanPair, SpanShape, parent_of
 from leaseway.wire.channels.trace_context import context_from, traceparent_of
 
 SAMPLED = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -165,3 +167,105 @@ def test_a_limit_variable_makes_standard_spans(
     (span,) = record(LeanTracerProvider, script)
     assert seen == [is_lean]
     assert len(span.attributes or {}) == (2 if is_lean else 1)
+
+
+def _make_pair(source: Any, *, traceparent: str, tracestate: str, fails: bool) -> None:
+    pair = SpanPair(source, OUTER, parent_of(traceparent, tracestate))
+    pair.add_event("waited")
+    pair.start_inner(INNER)
+    pair.own = ("id", "7")
+    if fails:
+        pair.outcome, pair.failure = {"error.type": "X"}, "it broke"
+    pair.end_both()
+
+
+def _make_spans(tracer: Tracer, *, traceparent: str, tracestate: str, fails: bool) -> None:
+    outer = tracer.start_span(
+        OUTER.name,
+        context=context_from(traceparent, tracestate),
+        kind=OUTER.kind,
+        attributes=OUTER.attributes,
+    )
+    outer.add_event("waited")
+    inner = tracer.start_span(
+        INNER.name,
+        context=trace.set_span_in_context(outer),
+        kind=INNER.kind,
+        attributes=INNER.attributes,
+    )
+    inner.set_attribute("id", "7")
+    for span in (inner, outer):
+        if fails:
+            span.set_attribute("error.type", "X")
+            span.set_status(StatusCode.ERROR, "it broke")
+        span.end()
+
+
+class KeptItems(SpanProcessor):
+    """Keeps all that ends."""
+
+    def __init__(self) -> None:
+        self.ended: list[Any] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended.append(span)
+
+
+def ended_pair(**context: Any) -> list[Any]:
+    kept = KeptItems()
+    provider = LeanTracerProvider(
+        resource=Resource({"service.name": "unit"}), shutdown_on_exit=False
+    )
+    provider.add_span_processor(kept)
+    pairs = provider.span_pairs("scope", "1.2")
+    assert pairs is not None
+    _make_pair(pairs, **context)
+    return kept.ended
+
+
+OUTER = SpanShape("outer", SpanKind.SERVER, {"text": "a", "number": 1})
+INNER = SpanShape("inner", SpanKind.CLIENT, {"server": "s"})
+LATER = f"cc-{'a' * 32}-{'b' * 16}-01-more"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("traceparent", "tracestate"),
+    [
+        ("", ""),
+        ("", "vendor=1"),
+        (SAMPLED, ""),
+        (SAMPLED, "vendor=1,other=2"),
+        (f"00-{'a' * 32}-{'b' * 16}-03", ""),
+        (LATER, ""),
+        (f"{SAMPLED}-more", ""),
+        (f"00-{'0' * 32}-{'b' * 16}-01", ""),
+        (f"00-{'a' * 32}-{'0' * 16}-01", ""),
+        (f"ff-{'a' * 32}-{'b' * 16}-01", ""),
+    ],
+)
+def test_a_pair_is_the_spans_that_the_standard_makes(
+    traceparent: str, tracestate: str, fails: bool
+) -> None:
+    context: dict[str, Any] = {"traceparent": traceparent, "tracestate": tracestate, "fails": fails}
+    standard = record(TracerProvider, partial(_make_spans, **context))
+    spans = list(all_readable(ended_pair(**context)))
+    assert [facts(span, spans) for span in spans] == [facts(span, standard) for span in standard]
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_pairs"),
+    [
+        ({}, True),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, True),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}, False),
+        ({"OTEL_SPAN_EVENT_COUNT_LIMIT": "9"}, False),
+    ],
+)
+def test_spans_are_made_as_pairs_if_no_setting_concerns_each_of_them(
+    settings: dict[str, str], has_pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    provider = LeanTracerProvider(shutdown_on_exit=False)
+    assert (provider.span_pairs("scope", "1.2") is not None) is has_pairs

@@ -17,7 +17,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
-from leaseway.telemetry.otlp_encoding import encode_spans
+from leaseway.telemetry.spans.lean import LeanTracerProvider, all_readable
+from leaseway.telemetry.spans.otlp_encoding import encode_spans
+from leaseway.telemetry.spans.pairs import SpanPair, SpanShape, parent_of
 from leaseway.wire.channels.trace_context import context_from
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -105,6 +107,33 @@ def test_spans_are_grouped_by_resource_and_scope_like_the_standard() -> None:
 
 def test_an_empty_batch_makes_an_empty_request() -> None:
     check_same([])
+
+
+@pytest.mark.parametrize("traceparent", ["", PARENT])
+@pytest.mark.parametrize("own", [None, ("id", "7"), ("id", 7)])
+@pytest.mark.parametrize("rare", ["", "event", "failure", "state", "alone"])
+def test_a_pair_is_encoded_like_its_spans(
+    traceparent: str, own: tuple[str, Any] | None, rare: str
+) -> None:
+    provider = LeanTracerProvider(resource=Resource({"service.name": "unit"}))
+    source = provider.span_pairs("scope", "1.2")
+    outer = SpanShape("outer", SpanKind.SERVER, {"text": "ä", "number": 1})
+    inner = SpanShape("inner", SpanKind.CLIENT, {"server": "s"})
+    pairs = []
+    for _ in range(2):  # the second finds the encoded shapes
+        assert source is not None
+        state = "vendor=1" if rare == "state" else ""
+        pair = SpanPair(source, outer, parent_of(traceparent, state))
+        if rare == "event":
+            pair.add_event("waited")
+        if rare != "alone":
+            pair.start_inner(inner)
+            pair.own = own
+        if rare == "failure":
+            pair.outcome, pair.failure = {"error.type": "X"}, "it broke"
+        pair.end_both()
+        pairs.append(pair)
+    assert encode_spans(pairs) == encode_by_standard(list(all_readable(pairs)))
 
 
 def _encoded(spans: Sequence[ReadableSpan]) -> list[Span]:

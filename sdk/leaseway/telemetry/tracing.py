@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
@@ -21,6 +22,8 @@ from leaseway.wire.version import PACKAGE_VERSION
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+
+    from leaseway.telemetry.spans.pairs import PairSource
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     exporters = make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
     if not exporters:
         return Telemetry()
-    from leaseway.telemetry.spans import LeanTracerProvider
+    from leaseway.telemetry.spans.lean import LeanTracerProvider
 
     resource = otel_resource(describe_process(service_name, instance))
     provider = LeanTracerProvider(resource=resource, shutdown_on_exit=False)
@@ -95,13 +98,13 @@ def _batches(exporter: SpanExporter) -> SpanProcessor:
 
 
 def _to_stderr() -> SpanExporter:
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+    from leaseway.telemetry.spans.lean import SpanPrinter
 
-    return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to results
+    return SpanPrinter(out=sys.stderr)  # stdout belongs to results
 
 
 def _by_otlp() -> SpanExporter:
-    from leaseway.telemetry.otlp_encoding import OtlpSpanExporter
+    from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter
 
     return OtlpSpanExporter()
 
@@ -118,6 +121,13 @@ def tracing_active() -> bool:
     if not _active:
         _active = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
     return _active
+
+
+def span_pairs(name: str) -> PairSource | None:
+    """Return the source of a module's pairs of spans; None if its spans are made one by one."""
+    provider = trace.get_tracer_provider()
+    make: Callable[[str, str], PairSource | None] | None = getattr(provider, "span_pairs", None)
+    return make(name, PACKAGE_VERSION) if make is not None else None
 
 
 def tracer(name: str) -> Tracer:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from leaseway.data_plane.calls import executor
 from leaseway.data_plane.calls import tracing as call_trace
 from leaseway.data_plane.sync import client as sync_client
 from leaseway.data_plane.sync import probes
 from leaseway.spec.codec import encode_spec, key_to_proto
+from leaseway.telemetry.spans.lean import LeanTracerProvider, all_readable
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -25,15 +26,31 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 SAMPLED = f"00-{TRACE}-b7ad6b7169203331-01"
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Record the worker's spans, without a provider that outlives the test."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
+class KeptSpans(InMemorySpanExporter):
+    """Keeps spans, and those of pairs."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return super().export(list(all_readable(spans)))
+
+
+@pytest.fixture(params=[TracerProvider, LeanTracerProvider])
+def spans(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[InMemorySpanExporter]:
+    """Record the worker's spans, without a provider that outlives the test.
+
+    A provider of a program around the worker gets spans, and the worker's own gets pairs.
+    """
+    exporter = KeptSpans()
+    provider = request.param(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     for module in (call_trace, sync_client, probes):
         monkeypatch.setattr(module, "_tracer", provider.get_tracer("test"))
-    monkeypatch.setattr(executor, "tracing_active", lambda: True)
+    monkeypatch.setattr(call_trace, "tracing_active", lambda: True)
+    if isinstance(provider, LeanTracerProvider):
+        pairs = provider.span_pairs("test", "1")
+        assert pairs is not None
+        monkeypatch.setattr(call_trace, "span_pairs", lambda _scope: pairs)
     yield exporter
     provider.shutdown()
 
@@ -104,17 +121,25 @@ async def test_an_unsampled_call_has_no_span(spans: InMemorySpanExporter, bench:
     assert not spans.get_finished_spans()
 
 
-async def test_an_unsampled_call_sends_an_unsampled_trace_context(
-    spans: InMemorySpanExporter, bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def no_samples(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Let the worker's own provider drop all spans."""
+    exporter = KeptSpans()
+    provider = LeanTracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(call_trace, "_tracer", provider.get_tracer("test"))
+    monkeypatch.setattr(call_trace, "tracing_active", lambda: True)
+    monkeypatch.setattr(call_trace, "span_pairs", partial(provider.span_pairs, version="1"))
+    return exporter
+
+
+async def test_a_call_that_the_worker_does_not_sample_sends_an_unsampled_trace_context(
+    no_samples: InMemorySpanExporter, bench: Bench
 ) -> None:
-    choosy = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    monkeypatch.setattr(call_trace, "_tracer", choosy.get_tracer("test"))
-    await bench.serve("time")
-    spans.clear()
-    bench.servers.holds = True
+    await bench.hold("time")
     call = await bench.answer_call("time")
     assert int(call.request.meta["traceparent"][-2:], 16) & 1 == 0
-    assert not spans.get_finished_spans()
+    assert not no_samples.get_finished_spans()
 
 
 async def test_a_call_without_a_trace_begins_one(spans: InMemorySpanExporter, bench: Bench) -> None:

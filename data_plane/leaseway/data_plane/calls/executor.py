@@ -38,7 +38,7 @@ from leaseway.data_plane.calls.stages.send import SendStage
 from leaseway.data_plane.calls.stages.stage import Enter
 from leaseway.data_plane.calls.stages.turn import TurnStage
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
-from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
+from leaseway.data_plane.calls.tracing import call_traces
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.budgets import PERMIT_WAIT, PermitNeeded, PermitsPort
@@ -47,7 +47,6 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
 from leaseway.identity.interceptor import caller
-from leaseway.telemetry.tracing import tracing_active
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
@@ -121,7 +120,7 @@ class Executor:
         self._held: HeldReplies | None = None
         if recorder is not None and recorder.holds_calls:
             self._held = HeldReplies(recorder, self._background, self._idle.set)
-        self._traced = tracing_active()  # decided at start-up, like the exporters
+        self._traces = call_traces(worker_id)
         self._active: dict[int, ActiveCall] = {}
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
@@ -169,7 +168,7 @@ class Executor:
     def start_call(self, call: IncomingCall, arguments: bytes, sink: CallSink) -> ActiveCall:
         """Start a call. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
-        trace = CallTrace(call, self._worker_id) if self._traced and wants_trace(call) else None
+        trace = self._traces.start(call) if self._traces is not None else None
         active = self._active[number] = ActiveCall(self, number, call, arguments, sink, trace)
         active.arrived_at = time.perf_counter()
         if self.recent is not None:

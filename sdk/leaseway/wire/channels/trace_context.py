@@ -15,7 +15,8 @@ NO_TRACE: Final = ("", "")
 """The headers of a call without a trace."""
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
-_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+"""A `traceparent`, to `match`: the ids of the trace and the span, and the flags."""
 
 
 def headers_of(span: Span) -> tuple[str, str]:
@@ -51,11 +52,11 @@ def context_from(traceparent: str, tracestate: str = "") -> Context:
 
 def ids_in(traceparent: str) -> tuple[str, str] | None:
     """Return the ids of the trace and the span in hex; None if the text is no `traceparent`."""
-    found = _FORM.match(traceparent)  # a caller may send any text, and later versions more parts
+    found = FORM.match(traceparent)  # a caller may send any text, and later versions more parts
     return None if found is None else (found[1], found[2])
 
 
 def is_sampled(traceparent: str) -> bool:
     """Return whether a `traceparent` has the sampled flag, without building a context."""
-    found = _FORM.match(traceparent)
+    found = FORM.match(traceparent)
     return found is not None and bool(int(found[3], 16) & 1)

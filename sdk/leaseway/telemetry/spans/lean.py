@@ -1,4 +1,4 @@
-"""Spans at a fifth of the standard cost, for the two spans of every traced call in a worker.
+"""Spans at a fifth of the standard cost, and the pairs of spans of a worker's calls.
 
 They use OpenTelemetry's samplers, ids and processors, but not the expensive parts of its spans: a
 lock for each span and each of its collections, size limits, and type checks of each attribute.
@@ -9,16 +9,17 @@ Leaseway's spans have few attributes of valid types, and each is used by one thr
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Tracer as StandardTracer
-from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     Link,
@@ -31,6 +32,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes, AttributeValue
 
+from leaseway.telemetry.spans.pairs import SpanPair, SpanShape
 from leaseway.wire.secrets.redaction import redact
 
 _UNSET: Final = Status(StatusCode.UNSET)
@@ -55,21 +57,42 @@ class LeanTracerProvider(TracerProvider):
             return standard
         return LeanTracer(standard, InstrumentationScope(*scope))
 
+    def span_pairs(self, name: str, version: str) -> LeanPairs | None:
+        """Return the source of a module's pairs of spans.
+
+        None if span limits are set, or if the sampler might drop a call whose caller sampled it, or
+        left that to the worker: their spans are made one by one.
+        """
+        tracer = self.get_tracer(name, version)
+        if not isinstance(tracer, LeanTracer) or self.sampler.get_description() not in _KEEPING:
+            return None
+        return LeanPairs(tracer)
+
+
+_KEEPING: Final = {sampler.get_description() for sampler in (DEFAULT_ON, ALWAYS_ON)}
+"""The samplers that keep each span without a parent, and each of a sampled one."""
+
 
 def _limits_are_set() -> bool:
     return any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
 
 
 class LeanTracer(trace.Tracer):
-    """Makes lean spans from `start_span`, standard ones from `start_as_current_span`."""
+    """Makes lean spans from `start_span`, standard ones from `start_as_current_span`.
+
+    Attributes:
+        scope: The module whose spans it makes.
+        ids: Makes ids.
+        root_flags: The flags of a trace that begins here, besides the sampled one.
+    """
 
     def __init__(self, standard: StandardTracer, scope: InstrumentationScope) -> None:
         self._standard = standard
-        self._scope = scope
+        self.scope = scope
         self._sampler = standard.sampler
-        self._ids = standard.id_generator
-        is_random = getattr(self._ids, "is_trace_id_random", None)
-        self._root_flags = _RANDOM if is_random is not None and is_random() else 0
+        self.ids = standard.id_generator
+        is_random = getattr(self.ids, "is_trace_id_random", None)
+        self.root_flags = _RANDOM if is_random is not None and is_random() else 0
 
     def start_span(
         self,
@@ -92,7 +115,7 @@ class LeanTracer(trace.Tracer):
             if parent is not None and parent.is_valid:
                 trace_id, flags = parent.trace_id, parent.trace_flags & _RANDOM
             else:
-                parent, trace_id, flags = None, self._ids.generate_trace_id(), self._root_flags
+                parent, trace_id, flags = None, self.ids.generate_trace_id(), self.root_flags
             result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
             if result.decision is Decision.RECORD_AND_SAMPLE:
                 flags |= _SAMPLED
@@ -104,13 +127,13 @@ class LeanTracer(trace.Tracer):
             name,
             own_context,
             parent,
-            self._standard.resource,
+            self.resource,
             attributes,
             links=links or (),
             kind=kind,
             start_time=start_time or time_ns(),
-            instrumentation_scope=self._scope,
-            processor=self._standard.span_processor,
+            instrumentation_scope=self.scope,
+            processor=self.processor,
         )
 
     def _new_context(
@@ -118,14 +141,108 @@ class LeanTracer(trace.Tracer):
     ) -> SpanContext:
         return SpanContext(
             trace_id,
-            self._ids.generate_span_id(),
+            self.ids.generate_span_id(),
             is_remote=False,
             trace_flags=flags,
             trace_state=state,
         )
 
+    @property
+    def resource(self) -> Resource:
+        """The process whose spans it makes."""
+        return self._standard.resource
+
+    @property
+    def processor(self) -> SpanProcessor:
+        """What gets its ended spans."""
+        return self._standard.span_processor
+
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
         return self._standard.start_as_current_span(*args, **kwargs)
+
+
+class LeanPairs:
+    """Where pairs of spans come from and go to; see `PairSource`.
+
+    Attributes:
+        resource: The process whose spans they are.
+        scope: The module whose spans they are.
+    """
+
+    def __init__(self, tracer: LeanTracer) -> None:
+        self.resource, self.scope = tracer.resource, tracer.scope
+        self.root_flags = tracer.root_flags
+        self.new_trace_id = tracer.ids.generate_trace_id
+        self.new_span_id = tracer.ids.generate_span_id
+        self._on_end: Callable[[Any], None] = tracer.processor.on_end
+
+    def export(self, pair: SpanPair) -> None:
+        """Queue an ended pair for the exporters, which get it as one item."""
+        self._on_end(pair)
+
+
+def readable_spans(pair: SpanPair) -> list[ReadableSpan]:
+    """Return the spans of an ended pair, the inner one first, as it would end."""
+    source = cast("LeanPairs", pair.source)
+    trace_id, flags = int(pair.trace_id, 16), TraceFlags(pair.flags)
+    state = TraceState.from_header([pair.state]) if pair.state else None
+    outcome = pair.outcome or {}
+    status = Status(StatusCode.ERROR, pair.failure) if pair.outcome is not None else _UNSET
+
+    def context(span_id: str, is_remote: bool = False) -> SpanContext:
+        return SpanContext(trace_id, int(span_id, 16), is_remote, flags, state)
+
+    def span(
+        shape: SpanShape, span_id: str, parent: SpanContext | None, **more: Any
+    ) -> ReadableSpan:
+        return ReadableSpan(
+            shape.name,
+            context(span_id),
+            parent,
+            source.resource,
+            kind=shape.kind,
+            instrumentation_scope=source.scope,
+            status=status,
+            end_time=pair.ended,
+            **more,
+        )
+
+    outer = span(
+        pair.outer,
+        pair.outer_id,
+        context(pair.parent_id, is_remote=True) if pair.parent_id else None,
+        attributes={**pair.outer.attributes, **outcome},
+        events=[Event(name, timestamp=at) for name, at in pair.events or ()],
+        start_time=pair.started,
+    )
+    if pair.inner is None:
+        return [outer]
+    own = {pair.own[0]: pair.own[1]} if pair.own is not None else {}
+    inner = span(
+        pair.inner,
+        pair.inner_id,
+        context(pair.outer_id),
+        attributes={**pair.inner.attributes, **own, **outcome},
+        start_time=pair.inner_started,
+    )
+    return [inner, outer]
+
+
+def all_readable(items: Iterable[ReadableSpan | SpanPair]) -> Iterator[ReadableSpan]:
+    """Return spans, and those of pairs among them."""
+    for item in items:
+        if isinstance(item, SpanPair):
+            yield from readable_spans(item)
+        else:
+            yield item
+
+
+class SpanPrinter(ConsoleSpanExporter):
+    """Writes spans as JSON, and those of pairs."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Write the spans of a batch."""
+        return super().export(list(all_readable(spans)))
 
 
 _FLAGS: Final = tuple(TraceFlags(number) for number in range(4))

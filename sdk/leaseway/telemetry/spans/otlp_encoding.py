@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -27,6 +27,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
+
+from leaseway.telemetry.spans.lean import LeanPairs, readable_spans
+from leaseway.telemetry.spans.pairs import SpanPair, SpanShape
 
 _CACHED_ATTRIBUTES: Final = 4096
 _CACHED_NAMES: Final = 1024
@@ -54,26 +57,70 @@ class OtlpSpanExporter(OTLPSpanExporter):
         return encode_spans(data)
 
 
-def encode_spans(spans: Iterable[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Return ended spans as one request, grouped by resource and scope."""
+def encode_spans(spans: Iterable[ReadableSpan | SpanPair]) -> ExportTraceServiceRequest:
+    """Return ended spans, and those of pairs, as one request, grouped by resource and scope."""
     request = ExportTraceServiceRequest()
     # The spans keep their shared objects alive, so that an id identifies one object.
     groups: dict[int, ResourceSpans] = {}
     scopes: dict[tuple[int, int], tuple[ScopeSpans, list[bytes]]] = {}
-    for span in spans:
-        shared = id(span.resource), id(span.instrumentation_scope)
-        scope = scopes.get(shared)
-        if scope is None:
+
+    def fields_of(resource: Resource, scope: InstrumentationScope | None) -> list[bytes]:
+        shared = id(resource), id(scope)
+        found = scopes.get(shared)
+        if found is None:
             group = groups.get(shared[0])
             if group is None:
-                group = groups[shared[0]] = _add_resource(request, span.resource)
-            scope = scopes[shared] = (_add_scope(group, span.instrumentation_scope), [])
-        fields = _span_fields(span)
-        scope[1].extend((_SECOND, _varint(len(fields)), fields))
+                group = groups[shared[0]] = _add_resource(request, resource)
+            found = scopes[shared] = (_add_scope(group, scope), [])
+        return found[1]
+
+    for span in spans:
+        if isinstance(span, SpanPair):
+            source = cast("LeanPairs", span.source)
+            _add_pair(fields_of(source.resource, source.scope), span)
+        else:
+            fields = fields_of(span.resource, span.instrumentation_scope)
+            fields.append(_delimited(_SECOND, _span_fields(span)))
     # Joined serialized messages parse as one message with all their repeated fields.
     for message, fields_of_spans in scopes.values():
         message.MergeFromString(b"".join(fields_of_spans))
     return request
+
+
+def _add_pair(fields: list[bytes], pair: SpanPair) -> None:
+    """Add the encoded spans of a pair; most are made of their shape, ids and times alone."""
+    inner = pair.inner
+    if inner is None or pair.outcome is not None or pair.events is not None or pair.state:
+        fields += [_delimited(_SECOND, _span_fields(span)) for span in readable_spans(pair)]
+        return
+    trace_id, outer_id = bytes.fromhex(pair.trace_id), bytes.fromhex(pair.outer_id)
+    encoded = (
+        _HEAD.pack(
+            *(_TRACE_ID, trace_id, _SPAN_ID, bytes.fromhex(pair.inner_id)),
+            *(_START, pair.inner_started, _END, pair.ended, _FLAGS, _LOCAL),
+        )
+        + (inner.encoded or _encode_shape(inner))
+        + _PARENT_ID
+        + outer_id
+    )
+    if pair.own is not None:
+        encoded += _field(*pair.own) if type(pair.own[1]) is not str else _new_text(*pair.own)
+    fields.append(_delimited(_SECOND, encoded))
+    parent_id, outer = pair.parent_id, pair.outer
+    encoded = _HEAD.pack(
+        *(_TRACE_ID, trace_id, _SPAN_ID, outer_id),
+        *(_START, pair.started, _END, pair.ended, _FLAGS, _REMOTE if parent_id else _LOCAL),
+    ) + (outer.encoded or _encode_shape(outer))
+    if parent_id:
+        encoded += _PARENT_ID + bytes.fromhex(parent_id)
+    fields.append(_delimited(_SECOND, encoded))
+
+
+def _encode_shape(shape: SpanShape) -> bytes:
+    """Return the fields that spans of a shape have if they did not fail, and keep them."""
+    named = _named(shape.name, shape.kind, StatusCode.UNSET, "")
+    shape.encoded = named + b"".join(_attribute_fields(shape.attributes))
+    return shape.encoded
 
 
 def _add_resource(request: ExportTraceServiceRequest, resource: Resource) -> ResourceSpans:
@@ -181,12 +228,14 @@ def _field(key: str, value: Any) -> bytes:
     return Span(attributes=_key_values({key: value})).SerializeToString()
 
 
-@lru_cache(_CACHED_ATTRIBUTES)
-def _text_field(key: str, value: str) -> bytes:
-    """Return the field `Span.attributes` with a text, as `_field` does: ids are new each time."""
+def _new_text(key: str, value: str) -> bytes:
+    """Return the field `Span.attributes` with a text, as `_field` does."""
     text = _delimited(_FIRST, value.encode())  # AnyValue.string_value
     pair = _delimited(_FIRST, key.encode()) + _delimited(_SECOND, text)  # KeyValue
     return _delimited(_ATTRIBUTES, pair)
+
+
+_text_field: Final = lru_cache(_CACHED_ATTRIBUTES)(_new_text)
 
 
 def _delimited(tag: bytes, content: bytes) -> bytes:
