@@ -132,11 +132,7 @@ class Caller:
 
 
 class McpCaller:
-    """Uses one MCP session after the other, each at one front until that is lost.
-
-    A session that two fronts serve in turn is not covered: such ones were seen to be answered by
-    two processes in turn.
-    """
+    """Uses one MCP session after the other, each at two fronts in turn."""
 
     def __init__(
         self, http: aiohttp.ClientSession, fleet: Fleet, name: str, record: Record
@@ -192,6 +188,7 @@ class McpCaller:
         params = {"name": tool, "arguments": {"token": token}}
         message = {"jsonrpc": "2.0", "id": token, "method": "tools/call", "params": params}
         headers = {"Mcp-Session-Id": session}
+        self._draw_front()
         try:
             async with (
                 asyncio.timeout(CALL_BOUND),
@@ -199,12 +196,10 @@ class McpCaller:
             ):
                 if answer.status != 200:
                     record.errors[f"front {answer.status}"] += 1
-                    self._draw_front()
                     return None
                 response = await answer.json()
         except aiohttp.ClientError:  # with its front; its client knows no more than that
             record.errors["front lost"] += 1
-            self._draw_front()
             return None
         except TimeoutError:
             record.faults.append(f"call {token} of {tool} did not end")

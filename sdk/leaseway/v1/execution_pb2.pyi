@@ -389,7 +389,7 @@ class CallOptions(_message.Message):
     ACQUIRER_FIELD_NUMBER: _builtins.int
     LEASE_TTL_FIELD_NUMBER: _builtins.int
     REPORT_END_FIELD_NUMBER: _builtins.int
-    EXPECTED_LEASE_FIELD_NUMBER: _builtins.int
+    KNOWN_ENDS_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """The MCP method. Empty means `tools/call`; otherwise `prompts/get`, `resources/read`,
     `completion/complete`, `resources/subscribe`, which sends ResourceUpdates until it is cancelled,
@@ -415,11 +415,9 @@ class CallOptions(_message.Message):
     """The acquirer's name of a lease that this call acquires, as in AcquireLeaseRequest."""
     report_end: _builtins.bool
     """Whether a call that acquires a lease fails once, before that, with the reason why the session's
-    previous lease has just ended, if the control plane cannot have known it when it placed the
-    call. As in PlaceRequest.
+    previous lease on this worker ended, unless that is one of `known_ends`. As in PlaceRequest: the
+    control plane may not have known the end when it placed the call.
     """
-    expected_lease: _builtins.str
-    """With `report_end`, the lease that the control plane named for the session. Empty means none."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Server requests that the caller answers: `elicitation/create`, `sampling/createMessage`,
@@ -430,6 +428,12 @@ class CallOptions(_message.Message):
     @_builtins.property
     def lease_ttl(self) -> _duration_pb2.Duration:
         """The time to live of a lease that this call acquires. Unset means 60 s."""
+
+    @_builtins.property
+    def known_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With `report_end`, the ended leases that the session knows, from its caller or from the control
+        plane: those of PlaceRequest, and that of PlaceResponse.
+        """
 
     def __init__(
         self,
@@ -444,11 +448,11 @@ class CallOptions(_message.Message):
         acquirer: _builtins.str = ...,
         lease_ttl: _duration_pb2.Duration | None = ...,
         report_end: _builtins.bool = ...,
-        expected_lease: _builtins.str = ...,
+        known_ends: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "answers", b"answers", "expected_lease", b"expected_lease", "inline_media", b"inline_media", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "mcp_client", b"mcp_client", "method", b"method", "passes_input", b"passes_input", "report_end", b"report_end", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "answers", b"answers", "inline_media", b"inline_media", "known_ends", b"known_ends", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "mcp_client", b"mcp_client", "method", b"method", "passes_input", b"passes_input", "report_end", b"report_end", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

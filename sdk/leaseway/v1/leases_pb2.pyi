@@ -125,6 +125,7 @@ class PlaceRequest(_message.Message):
     LOST_LEASE_FIELD_NUMBER: _builtins.int
     REPORT_END_FIELD_NUMBER: _builtins.int
     PREFERS_FIELD_NUMBER: _builtins.int
+    KNOWN_ENDS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -139,7 +140,9 @@ class PlaceRequest(_message.Message):
     """Whether to respond, once, with the reason why the session's previous lease of the server ended
     (LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST) instead of placing a new one, if
     it ended within the last 10 minutes and no caller asked for its end. False for a caller that
-    knows it, and for older clients: the session then counts as notified.
+    acquires a lease whatever ended, and for older clients: the session then counts as notified.
+    With it, a lease is not placed beside one that the session has on another worker: if that
+    worker is lost to the caller and to the control plane, the response says so, once.
     """
     prefers: _builtins.str
     """The id of the worker in the caller's process, whose leases the caller uses without a connection.
@@ -168,6 +171,12 @@ class PlaceRequest(_message.Message):
         wait for those that are disconnected from the control plane too.
         """
 
+    @_builtins.property
+    def known_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With `report_end`, the ids of the session's ended leases that the caller knows to have ended, at
+        most 8. It is not told their ends.
+        """
+
     def __init__(
         self,
         *,
@@ -181,10 +190,11 @@ class PlaceRequest(_message.Message):
         lost_lease: _builtins.str = ...,
         report_end: _builtins.bool = ...,
         prefers: _builtins.str = ...,
+        known_ends: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "lost_lease", b"lost_lease", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "known_ends", b"known_ends", "lost_lease", b"lost_lease", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -199,11 +209,16 @@ class PlaceResponse(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     LEASE_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_END_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The registry version of the response."""
     lease_id: _builtins.str
     """The worker's existing lease for the same (tenant, session, server). Empty means that the
     control plane knows of none.
+    """
+    known_end: _builtins.str
+    """The session's last lease of the server whose end the control plane has told, within the last 10
+    minutes. Empty means none.
     """
     @_builtins.property
     def worker(self) -> _catalog_pb2.WorkerRef:
@@ -215,10 +230,11 @@ class PlaceResponse(_message.Message):
         worker: _catalog_pb2.WorkerRef | None = ...,
         registry_version: _builtins.int = ...,
         lease_id: _builtins.str = ...,
+        known_end: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "registry_version", b"registry_version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_end", b"known_end", "lease_id", b"lease_id", "registry_version", b"registry_version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -180,6 +180,8 @@ LEASE_IDLE: Final = 600.0
 """How long without a call until a client releases a lease; default of `idle`."""
 LEASE_MEMORY: Final = 600.0
 """How long a worker remembers why a lease ended."""
+MAX_KNOWN_ENDS: Final = 8
+"""Ended leases of one session and server that a client names as known."""
 
 BEHIND_WAIT: Final = 2.0
 """How long a worker that is behind waits for the registry version of a call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ import pytest
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
-from tests.control_plane.fake_worker import worker
+from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_admin import hold, serve_desk
 from tests.control_plane.services.test_catalog import fault_of
 
@@ -200,6 +201,102 @@ async def test_a_new_client_is_told_once_that_the_sessions_worker_is_lost(
     assert "was lost with worker 'w1'" in fault.message
     again = await fault_of(running.placement.Place(request, timeout=1))
     assert again.reason is not Reason.LEASE_LOST
+
+
+STARTED = leases_pb2.Lease(
+    id="L1", server_id="desk", tenant="default", session="s", instance_id="run-1:1"
+)
+
+
+async def use(running: Running, fake: FakeWorker) -> None:
+    """Let a worker report a lease whose instance has started."""
+    await fake.send(report=sync_pb2.Report(leases_gained=[STARTED]))
+    await running.until(lambda state: "L1" in state.placements.leases)
+
+
+def first_call(**more: object) -> leases_pb2.PlaceRequest:
+    """Return what a caller asks that knows of no lease of the session."""
+    return leases_pb2.PlaceRequest(
+        session="s",
+        server_id="desk",
+        report_end=True,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_session_is_not_placed_beside_a_lease_whose_worker_one_caller_does_not_reach(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        async with worker(running.address, "w2") as w2:
+            await w2.apply_until("desk", "time")
+            await use(running, w1)
+            placed = await running.placement.Place(first_call(exclude_workers=["w1"]))
+            assert (placed.worker.id, placed.lease_id) == ("w1", "L1")
+            # Whoever acquires a lease gets one where it can use it.
+            request = leases_pb2.PlaceRequest(session="s", server_id="desk", exclude_workers=["w1"])
+            assert (await running.placement.Place(request)).worker.id == "w2"
+
+
+async def test_a_lease_that_has_not_started_binds_no_caller(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        async with worker(running.address, "w2") as w2:
+            await w2.apply_until("desk", "time")
+            await hold(running, w1)
+            placed = await running.placement.Place(first_call(exclude_workers=["w1"]))
+            assert placed.worker.id == "w2"
+
+
+async def test_a_session_is_told_once_of_a_lease_that_neither_its_caller_nor_the_plane_reaches(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1, AsyncExitStack() as stack:
+        await serve_desk(running, w1)
+        w2 = await stack.enter_async_context(worker(running.address, "w2"))
+        await w2.apply_until("desk", "time")
+        await use(running, w1)
+        await w1.close()
+        await running.until(lambda state: not state.workers["w1"].connected)
+        unreached = first_call(exclude_workers=["w1"])
+        fault = await fault_of(running.placement.Place(unreached))
+        assert (fault.reason, fault.metadata["lease"]) == (Reason.LEASE_LOST, "L1")
+        placed = await running.placement.Place(unreached)
+        assert (placed.worker.id, placed.known_end) == ("w2", "L1")
+        async with worker(running.address, leases=[STARTED]) as back:
+            assert (await back.receive("revoke")).revoke.lease_id == "L1"
+
+
+async def test_a_caller_is_not_told_the_end_of_a_lease_that_it_knows(running: Running) -> None:
+    async with worker(running.address) as w1, AsyncExitStack() as stack:
+        await serve_desk(running, w1)
+        w2 = await stack.enter_async_context(worker(running.address, "w2"))
+        await w2.apply_until("desk", "time")
+        await use(running, w1)
+        await w1.close()
+        await running.until(lambda state: not state.workers["w1"].connected)
+        placed = await running.placement.Place(
+            first_call(exclude_workers=["w1"], known_ends=["L1"])
+        )
+        assert (placed.worker.id, placed.known_end) == ("w2", "L1")
+        fault = await fault_of(running.placement.Place(first_call(known_ends=["L1"] * 9)))
+        assert fault.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_session_is_told_once_of_a_lease_on_a_worker_that_shuts_down(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        async with worker(running.address, "w2") as w2:
+            await w2.apply_until("desk", "time")
+            await use(running, w1)
+            await w1.send(report=sync_pb2.Report(draining=True))
+            await running.until(lambda state: state.workers["w1"].draining)
+            fault = await fault_of(running.placement.Place(first_call()))
+            assert (fault.reason, fault.metadata["lease"]) == (Reason.LEASE_REVOKED, "L1")
+            assert (await running.placement.Place(first_call())).worker.id == "w2"
 
 
 async def test_ended_sessions_are_shared_within_a_tenant_and_bounded(running: Running) -> None:

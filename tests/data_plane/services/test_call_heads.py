@@ -41,7 +41,7 @@ FIELDS: dict[str, Any] = {
     "acquirer": "c1",
     "lease_ttl": 1.5,
     "report_end": True,
-    "expected_lease": "l0",
+    "known_ends": ("l0",),
 }
 
 

@@ -67,7 +67,7 @@ def test_an_ended_lease_fails_until_it_is_released(session: SessionLeases) -> No
         assert caught.value.reason is Reason.LEASE_REVOKED
     assert session.release("desk", 1.0) is None
     assert session.find("desk", 1.0) is None
-    assert session.is_told("desk")
+    assert session.known_ends("desk") == ("l1",)
 
 
 def test_a_new_grant_replaces_an_ended_lease(session: SessionLeases) -> None:

@@ -112,6 +112,25 @@ async def test_a_new_process_is_told_once_how_the_sessions_lease_ended(
         assert (await new.session("other").call_tool("desk_read")).text == "None"
 
 
+async def test_clients_that_take_turns_are_told_of_each_end(fake: FakeLeaseway) -> None:
+    async with fake.async_client() as one, fake.async_client() as two:
+        first, second = one.session("dialog"), two.session("dialog")
+        lease = (await first.call_tool("desk_open", {"name": "a"})).new_lease
+        assert lease is not None
+        assert (await second.call_tool("desk_read")).text == "a"
+        fake.expire_lease(lease)
+        for session in (first, second):
+            with pytest.raises(LeaseExpired):
+                await session.call_tool("desk_read")
+            assert not await session.release("desk")
+        lease = (await first.call_tool("desk_open", {"name": "b"})).new_lease
+        assert lease is not None
+        fake.expire_lease(lease)
+        with pytest.raises(LeaseExpired, match=lease.id):
+            await second.call_tool("desk_read")
+        assert (await second.call_tool("desk_read")).text == "None"
+
+
 async def _acquire(client: AsyncClient) -> None:
     await client.session("dialog").acquire("desk")
 
@@ -150,7 +169,9 @@ async def test_calls_outside_sessions_are_told_once_as_before(fake: FakeLeaseway
 async def test_an_end_is_told_for_ten_minutes(fake: FakeLeaseway) -> None:
     async with fake.async_client() as first:
         lease = await first.session("dialog").acquire("desk")
-    fake.expire_lease(lease)
+        await first.list_tools()  # after the control plane knows of the lease
+        fake.expire_lease(lease)
+        await first.list_tools()  # and after it knows of the end
     fake.advance(601)
     async with fake.async_client() as new:
         assert (await new.session("dialog").call_tool("desk_read")).text == "None"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from typing import Any
 
 import grpc
 
 from leaseway.control_plane.core.denial import Denial, PendingServers
-from leaseway.control_plane.core.placement.lease_ends import end_denial
+from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd, end_denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
-from leaseway.control_plane.core.queries.place import find_lease, pending_for, place_or_wait
+from leaseway.control_plane.core.queries.place import (
+    find_lease,
+    give_up_leases,
+    holders,
+    pending_for,
+    place_or_wait,
+)
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
 from leaseway.control_plane.services.requests import (
@@ -48,16 +55,12 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     ) -> leases_pb2.PlaceResponse:
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
+        if len(request.known_ends) > bounds.MAX_KNOWN_ENDS:
+            message = f"A request names at most {bounds.MAX_KNOWN_ENDS} known ends of leases."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
         if 0 < len(request.lost_lease) <= MAX_KEY_LENGTH:
             with self._plane.transition() as (state, _):
                 state.roster.fence(request.lost_lease, key)
-        end = self._plane.end_notices.settle(key, self._plane.clock().mono)
-        if (
-            end is not None
-            and request.report_end
-            and not self._plane.state.placements.has_lease(key)
-        ):
-            await abort(context, messages.denial(end_denial(end)))
         wait = min(seconds(request.wait), _MAX_WAIT)
         # Drops unknown names, which a waiting request would keep.
         workers = self._plane.state.workers
@@ -65,6 +68,12 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         # A disconnected worker that the caller cannot reach either is not waited for.
         unreached = workers.keys() & set(request.unreached_workers)
         excluded |= {worker_id for worker_id in unreached if not workers[worker_id].connected}
+        if request.report_end:
+            # Beside a lease that may live, its state would be missing: the caller tries it again.
+            excluded -= holders(self._plane.state, key)
+        end = self._settle_end(key, excluded, is_told=not request.report_end)
+        if end is not None and request.report_end and end.lease_id not in request.known_ends:
+            await abort(context, messages.denial(end_denial(end)))
         preferred = request.prefers if request.prefers in workers else ""
         async with counted(self._placing, key.tenant, context, self._plane):
             outcome = await self._place(key, frozenset(excluded), preferred, wait, context)
@@ -77,7 +86,30 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             worker=messages.worker_ref(state.workers[outcome.worker_id]),
             registry_version=state.visible.version,
             lease_id=outcome.lease_id or "",
+            known_end=self._plane.end_notices.last_told(key),
         )
+
+    def _settle_end(
+        self, key: LeaseKey, excluded: Collection[str], *, is_told: bool
+    ) -> ReportedLeaseEnd | None:
+        """Return the end of which the session of a key is to be told; count it as told.
+
+        Args:
+            key: The key.
+            excluded: The workers that the caller does not reach.
+            is_told: Whether the caller acquires a lease, whatever the session had.
+        """
+        notices, now = self._plane.end_notices, self._plane.clock().mono
+        with self._plane.transition() as (state, _):
+            if not is_told:
+                for given_up in give_up_leases(state, key, excluded):
+                    notices.record(given_up, now)
+            if state.placements.has_lease(key):
+                return None
+            end = notices.settle(key, now)
+            if end is not None and end.how == "lost":
+                state.roster.fence(end.lease_id, key)  # its worker may come back with it
+        return end
 
     async def FindLease(  # noqa: N802
         self, request: leases_pb2.FindLeaseRequest, context: _Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -105,22 +105,18 @@ class Reports:
                 del self._unasked_ends[next(iter(self._unasked_ends))]
         self._changed.set()
 
-    def settle_end(self, key: LeaseKey, expected: str) -> LeaseEnd | None:
+    def settle_end(self, key: LeaseKey, known: Collection[str]) -> LeaseEnd | None:
         """Return the unasked end of a key's last lease, and report that its session knows it now.
 
-        Returns None if the control plane may have told the session already: it knows the end, and
-        did not expect this lease when it placed the session's call.
+        Returns None if it is the end of a known lease.
         """
-        entry = self._unasked_ends.get(key)
+        entry = self._unasked_ends.pop(key, None)
         if entry is None:
             return None
-        lease_id = entry[0].lease.id
-        if lease_id != expected and lease_id not in self._lease_ends:
-            return None
-        del self._unasked_ends[key]
-        self._lease_ends[lease_id] = entry[0]._replace(unasked=False)
+        end, _ = entry
+        self._lease_ends[end.lease.id] = end._replace(unasked=False)
         self._changed.set()
-        return entry[0]
+        return None if end.lease.id in known else end
 
     def mark_instances_changed(self) -> None:
         """Report the states of all instances."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -173,21 +173,21 @@ class WorkerLeaseManager:
         """Return why a lease is not held; leases of other tenants count as unknown."""
         return lease_ended(lease_id, self._table.find_ended(lease_id, self._clock(), tenant))
 
-    def report_end(self, key: LeaseKey, expected: str) -> None:
+    def report_end(self, key: LeaseKey, known: Collection[str]) -> None:
         """Raise, once, how the last lease of a key ended, if its session cannot know.
 
         The control plane tells a session's next caller, but learns of the end a moment later.
 
         Args:
             key: The session and server.
-            expected: The lease that the control plane named to the caller, or empty.
+            known: The ended leases that the session knows.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
         """
         if self._table.find(key) is not None:
             return
-        end = self._context.reports.settle_end(key, expected)
+        end = self._context.reports.settle_end(key, known)
         if end is not None and self._table.find_ended(end.lease.id, self._clock()) is not None:
             raise told_once(self.ended_fault(end.lease.id, key.tenant), key)
 

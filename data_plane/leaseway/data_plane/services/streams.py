@@ -168,7 +168,7 @@ def _options(options: execution_pb2.CallOptions) -> dict[str, Any]:
         "acquirer": options.acquirer,
         "lease_ttl": seconds(options.lease_ttl) if options.HasField("lease_ttl") else None,
         "report_end": options.report_end,
-        "expected_lease": options.expected_lease,
+        "known_ends": tuple(options.known_ends),
     }
 
 

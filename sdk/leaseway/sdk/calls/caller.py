@@ -186,7 +186,10 @@ class CallRunner:
             else:
                 state.acquirer = self._own_session
                 leases = self._leases.book.session(state.session)
-                state.expected_lease = leases.expected_lease(target.server_id)
+                state.known_ends = leases.known_ends_of_placement(target.server_id)
+                state.joins = bool(
+                    state.known_ends is not None and leases.placed_lease(target.server_id)
+                )
         if state.span is not None:
             tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
         if (
@@ -348,17 +351,18 @@ def _options(state: CallState, lease_id: str) -> bytes:
         )
     if state.acquirer and not lease_id:
         ttl = events.lease_ttl if events is not None else 0.0
-        options += _acquirer_options(state.acquirer, ttl, state.expected_lease)
+        options += _acquirer_options(state.acquirer, ttl, state.known_ends)
     return options
 
 
 @lru_cache(_MAX_CACHED)
-def _acquirer_options(acquirer: str, ttl: float, expected_lease: str | None) -> bytes:
+def _acquirer_options(acquirer: str, ttl: float, known_ends: tuple[str, ...] | None) -> bytes:
     options = execution_pb2.CallOptions(acquirer=acquirer)
     if ttl:
         options.lease_ttl.FromMilliseconds(int(ttl * 1000))
-    if expected_lease is not None:
-        options.report_end, options.expected_lease = True, expected_lease
+    if known_ends is not None:
+        options.report_end = True
+        options.known_ends.extend(known_ends)
     return execution_pb2.CallHead(options=options).SerializeToString()
 
 

@@ -96,7 +96,8 @@ class CallRecovery:
             pinned=lease is not None or bool(state.release and state.release.lease_id),
             leased=leased,
             placing=placing,
-            elsewhere=others or placing,
+            # A session is not placed beside the lease that it has.
+            elsewhere=others or (placing and not state.joins),
             slow=bool(state.slow),
         )
 

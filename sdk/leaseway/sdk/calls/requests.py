@@ -147,7 +147,8 @@ class CallState:
     acquirer = ""
     user = ""
     subject_token = ""
-    expected_lease: str | None = None
+    known_ends: tuple[str, ...] | None = None
+    joins = False
     span: Span | None = None
     trace = NO_TRACE
     tries = 0

@@ -119,14 +119,13 @@ class LeaseManager:
             deadline: The caller's deadline, in the event loop's time.
             exclude: Workers that rejected the lease.
             report_end: Whether to fail, once, with the end of the session's previous lease, unless
-                a caller of this client knows it.
+                a caller of this client was told it.
 
         Raises:
             Fault: No worker has capacity, the control plane cannot be reached, or how the
                 session's previous lease ended.
         """
         session = self.book.session(key.session)
-        report_end = report_end and not session.is_told(key.server_id)
         return await self._place(session, key, deadline, exclude, report_end=report_end)
 
     async def _place(
@@ -536,6 +535,7 @@ class LeaseManager:
         *,
         report_end: bool = False,
     ) -> WorkerRun:
+        known_ends = session.known_ends(key.server_id) if report_end else None
         request = leases_pb2.PlaceRequest(
             client=self._control.identity.client_info,
             tenant=key.tenant,
@@ -547,12 +547,16 @@ class LeaseManager:
             wait=duration(wait) if wait > 0 else None,
             report_end=report_end,
             prefers=self._pool.local_id,
+            known_ends=known_ends,
         )
         place = self._control.placement.Place
         answer = await self._control.request(place, request, deadline, wait=wait)
         worker = worker_from_proto(answer.worker)
-        expected = answer.lease_id if report_end else None
-        self.book.session(key.session).place(key.server_id, worker, self._loop.time(), expected)
+        if known_ends is not None and answer.known_end:
+            known_ends = (*known_ends, answer.known_end)
+        self.book.session(key.session).place(
+            key.server_id, worker, self._loop.time(), known_ends, answer.lease_id
+        )
         return worker
 
     async def _request_lease(self, key: LeaseKey, worker: WorkerRun, terms: Terms) -> ClientLease:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.workers import WorkerRun
-from leaseway.wire.bounds import LEASE_IDLE, RESERVATION
+from leaseway.wire.bounds import LEASE_IDLE, MAX_KNOWN_ENDS, RESERVATION
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.signals import Signal
@@ -135,7 +135,8 @@ class HeldLeases:
 class _Placement(NamedTuple):
     worker: WorkerRun
     until: float
-    lease_id: str | None
+    known_ends: tuple[str, ...] | None
+    lease_id: str
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +146,7 @@ class _Slot:
     Attributes:
         lease: The held lease.
         ended: How the last lease ended; every call fails with it.
-        is_told: Whether a caller knows how the last lease ended, if it did.
+        told: The last leases of whose end a caller was told.
         placement: The worker on which the control plane placed the next lease.
         lost: The lease that was found lost and has not been reported to the control plane.
         gone: The last leases that ended or were released, and when.
@@ -156,12 +157,18 @@ class _Slot:
 
     lease: ClientLease | None = None
     ended: Fault | None = None
-    is_told: bool = False
+    told: tuple[str, ...] = ()
     placement: _Placement | None = None
     lost: str = ""
     gone: dict[str, float] = field(default_factory=dict)
     first_calls: dict[WorkerRun, bool] = field(default_factory=dict)
     flights: dict[Purpose, Flight] = field(default_factory=dict)
+
+    def tell(self, fault: Fault | None) -> None:
+        """Record that a caller gets a fault, which may say that a lease has ended."""
+        lease = "" if fault is None else fault.metadata.get("lease", "")
+        if lease and lease not in self.told:
+            self.told = (*self.told, lease)[-MAX_KNOWN_ENDS:]
 
 
 class SessionLeases:
@@ -260,37 +267,53 @@ class SessionLeases:
             return None
         return slot.placement.worker
 
-    def expected_lease(self, server_id: str) -> str | None:
-        """Return the lease of a placed server that the control plane believes to be held, or empty.
+    def known_ends_of_placement(self, server_id: str) -> tuple[str, ...] | None:
+        """Return the ended leases that the session of a placed server knows.
 
         Returns None if the next call must not report how the last lease ended.
         """
         slot = self._slots.get(server_id)
-        if slot is None or slot.is_told or slot.placement is None:
-            return None
-        return slot.placement.lease_id
+        return None if slot is None or slot.placement is None else slot.placement.known_ends
+
+    def placed_lease(self, server_id: str) -> str:
+        """Return the lease that the session has on the worker of its placement, or empty."""
+        slot = self._slots.get(server_id)
+        return "" if slot is None or slot.placement is None else slot.placement.lease_id
 
     def lost_lease(self, server_id: str) -> str:
         """Return the id of the lease that was found lost, or an empty string."""
         slot = self._slots.get(server_id)
         return "" if slot is None else slot.lost
 
-    def is_told(self, server_id: str) -> bool:
-        """Return whether a caller knows how the last lease of a server ended, if it did."""
+    def known_ends(self, server_id: str) -> tuple[str, ...]:
+        """Return the last leases of a server of whose end a caller was told."""
         slot = self._slots.get(server_id)
-        return slot is not None and slot.is_told
+        return () if slot is None else slot.told
 
     def place(
-        self, server_id: str, worker: WorkerRun, now: float, lease_id: str | None = None
+        self,
+        server_id: str,
+        worker: WorkerRun,
+        now: float,
+        known_ends: tuple[str, ...] | None = None,
+        lease_id: str = "",
     ) -> None:
         """Record a placement, to which a lost lease was reported.
 
         It is valid as long as the control plane's reservation. First calls are then sent to the
         worker, and each of them may acquire a lease.
+
+        Args:
+            server_id: The server.
+            worker: The worker.
+            now: The current time.
+            known_ends: The ended leases that the session knows; first calls report the end of
+                another one. None if they report none.
+            lease_id: The lease that the session has there, or empty.
         """
         slot = self._slot(server_id)
         slot.lost = ""
-        slot.placement = _Placement(worker, now + RESERVATION, lease_id)
+        slot.placement = _Placement(worker, now + RESERVATION, known_ends, lease_id)
         slot.first_calls.setdefault(worker, False)
 
     # What callers wait for
@@ -401,7 +424,6 @@ class SessionLeases:
             slot.lease = lease
             self._held.add(lease)
         slot.ended = slot.placement = None
-        slot.is_told = False
         return lease
 
     def fail(self, server_id: str, worker: WorkerRun, fault: Fault) -> None:
@@ -409,7 +431,7 @@ class SessionLeases:
         slot = self._slot(server_id)
         if slot.placement is not None and slot.placement.worker == worker:
             slot.placement = None
-        slot.is_told = True  # a lease that the try acquired may have ended with it
+        slot.tell(fault)
         if fault.started != "no" or fault.reason is Reason.DEADLINE_EXCEEDED:
             self.abandon(server_id, worker)
         elif slot.first_calls.get(worker) is False:
@@ -451,7 +473,7 @@ class SessionLeases:
         if slot is None:
             return None
         lease = self._drop(slot, now)
-        slot.is_told = slot.is_told or slot.ended is not None
+        slot.tell(slot.ended)
         slot.ended = slot.placement = None
         return lease
 
@@ -459,8 +481,8 @@ class SessionLeases:
         """Forget that a lease ended, once the session has been notified."""
         for slot in self._slots.values():
             if slot.ended is not None and slot.ended.metadata.get("lease") == lease_id:
+                slot.tell(slot.ended)
                 slot.ended = None
-                slot.is_told = True
 
     def leave(
         self, now: float, *, is_closing: bool = False
@@ -482,7 +504,7 @@ class SessionLeases:
                 if is_abandoned or is_closing:
                     unknown.append((self._key(server_id), worker))
                     del slot.first_calls[worker]
-            if not (slot.first_calls or slot.flights or slot.is_told or slot.lost):
+            if not (slot.first_calls or slot.flights or slot.told or slot.lost):
                 del self._slots[server_id]
         self.idle = LEASE_IDLE
         return held, unknown

@@ -60,8 +60,10 @@ def test_a_session_is_told_once_that_its_lease_ended() -> None:
     notices = EndNotices()
     notices.record(unasked(1), 0.0)
     assert notices.settle(key("other"), 1.0) is None
+    assert notices.last_told(key()) == ""
     assert notices.settle(key(), 1.0) == unasked(1)
     assert notices.settle(key(), 1.0) is None
+    assert (notices.last_told(key()), notices.last_told(key("other"))) == ("run-1", "")
     notices.record(unasked(1), 2.0)  # its worker reports it again on a new stream
     assert notices.settle(key(), 2.0) is None
 

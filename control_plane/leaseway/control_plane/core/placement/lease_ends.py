@@ -57,6 +57,7 @@ class EndNotices:
         self._notices: OrderedDict[LeaseKey, tuple[ReportedLeaseEnd, float]] = OrderedDict()
         # A worker reports recent ends again when its stream was broken.
         self._settled: OrderedDict[str, float] = OrderedDict()
+        self._told: OrderedDict[LeaseKey, str] = OrderedDict()
 
     def record(self, end: ReportedLeaseEnd, now: float) -> None:
         """Record an end, unless its session already knows; its last one counts."""
@@ -74,8 +75,18 @@ class EndNotices:
         entry = self._notices.pop(key, None)
         if entry is None:
             return None
-        self._settled[entry[0].lease_id] = now
+        lease_id = entry[0].lease_id
+        self._settled[lease_id] = now
+        self._told[key] = lease_id
+        self._told.move_to_end(key)
+        if len(self._told) > _MAX_NOTICES:
+            self._told.popitem(last=False)
         return entry[0]
+
+    def last_told(self, key: LeaseKey) -> str:
+        """Return the last lease of a key whose end counts as told, or empty."""
+        lease_id = self._told.get(key, "")
+        return lease_id if lease_id in self._settled else ""
 
     def _forget_old(self, now: float) -> None:
         oldest = now - LEASE_MEMORY
@@ -103,16 +114,34 @@ def end_denial(end: ReportedLeaseEnd) -> Denial:
 
 def lost_with_worker(lease: HeldLease) -> ReportedLeaseEnd:
     """Return the end of a lease whose worker is lost."""
+    return _end_of(
+        lease,
+        "lost",
+        f"Lease {lease.id} was lost with worker '{lease.worker_id}', and the state that the server"
+        " kept for it.",
+    )
+
+
+def left_on_draining_worker(lease: HeldLease) -> ReportedLeaseEnd:
+    """Return the end of a lease whose worker shuts down and takes no new calls."""
+    return _end_of(
+        lease,
+        "revoked",
+        f"Lease {lease.id} ends with worker '{lease.worker_id}', which is shutting down, and the"
+        " state that the server kept for it is lost.",
+    )
+
+
+def _end_of(lease: HeldLease, how: str, message: str) -> ReportedLeaseEnd:
     key = lease.key
     return ReportedLeaseEnd(
         lease_id=lease.id,
         tenant=key.tenant,
-        how="lost",
+        how=how,
         session=key.session,
         server_id=key.server_id,
         unasked=True,
-        message=f"Lease {lease.id} was lost with worker '{lease.worker_id}', and the state that the"
-        " server kept for it.",
+        message=message,
     )
 
 

@@ -13,7 +13,12 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.capacity_errors import capacity_error, queue_full_error
-from leaseway.control_plane.core.placement.table import Placement
+from leaseway.control_plane.core.placement.lease_ends import (
+    ReportedLeaseEnd,
+    left_on_draining_worker,
+    lost_with_worker,
+)
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
@@ -128,6 +133,41 @@ def _holder_disconnected(
             )
             return Denial(Reason.SYNCING, message, min(remaining, _RECONNECT_RETRY))
     return None
+
+
+def holders(state: Coordinator, key: LeaseKey) -> set[str]:
+    """Return the workers that hold leases of a key which have started and remain valid."""
+    leases = _started(state, key)
+    return {lease.worker_id for lease in leases if _keeps_leases(state, lease.worker_id)}
+
+
+def _started(state: Coordinator, key: LeaseKey) -> list[HeldLease]:
+    """Return the leases of a key that its session may have used."""
+    return [lease for lease in state.placements.leases_of(key) if lease.instance_id]
+
+
+def give_up_leases(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str]
+) -> list[ReportedLeaseEnd]:
+    """Give up the leases of a key that its session can no longer use; return their ends.
+
+    These are leases on workers that shut down, and on disconnected ones that the caller does not
+    reach either. Their worker may not know it yet, so that a caller elsewhere could still use them:
+    they are fenced. None are given up while the session has a valid one.
+    """
+    ends: list[ReportedLeaseEnd] = []
+    if holders(state, key):
+        return ends
+    for lease in _started(state, key):
+        record = state.workers.get(lease.worker_id)
+        if record is not None and record.draining:
+            # Not revoked: its calls in flight end within the time that the worker gives them.
+            state.placements.fence(lease.id, key)
+            ends.append(left_on_draining_worker(lease))
+        elif lease.worker_id in excluded:
+            state.roster.fence(lease.id, key)
+            ends.append(lost_with_worker(lease))
+    return ends
 
 
 def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:

@@ -121,7 +121,7 @@ class InstanceStage:
             self._leases.check_user(held, active.generation.key.user)
             key = held.key
         elif call.report_end:
-            self._leases.report_end(key, call.expected_lease)
+            self._leases.report_end(key, call.known_ends)
         lease, created = await self._leases.acquire(
             key,
             agent=call.agent,

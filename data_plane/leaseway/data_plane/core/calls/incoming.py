@@ -42,7 +42,7 @@ class IncomingCall(Struct, frozen=True, gc=False):
         acquirer: The acquirer's name of a lease that the call acquires.
         lease_ttl: Seconds that such a lease lives; None means the default.
         report_end: Whether it fails once with why the session's previous lease ended.
-        expected_lease: With `report_end`, the lease that the control plane named.
+        known_ends: With `report_end`, the ended leases that the session knows.
     """
 
     id: int = OWN_CALL_ID
@@ -70,7 +70,7 @@ class IncomingCall(Struct, frozen=True, gc=False):
     acquirer: str = ""
     lease_ttl: float | None = None
     report_end: bool = False
-    expected_lease: str = ""
+    known_ends: tuple[str, ...] = ()
 
     def __repr__(self) -> str:  # without the token
         return f"IncomingCall({self.id}, {self.server_id!r}, {self.tool!r})"
