@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from leaseway.cli.commands.running.memory import GROWTH, GrowthWatch, resident_bytes
 from leaseway.wire.bounds import MIB
@@ -30,13 +27,29 @@ class Loop:
 
 
 class Process:
-    """A process of a given size."""
+    """A process of a given size, and what its garbage collector is told."""
 
     def __init__(self) -> None:
         self.size = 100 * MIB
         self.loop = Loop()
         self.trims = 0
-        self.watch = GrowthWatch(self.loop, size=lambda: self.size, trim=self._trim)  # type: ignore[arg-type]
+        self.told: list[str] = []
+        self.watch = GrowthWatch(
+            self.loop,  # type: ignore[arg-type]
+            size=lambda: self.size,
+            trim=self._trim,
+            collector=self,
+        )
+
+    def collect(self, generation: int) -> int:
+        self.told.append(f"collect {generation}")
+        return 0
+
+    def freeze(self) -> None:
+        self.told.append("freeze")
+
+    def unfreeze(self) -> None:
+        self.told.append("unfreeze")
 
     def _trim(self) -> None:
         self.trims += 1
@@ -55,21 +68,39 @@ def test_a_process_that_has_not_grown_collects_nothing() -> None:
     assert process.after(1_000.0, 50 * MIB) == 0
 
 
-def test_growth_ends_cycles_and_returns_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    generations: list[int] = []
-    monkeypatch.setattr(gc, "collect", generations.append)
+def test_growth_ends_cycles_and_returns_memory() -> None:
     process = Process()
+    process.after(1.0, 100 * MIB + GROWTH)
     assert process.after(1.0, 100 * MIB + GROWTH) == 1
     assert process.after(10.0, 100 * MIB + GROWTH) == 2
-    assert generations == [1, 2], "all garbage if it stays large"
+    assert process.told == ["collect 1", "collect 2", "freeze"], "all if it stays large"
+
+
+def test_a_process_that_grows_is_left_alone_until_it_stops_or_has_doubled() -> None:
+    process = Process()
+    sizes = [100 * MIB + GROWTH * step // 2 for step in range(1, 7)]  # up to 196 MiB
+    assert [process.after(1.0, size) for size in sizes] == [0] * 6
+    assert process.after(1.0, sizes[-1]) == 1, "it has stopped"
+    assert Process().after(1.0, 200 * MIB) == 1, "it has doubled"
 
 
 def test_a_process_that_stays_large_is_checked_less_and_less() -> None:
     process = Process()
     large = 100 * MIB + GROWTH
-    counts = [process.after(5.0, large) for _ in range(12)]
-    assert counts == [1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3]
+    counts = [process.after(5.0, large) for _ in range(13)]
+    assert counts == [0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3]
+    process.after(5.0, large + GROWTH)
     assert process.after(5.0, large + GROWTH) == 4, "further growth is not waited for"
+
+
+def test_what_stays_is_walked_again_only_when_the_process_has_doubled() -> None:
+    process = Process()
+    for size in (199 * MIB, 300 * MIB, 398 * MIB, 700 * MIB):
+        process.told.clear()
+        for _ in range(4):
+            process.after(5.0, size)
+        unfrozen = ["unfreeze"] if size in (300 * MIB, 700 * MIB) else []
+        assert process.told == ["collect 1", *unfrozen, "collect 2", "freeze"]
 
 
 def test_the_size_of_this_process_is_known() -> None:

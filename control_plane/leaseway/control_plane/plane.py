@@ -274,7 +274,7 @@ class Plane:
             while True:
                 moment = self.clock()
                 deadlines = (
-                    self.state.next_deadline(moment),
+                    self.state.next_deadline(),
                     self.approvals.next_deadline(),
                     None if self._is_maintaining else self.stored_anchors.next_deadline(),
                 )

@@ -115,13 +115,13 @@ def test_a_client_problem_expires_after_a_day() -> None:
     state.report_client_problem(REFUSED, at(0))
     state.report_client_problem(REFUSED, at(3600))
     assert [problem.count for problem in state.problems.open()] == [2]
-    due = state.next_deadline(at(3600))
+    due = state.next_deadline()
     assert due == at(3600 + RETENTION).mono
     state.tick(at(RETENTION))
     assert shown(state) == ["openai:a_echo"]
     state.tick(at(3600 + RETENTION))
     assert shown(state) == []
-    assert state.next_deadline(at(3600 + RETENTION)) is None
+    assert state.next_deadline() is None
 
 
 def test_client_problems_have_their_own_limit() -> None:

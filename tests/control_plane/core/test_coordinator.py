@@ -144,7 +144,7 @@ def test_a_failed_probe_is_retried_after_a_backoff() -> None:
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
     answer(state, worker, FAILED)
-    due = state.next_deadline(START)
+    due = state.next_deadline()
     assert due is not None
     assert worker.probes == []
     later = Moment(max(due, START.mono) + 1e-6, START.unix + 60)
@@ -273,7 +273,7 @@ def test_a_worker_that_never_sends_content_does_not_block_reloads() -> None:
     ]  # what w2 is asked is lost
     state.tick(at(10))
     assert (mine, exposed(state)) == ([], {"b_echo": "b"})
-    due = state.next_deadline(at(10))
+    due = state.next_deadline()
     assert due == at(20).mono
     state.tick(at(20))
     assert "CONTENT_OVERDUE" in [problem.problem.reason for problem in state.problems.open()]

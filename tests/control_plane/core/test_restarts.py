@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.control_plane.core.builders import (
     START,
     at,
@@ -17,6 +18,7 @@ from tests.control_plane.core.builders import (
 from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, run, started
 
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.registry import Registry
 from leaseway.spec.model import VariantKey
 
 
@@ -102,3 +104,30 @@ def test_nothing_is_removed_before_settling() -> None:
     state.tick(at(3.1))
     run(state, [worker], at(3.1))
     assert worker.held == {}
+
+
+def test_content_that_comes_late_is_committed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = [spec(name) for name in "abc"]
+    _, worker = started(*servers)
+    state = coordinator(expected_workers=0)
+    load(state, *servers)
+    state.handle_worker_joined(hello(held=worker.hashes()), at(0))
+    state.tick(at(100))
+    assert not state.content.is_waiting
+    commits: list[None] = []
+    commit = Registry.commit
+
+    def counting(self: Registry, *args: object) -> None:
+        commits.append(None)
+        commit(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Registry, "commit", counting)
+    for seconds, served in enumerate(worker.held.values()):
+        state.handle_content("w1", [served], at(100 + seconds / 10))
+    assert commits == []
+    due = state.next_deadline()
+    assert due == at(101).mono
+    state.tick(at(101))
+    assert len(commits) == 1
+    assert {key.server_id for key in state.committed.served} == set("abc")
+    assert not state.servers.probes.busy, "what has come needs no probe"

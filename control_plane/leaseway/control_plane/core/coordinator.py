@@ -44,6 +44,9 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
 _CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
+_LATE_CONTENT_WINDOW: Final = 1.0
+"""Seconds for which content is collected that nothing waits for any more: each plan and commit
+costs all servers, and thousands of contents may come late."""
 _RETRIED_WHEN_CLEARED: Final = frozenset(
     {"MISSING_REFERENCE", "CHANGED_VALUE_FAILED", Reason.LOGIN_REQUIRED.value}
 )
@@ -91,6 +94,7 @@ class Coordinator:
         self._settled_at = now.mono + bounds.SETTLING
         self._trace = ""
         self._replan = False
+        self._late_content_at: float | None = None  # when content that came late is committed
         self._pushed: Snapshot | None = None  # the newest one that was compared with all workers
         self._revealed_generation = 0
         self._subjects_generation = 0
@@ -176,11 +180,14 @@ class Coordinator:
             return
         self.problems.clear(worker_id=worker_id, reason=_CONTENT_OVERDUE)
         received = tuple(variants)
-        for served in received:
-            self.servers.adopt(served)
+        adopted = [served for served in received if self.servers.adopt(served)]
+        was_waiting = self.content.is_waiting
         contents = ((served.key, served.hashes.launch) for served in received)
         self.content.receive(worker_id, contents, now.mono)
-        self._check_content(now, was_waiting=True)
+        if was_waiting:
+            self._check_content(now, was_waiting=True)
+        elif adopted and self._late_content_at is None:
+            self._late_content_at = now.mono + _LATE_CONTENT_WINDOW
         self.tick(now)
 
     def handle_ack(self, worker_id: str, nonce: int, now: Moment) -> None:
@@ -281,6 +288,7 @@ class Coordinator:
         self._check_settled(now)
         for worker_id, keys in self.content.assign(now.mono):
             self.roster.queue_action(worker_id, WantContent(keys))
+        self._take_late_content(now)
         self.servers.expire_probes(now)
         self.client_problems.expire(now)
         self.registry.expire(now)
@@ -300,11 +308,11 @@ class Coordinator:
         self._push(changed, now)
         self.visibility.update(self.visible.version, self.workers, changed, self.subjects.sequence)
 
-    def next_deadline(self, now: Moment) -> float | None:
+    def next_deadline(self) -> float | None:
         """Return when `tick` is next due on the monotonic clock, or None if only after an event."""
-        times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
+        times = [self.registry.commit_at, self.servers.probes.next_deadline()]
         times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
-        times += [self.registry.next_expiry(), self.content.next_deadline()]
+        times += [self.registry.next_expiry(), self.content.next_deadline(), self._late_content_at]
         if not self.settled:
             times.append(self._settled_at)
         if len(self.wait_queue):
@@ -410,6 +418,13 @@ class Coordinator:
             self.problems.report(problem, now.unix)
         self._check_content(now, was_waiting=was_waiting)
 
+    def _take_late_content(self, now: Moment) -> None:
+        """Plan and commit with content that came after the wait for it."""
+        if self._late_content_at is not None and self._late_content_at <= now.mono:
+            self._late_content_at = None
+            self._replan = True
+            self.registry.commit_at = now.mono
+
     def _check_settled(self, now: Moment) -> None:
         if self.settled:
             return
@@ -429,17 +444,14 @@ class Coordinator:
         for probe in self.servers.withdrawn:
             self.roster.queue_action(probe.worker_id, CancelProbe(probe.id))
         self.servers.withdrawn = []
-        if not self.servers.probes.jobs:
-            return
-        scopes = {
-            record.id: record.hello.scope for record in self.workers.values() if record.accepts_work
-        }
-        silent = {
-            worker_id
-            for worker_id in scopes
-            if not self.workers[worker_id].subscription.acked_version
-        }
-        for job, probe in self.servers.probes.start(scopes, now.mono, silent, self._workers_with):
+        for worker_id in self.roster.changed_workers:
+            record = self.workers.get(worker_id)
+            if record is None or not record.accepts_work:
+                self.servers.probes.remove_worker(worker_id)
+            else:
+                silent = not record.subscription.acked_version
+                self.servers.probes.set_worker(worker_id, record.hello.scope, silent=silent)
+        for job, probe in self.servers.probes.start(now.mono, self._workers_with):
             start = StartProbe(probe.id, job.spec, job.trace, probe.relist)
             self.roster.queue_action(probe.worker_id, start)
 

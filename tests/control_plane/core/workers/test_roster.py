@@ -193,7 +193,7 @@ def test_the_problem_of_a_lost_worker_expires() -> None:
     state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     assert reasons(state) == ["WORKER_LOST"]
-    due = state.next_deadline(at(11))
+    due = state.next_deadline()
     assert due is not None
     state.tick(at(due - START.mono))
     assert reasons(state) == []

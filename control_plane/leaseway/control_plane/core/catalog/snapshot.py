@@ -170,21 +170,23 @@ class Snapshot:
     _changed: dict[int, tuple[Mapping[VariantKey, Hashes], frozenset[str]]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    _within: dict[WorkerScope, Snapshot] = field(default_factory=dict, compare=False, repr=False)
+    # None stands for this snapshot itself, which would not be freed without a full collection.
+    _within: dict[WorkerScope, Snapshot | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def within(self, scope: WorkerScope) -> Snapshot:
         """Return the part that a worker accepts; built once for workers with equal scopes."""
         if not self._asked_labels and not scope.servers:
             return self
         kind = scope.restricted_to(self._asked_labels)
-        part = self._within.get(kind)
-        if part is None:
+        if kind not in self._within:
             served = {
                 key: variant for key, variant in self.served.items() if kind.accepts(variant.spec)
             }
-            part = self if len(served) == len(self.served) else Snapshot(self.version, served)
-            self._within[kind] = part
-        return part
+            is_whole = len(served) == len(self.served)
+            self._within[kind] = None if is_whole else Snapshot(self.version, served)
+        return self._within[kind] or self
 
     @cached_property
     def _asked_labels(self) -> frozenset[tuple[str, str]]:

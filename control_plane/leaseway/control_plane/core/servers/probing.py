@@ -9,13 +9,14 @@ and its listing counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
+from leaseway.control_plane.core.servers.probe_workers import Labels, ProbeWorkers, required_labels
+from leaseway.control_plane.core.servers.timers import Timers
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import RETRY
 
 _CLAIM_INTERVAL = 10.0
@@ -78,21 +79,48 @@ class ProbeJob:
 
 @dataclass
 class ProbeSchedule:
-    """All probe jobs; owned by the coordinator."""
+    """All probe jobs; owned by the coordinator.
+
+    A job runs, is due (it waits for a worker) or is set back (it waits for a time). An event costs
+    the jobs that it concerns, as there may be thousands of them and of workers.
+    """
 
     delay: Callable[[int], float] = RETRY.delay
     jobs: dict[VariantKey, ProbeJob] = field(default_factory=dict)
+    _workers: ProbeWorkers = field(default_factory=ProbeWorkers)
+    _running: dict[int, ProbeJob] = field(default_factory=dict)  # by id of the probe
+    _deadlines: Timers[int] = field(default_factory=Timers)  # of these
+    _due: dict[Labels, dict[VariantKey, ProbeJob]] = field(default_factory=dict)
+    _set_back: Timers[VariantKey] = field(default_factory=Timers)
     _next_id: int = 1
     _claimed: dict[VariantKey, float] = field(default_factory=dict)  # last verification times
+
+    # Workers.
+
+    def set_worker(self, worker_id: str, scope: WorkerScope, *, silent: bool) -> None:
+        """Record a worker that may probe; see `ProbeWorkers.set`."""
+        self._workers.set(worker_id, scope, silent=silent)
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Start no more probes on a worker."""
+        self._workers.remove(worker_id)
+
+    def handle_worker_disconnected(self, worker_id: str) -> None:
+        """Retry the probes of a disconnected worker at once, elsewhere."""
+        for probe_id in self._workers.probes(worker_id):
+            self._wait(self._end(probe_id))
+
+    # Jobs.
 
     def add(self, spec: ServerSpec, trace: str) -> StartedProbe | None:
         """Queue a probe of a spec; return the probe of an older launch hash to cancel."""
         job = self.jobs.get(spec.key)
         if job is not None and job.spec.launch_hash == spec.launch_hash:
-            job.spec = spec  # only the exposure or the timeout has changed
+            self._renew(job, spec)  # only the exposure, the timeout or the workers have changed
             return None
-        self.jobs[spec.key] = ProbeJob(spec, trace)
-        return job.running if job else None
+        outdated = self.drop(spec.key)
+        self._wait(ProbeJob(spec, trace))
+        return outdated
 
     def verify_claim(self, spec: ServerSpec, claim: Claim, now: float) -> None:
         """Ask another worker, or the only one, to list a server."""
@@ -101,7 +129,7 @@ class ProbeSchedule:
             last = self._claimed.get(spec.key)
             at = now if last is None else max(now, last + _CLAIM_INTERVAL)
             self._claimed[spec.key] = at
-            self.jobs[spec.key] = ProbeJob(spec, "", not_before=at, claim=claim)
+            self._wait(ProbeJob(spec, "", not_before=at, claim=claim))
         elif job.claim is not None and job.running is not None:
             job.later = claim
         elif job.claim is not None:
@@ -112,7 +140,7 @@ class ProbeSchedule:
         job = self.jobs.get(spec.key)
         if job is None or job.claim is None or job.spec.launch_hash != spec.launch_hash:
             return self.drop(spec.key)
-        job.spec = spec
+        self._renew(job, spec)
         return None
 
     def forget_claims(self, wanted: Collection[VariantKey]) -> None:
@@ -123,77 +151,88 @@ class ProbeSchedule:
     def drop(self, key: VariantKey) -> StartedProbe | None:
         """Drop a variant's job; return its running probe to cancel."""
         job = self.jobs.pop(key, None)
-        return job.running if job else None
+        if job is None:
+            return None
+        running = job.running
+        if running is not None:
+            self._end(running.id)
+        else:
+            self._stop_waiting(job)
+        return running
 
     def start(
-        self,
-        workers: Mapping[str, WorkerScope],
-        now: float,
-        silent: Collection[str] = (),
-        holders: Callable[[ServerSpec], Collection[str]] | None = None,
+        self, now: float, holders: Callable[[ServerSpec], Collection[str]]
     ) -> list[tuple[ProbeJob, StartedProbe]]:
-        """Start due probes on workers with capacity, spread evenly; return them.
+        """Start due probes on workers with room, spread evenly; return them.
 
         Args:
-            workers: Available workers and which servers they accept.
             now: The time.
-            silent: Workers without an acknowledgement since they joined; used last.
             holders: Returns the workers that have a server and may list it without a start.
         """
-        running = dict.fromkeys(workers, 0)
-        for job in self.jobs.values():
-            if job.running is not None and job.running.worker_id in running:
-                running[job.running.worker_id] += 1
-        started = []
-        for job in self.jobs.values():
-            if job.running is not None or job.not_before > now:
-                continue
-            free = [worker for worker, count in running.items() if count < bounds.MAX_PROBES]
-            if not free:
-                break
-            able = [worker for worker in free if workers[worker].accepts(job.spec)]
-            if job.claim is not None:
-                able = _others(job.claim.worker_id, able, workers, job.spec)
-            if not able:
-                continue
-            relisting = job.claim is not None and not job.needs_start
-            listing = set(holders(job.spec)) if relisting and holders is not None else set()
-            last = job.last_worker
-            *_, worker_id = min(
-                (w in silent, w == last, w not in listing, running[w], w) for w in able
-            )
-            running[worker_id] += 1
-            job.last_worker = worker_id
-            deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
-            relist = worker_id in listing
-            job.running = StartedProbe(self._next_id, worker_id, deadline, relist)
-            self._next_id += 1
-            started.append((job, job.running))
+        for key in self._set_back.pop_due(now):
+            self._add_due(self.jobs[key])
+        started: list[tuple[ProbeJob, StartedProbe]] = []
+        for labels, jobs in list(self._due.items()):
+            chosen: list[ProbeJob] = []
+            for job in jobs.values():
+                if not self._workers.has_room(labels):
+                    break
+                worker_id, relist = self._choose(job, holders)
+                if worker_id is not None:
+                    started.append((job, self._run(job, worker_id, now, relist=relist)))
+                    chosen.append(job)
+            for job in chosen:
+                self._stop_waiting(job)
         return started
+
+    def _choose(
+        self, job: ProbeJob, holders: Callable[[ServerSpec], Collection[str]]
+    ) -> tuple[str | None, bool]:
+        """Return the worker of a due probe, and whether it lists a live instance."""
+        claim, never = job.claim, ""
+        if claim is not None and self._workers.others_accept(claim.worker_id, job.spec):
+            never = claim.worker_id
+        listing = set(holders(job.spec)) if claim is not None and not job.needs_start else set()
+        worker_id = self._workers.choose(
+            job.spec, last=job.last_worker, never=never, listing=listing
+        )
+        return worker_id, worker_id in listing
+
+    def _run(self, job: ProbeJob, worker_id: str, now: float, *, relist: bool) -> StartedProbe:
+        deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
+        probe = job.running = StartedProbe(self._next_id, worker_id, deadline, relist)
+        self._next_id += 1
+        job.last_worker = worker_id
+        self._running[probe.id] = job
+        self._deadlines.set(probe.id, deadline)
+        self._workers.begin(worker_id, probe.id)
+        return probe
 
     def runs_elsewhere(self, probe_id: int, worker_id: str) -> bool:
         """Return whether a probe runs on another worker."""
-        running = (job.running for job in self.jobs.values())
-        return any(job and job.id == probe_id and job.worker_id != worker_id for job in running)
+        job = self._running.get(probe_id)
+        return job is not None and job.last_worker != worker_id
 
     def finish(self, probe_id: int) -> ProbeJob | None:
-        """Return the job whose running probe has ended, or None if it was cancelled."""
-        for job in self.jobs.values():
-            if job.running is not None and job.running.id == probe_id:
-                job.running = None
-                return job
-        return None
+        """Return the job whose running probe has ended, or None if it was cancelled.
+
+        The caller drops or retries it.
+        """
+        return self._end(probe_id) if probe_id in self._running else None
 
     def retry(self, job: ProbeJob, now: float) -> None:
         """Retry a failed job after its backoff."""
         job.not_before = now + self.delay(job.attempt)
         job.attempt += 1
+        self._wait(job)
 
     def retry_now(self, key: VariantKey, now: float) -> None:
         """Probe a variant without further backoff, as the cause of its failure may be gone."""
         job = self.jobs.get(key)
-        if job is not None:
-            job.not_before = min(job.not_before, now)
+        if job is not None and job.not_before > now:
+            job.not_before = now
+            if job.running is None:
+                self._wait(job)
 
     def retry_outlook(self, key: VariantKey, now: float) -> RetryOutlook | None:
         """Return a variant's failures and next probe, or None if its spec has not failed."""
@@ -202,33 +241,56 @@ class ProbeSchedule:
             return None
         return RetryOutlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
-    def handle_worker_disconnected(self, worker_id: str) -> None:
-        """Retry the probes of a disconnected worker at once, elsewhere."""
-        for job in self.jobs.values():
-            if job.running is not None and job.running.worker_id == worker_id:
-                job.running = None
+    def pop_overdue(self, now: float) -> list[tuple[ProbeJob, StartedProbe]]:
+        """End the probes that were not answered in time; the caller drops or retries their jobs."""
+        overdue = []
+        for probe_id in self._deadlines.pop_due(now):
+            probe = self._running[probe_id].running
+            assert probe is not None
+            overdue.append((self._end(probe_id), probe))
+        return overdue
 
-    def overdue(self, now: float) -> list[ProbeJob]:
-        """Return the jobs whose worker has not answered in time."""
-        return [j for j in self.jobs.values() if j.running and j.running.deadline <= now]
-
-    def next_deadline(self, now: float) -> float | None:
+    def next_deadline(self) -> float | None:
         """Return when the next job becomes due or overdue.
 
         Due jobs that are not running wait for a worker, not for a time.
         """
-        times = [j.running.deadline if j.running else j.not_before for j in self.jobs.values()]
-        return min((time for time in times if time > now), default=None)
+        times = (self._deadlines.next(), self._set_back.next())
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def busy(self) -> bool:
-        return any(job.running for job in self.jobs.values())
+        return bool(self._running)
 
+    def _end(self, probe_id: int) -> ProbeJob:
+        """Take a running job out of the tables; it is in none then."""
+        job = self._running.pop(probe_id)
+        self._deadlines.discard(probe_id)
+        self._workers.end(job.last_worker, probe_id)
+        job.running = None
+        return job
 
-def _others(
-    claimer: str, able: list[str], workers: Mapping[str, WorkerScope], spec: ServerSpec
-) -> list[str]:
-    """Return the workers that may verify a claim: the claimer only if no other accepts it."""
-    if any(scope.accepts(spec) for worker, scope in workers.items() if worker != claimer):
-        return [worker for worker in able if worker != claimer]
-    return able
+    def _wait(self, job: ProbeJob) -> None:
+        """Let a job that does not run wait for its time."""
+        self.jobs[job.spec.key] = job
+        self._set_back.set(job.spec.key, job.not_before)
+
+    def _add_due(self, job: ProbeJob) -> None:
+        self._due.setdefault(required_labels(job.spec), {})[job.spec.key] = job
+
+    def _stop_waiting(self, job: ProbeJob) -> None:
+        self._set_back.discard(job.spec.key)
+        labels = required_labels(job.spec)
+        jobs = self._due.get(labels, {})
+        jobs.pop(job.spec.key, None)
+        if not jobs:
+            self._due.pop(labels, None)
+
+    def _renew(self, job: ProbeJob, spec: ServerSpec) -> None:
+        """Change the spec of a job; it keeps its time."""
+        if job.running is None:
+            self._stop_waiting(job)
+            job.spec = spec
+            self._wait(job)
+        else:
+            job.spec = spec

@@ -139,8 +139,12 @@ class Servers:
         self.changed = self.changed or withheld != self._kept_out
         self._kept_out = withheld
 
-    def adopt(self, served: Served) -> None:
-        """Adopt a variant that a worker holds if it is nearer to the desired spec."""
+    def adopt(self, served: Served) -> bool:
+        """Adopt a variant that a worker holds if it is nearer to the desired spec.
+
+        Returns:
+            Whether it is; the owner plans and commits it.
+        """
         good = self.last_known_good.get(served.key)
         wanted = (self.desired or {}).get(served.key)
         is_placeholder = good is not None and good.spec.hidden and served.key in self.refused
@@ -152,7 +156,7 @@ class Servers:
         if nearer:
             listing = self._shared(served.key, served.listing)
             self.last_known_good[served.key] = adopt(replace(served, listing=listing))
-            self.changed = True
+        return nearer
 
     def handle_probe_result(
         self, probe_id: int, outcome: ServerListing | Problem, now: Moment
@@ -214,11 +218,9 @@ class Servers:
 
     def expire_probes(self, now: Moment) -> None:
         """Cancel and retry probes that were not answered in time."""
-        for job in self.probes.overdue(now.mono):
-            probe, key = job.running, job.spec.key
-            assert probe is not None
+        for job, probe in self.probes.pop_overdue(now.mono):
+            key = job.spec.key
             self.withdrawn.append(probe)
-            job.running = None
             message = (
                 f"Worker '{probe.worker_id}' did not report the result of probing server '{key}'."
                 " The probe is repeated; look at that worker's log if this persists."

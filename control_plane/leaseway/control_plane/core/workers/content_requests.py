@@ -37,7 +37,8 @@ _LONGEST: Final = 60.0
 _MAX_EXAMINED: Final = 64
 """Different contents of workers that are remembered as examined; others are examined again."""
 _ARRIVING: Final = 1.0
-"""Seconds after the first question, and after each content, for which more is expected."""
+"""Seconds after the first question, and after a worker has joined or answered, for which more is
+expected: content waits behind the hellos of a large fleet."""
 _PAUSE: Final = 600.0
 """Seconds after a wait in vain in which no commit waits for content: many silent workers delay the
 configuration only once."""
@@ -218,8 +219,8 @@ class ContentRequests:
         return holder is not None and any(map(holder.has, self._awaited))
 
     def is_arriving(self, now: float) -> bool:
-        """Return whether content that commits wait for has just arrived, or been asked for."""
-        return bool(self._awaited) and now < max(self._began, self._arrived) + _ARRIVING
+        """Return whether content that commits wait for may be on its way."""
+        return bool(self._awaited) and now < max(self._began, self._heard) + _ARRIVING
 
     def next_deadline(self) -> float | None:
         """Return when a worker becomes slow or the wait ends, or None."""
