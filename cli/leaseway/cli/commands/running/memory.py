@@ -73,8 +73,8 @@ def collect_rarely(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _collect_and_freeze() -> None:
-    """Exclude all current objects from later collections."""
-    gc.collect(1)
+    """Exclude all current objects from later collections; a fleet may be reporting just now."""
+    gc.collect(0)
     gc.freeze()
 
 
