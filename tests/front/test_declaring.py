@@ -16,8 +16,9 @@ from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.declaring import Declaring
+from leaseway.front.envelope import RequestMessage
 from leaseway.front.handshake import EVERYTHING, Declared
-from leaseway.front.messages import JsonRpcError, parse_message
+from leaseway.front.messages import JsonRpcError
 from leaseway.sdk.relay import IntroductionList, ServerIntroduction
 from leaseway.sdk.testing import FakeLeaseway
 
@@ -117,11 +118,10 @@ async def catalog(fake: FakeLeaseway) -> AsyncIterator[Told]:
 
 def request(method: str, params: dict[str, Any], declared: Declared | None = None) -> Request:
     """Return a request in a session to which something was declared."""
-    sent = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     live: Any = SimpleNamespace(declared=declared)
     unused: Any = None
     return Request(
-        message=parse_message(json.dumps(sent)),
+        message=RequestMessage(b"1", method, json.dumps(params).encode()),
         listener=unused,
         modern=False,
         scope="",

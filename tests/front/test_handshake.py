@@ -19,11 +19,11 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
+from leaseway.front.envelope import MODERN_MARK
 from leaseway.front.handshake import (
     CAPABILITIES_KEY,
     HANDSHAKE_VERSIONS,
     MAX_LINE,
-    MODERN_MARK,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
     STARTING,

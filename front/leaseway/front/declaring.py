@@ -77,7 +77,7 @@ class Declaring:
         Raises:
             JsonRpcError: METHOD_NOT_FOUND, or INVALID_PARAMS.
         """
-        method = request.message.method or ""
+        method = request.message.method
         capability = CAPABILITY_OF.get(method)
         if capability is None:
             return

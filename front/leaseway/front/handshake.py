@@ -14,10 +14,18 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from leaseway.front.clients import problem_of_initialize, problem_of_meta
+from leaseway.front.envelope import (
+    VERSION_KEY,
+    Notification,
+    RequestMessage,
+    names_version,
+    read_message,
+)
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.ancestors import META_KEY
 from leaseway.wire.version import PACKAGE_VERSION
@@ -27,13 +35,9 @@ HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-
 MODERN_VERSIONS: Final = ("2026-07-28",)
 """Versions without handshake, as in the official package: requests carry version and capabilities
 in `_meta`."""
-BATCH_VERSION: Final = "2025-03-26"
-"""The only version with batches of messages."""
-VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
 SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
-MODERN_MARK: Final = VERSION_KEY.encode()
-"""Every request of a modern version contains these bytes."""
 CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
 """Cache hints of modern lists and resource contents: do not cache."""
 MAX_LINE: Final = MAX_ARGUMENTS + MIB
@@ -84,16 +88,6 @@ EVERYTHING: Final = Declared(frozenset({*_SERVER_CAPABILITIES, "subscribe"}))
 """What is declared while servers are not known: a client never asks for what it did not see."""
 
 
-class _FirstMessage(msgspec.Struct):
-    jsonrpc: Literal["2.0"]
-    method: str
-    id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-
-
-_decode_message: Final = msgspec.json.Decoder(_FirstMessage).decode
-
-
 def negotiate_version(requested: object) -> str:
     """Return the requested protocol version if it is supported, else the newest one."""
     if isinstance(requested, str) and requested in HANDSHAKE_VERSIONS:
@@ -138,12 +132,12 @@ def _instructed(result: dict[str, Any], instructions: str) -> dict[str, Any]:
 
 
 def _is_modern(params: Any) -> bool:
-    """Return whether a request's `_meta` has a supported version and the client's capabilities."""
+    """Return whether a request's `_meta` has a supported version and declares what it must."""
     meta = params.get("_meta") if isinstance(params, dict) else None
     return (
         isinstance(meta, dict)
         and meta.get(VERSION_KEY) in MODERN_VERSIONS
-        and isinstance(meta.get(CAPABILITIES_KEY), dict)
+        and not problem_of_meta(meta.get(CAPABILITIES_KEY), meta.get(INFO_KEY))
     )
 
 
@@ -245,31 +239,27 @@ class HandshakeResponder:
         """Answer a line if possible; return whether the front need not see it."""
         if not line.strip():
             return True
-        try:
-            message = _decode_message(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        request_id = bytes(message.id)
-        if not request_id:
-            return True  # a notification; no request is in flight that it could refer to
-        if request_id[:1] not in b'"-0123456789':
+        message = read_message(line)
+        if isinstance(message, Notification):
+            return True  # no request is in flight that it could refer to
+        if not isinstance(message, RequestMessage):
             return False
         try:
-            params: Any = msgspec.json.decode(message.params) if bytes(message.params) else None
+            params: Any = msgspec.json.decode(message.params or b"null")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        if MODERN_MARK in line:
+        if message.method != "initialize" and names_version(message):
             is_discovery = message.method == "server/discover" and _is_modern(params)
-            return is_discovery and self._hold_or_respond(request_id, discover_result)
+            return is_discovery and self._hold_or_respond(message.id, discover_result)
         if message.method == "ping":
-            return self._respond(request_id, b"{}")
+            return self._respond(message.id, b"{}")
         if message.method != "initialize" or self._initialize is not None:
             return False
-        if not isinstance(params, dict):
-            return False
+        if not isinstance(params, dict) or problem_of_initialize(params):
+            return False  # the front reports what is wrong with it
         self._initialize = line
         version = negotiate_version(params.get("protocolVersion"))
-        return self._hold_or_respond(request_id, partial(initialize_result, version))
+        return self._hold_or_respond(message.id, partial(initialize_result, version))
 
     def _build(self, result: _BuildResult) -> bytes:
         self.answered = self._declared
@@ -286,7 +276,6 @@ class HandshakeResponder:
         return True
 
     def _respond(self, request_id: bytes, result: bytes) -> bool:
-        request_id = request_id.replace(b"\n", b" ").replace(b"\r", b" ")
         unsent = memoryview(b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (request_id, result))
         while unsent:
             unsent = unsent[os.write(self.target, unsent) :]

@@ -1,28 +1,35 @@
-"""JSON-RPC messages as bytes. Members that are only relayed stay unparsed. Pure."""
+"""What messages contain: params by method, and responses as bytes.
+
+Members that are only relayed stay unparsed. Pure; `envelope` reads the messages themselves.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
+from mcp.shared.inbound import (
+    MCP_PROTOCOL_VERSION_HEADER,
+    InboundLadderRejection,
+    classify_inbound_request,
+    unsupported_protocol_version_rejection,
+)
+from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.handshake import BATCH_VERSION
-from leaseway.wire import bounds
+from leaseway.front.clients import problem_of_initialize, problem_of_meta
+from leaseway.front.envelope import ABSENT, Notification, Refusal, RequestMessage
+from leaseway.front.handshake import MODERN_VERSIONS
+from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.portable_json import has_many_values
-
-_ID_BEGINS: Final = b'"-0123456789'
-"""How the JSON of a request's id begins: a string or a number."""
-ABSENT: Final = msgspec.Raw()
-"""The value of a missing member."""
 
 encode: Final = msgspec.json.encode
 decode: Final = msgspec.json.decode
 
+_MAX_VERSION: Final = 64
+"""Characters of an unknown protocol version that an error repeats."""
 _MAX_REASON: Final = 256
 """Characters of a client's reason for a cancellation that are passed on."""
 
@@ -37,7 +44,6 @@ class JsonRpcError(Exception):
         code: Its code.
         message: What failed, where, why, and what to do.
         data: More about it, or None.
-        request_id: The id of the failed request as JSON, if the message could not be read further.
 
     Attributes:
         needed_scope: The scopes that the caller's own token must have, or None.
@@ -45,29 +51,11 @@ class JsonRpcError(Exception):
 
     needed_scope: str | None = None
 
-    def __init__(
-        self, code: int, message: str, data: Any = None, *, request_id: bytes = b""
-    ) -> None:
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.data = data
-        self.request_id = request_id
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message with unparsed members; `id` is JSON, so that the response repeats it exactly."""
-
-    jsonrpc: Literal["2.0"]
-    id: msgspec.Raw = ABSENT
-    method: str | None = None
-    params: msgspec.Raw = ABSENT
-    result: msgspec.Raw = ABSENT
-    error: msgspec.Raw = ABSENT
-
-    @property
-    def request_id(self) -> bytes:
-        return bytes(self.id)
 
 
 class ListParams(msgspec.Struct):
@@ -93,11 +81,11 @@ class CallParams(ResumableParams, kw_only=True):
     def arguments_json(self) -> bytes:
         """Return the arguments as one JSON object; raises `JsonRpcError` for another type."""
         arguments = bytes(self.arguments)
+        if arguments.startswith(b"{"):
+            return arguments
         if arguments == b"null":
             return b"{}"
-        if not arguments.startswith(b"{"):
-            raise JsonRpcError(INVALID_PARAMS, "The arguments of a tool must be one JSON object.")
-        return arguments
+        raise JsonRpcError(INVALID_PARAMS, "The arguments of a tool must be one JSON object.")
 
 
 class PromptParams(ResumableParams, kw_only=True):
@@ -157,101 +145,15 @@ class ListenParams(ListParams, kw_only=True):
     notifications: ListenFilter
 
 
-class _Identified(msgspec.Struct):
-    id: msgspec.Raw = ABSENT
-
-
-_decode_message: Final = msgspec.json.Decoder(Message).decode
-_decode_batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_TOO_MANY_VALUES: Final = (
-    f"This has more than {bounds.MAX_VALUES} values and keys. Send fewer messages at once."
-)
-_decode_id: Final = msgspec.json.Decoder(_Identified).decode
-
-
 @functools.cache
 def _decoder(kind: type[ParamsT]) -> msgspec.json.Decoder[ParamsT]:
     return msgspec.json.Decoder(kind)
 
 
-def parse_message(line: bytes | str) -> Message:
-    """Decode one JSON-RPC message; raises `JsonRpcError` for anything else."""
-    try:
-        message = _decode_message(line)
-    except msgspec.ValidationError as error:
-        text = f"This is not a single JSON-RPC 2.0 message: {error}."
-        raise JsonRpcError(INVALID_REQUEST, text, request_id=_id_in(line)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
-    request_id = bytes(message.id)
-    if request_id and request_id[:1] not in _ID_BEGINS:
-        raise JsonRpcError(INVALID_REQUEST, "The id of a request must be a string or a number.")
-    return message
-
-
-def check_has_batches(version: str) -> None:
-    """Raise `JsonRpcError` unless a protocol version has batches."""
-    if version != BATCH_VERSION:
-        raise JsonRpcError(
-            INVALID_REQUEST,
-            f"Protocol version {version} has no batches: send each message by itself.",
-        )
-
-
-def is_batch(line: bytes) -> bool:
-    """Return whether a client sent an array, which is a batch of messages in 2025-03-26."""
-    return line.lstrip()[:1] == b"["
-
-
-def parse_batch(line: bytes) -> list[Message | JsonRpcError]:
-    """Return the messages of a batch, with an error in the place of each that is none.
-
-    Raises:
-        JsonRpcError: The batch is empty, too long, or no JSON.
-    """
-    if len(line) > bounds.MAX_VALUES and has_many_values(line):
-        raise JsonRpcError(INVALID_REQUEST, _TOO_MANY_VALUES)
-    try:
-        parts = _decode_batch(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
-    if not 0 < len(parts) <= bounds.MAX_JSON_RPC_BATCH:
-        text = f"A batch has 1 to {bounds.MAX_JSON_RPC_BATCH} messages, this one has {len(parts)}."
-        raise JsonRpcError(INVALID_REQUEST, text)
-    return [_parse_part(bytes(part)) for part in parts]
-
-
-def _parse_part(line: bytes) -> Message | JsonRpcError:
-    try:
-        message = parse_message(line)
-    except JsonRpcError as error:
-        return error
-    if message.method == "initialize":
-        text = "`initialize` must not be part of a batch: send it alone, and first."
-        return JsonRpcError(INVALID_REQUEST, text, request_id=message.request_id)
-    if message.method is None and not message.request_id:
-        return JsonRpcError(INVALID_REQUEST, "A message has a method, or the id of a request.")
-    return message
-
-
-def _is_id(request_id: bytes) -> bool:
-    """Return whether JSON is missing, or a value that identifies a request."""
-    return not request_id or request_id[:1] in _ID_BEGINS
-
-
-def _id_in(line: bytes | str) -> bytes:
-    """Return the id in a message that is invalid otherwise; empty if it has none."""
-    try:
-        request_id = bytes(_decode_id(line).id)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return b""
-    return request_id if _is_id(request_id) else b""
-
-
-def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
+def parse_params(message: RequestMessage, kind: type[ParamsT]) -> ParamsT:
     """Decode a message's params; raises `JsonRpcError` if they do not match the method's schema."""
     sent = message.params
-    if len(sent) > bounds.MAX_VALUES:
+    if len(sent) > MAX_VALUES:
         check_params(message)
     try:
         params: ParamsT = _decoder(kind).decode(sent or b"{}")
@@ -269,7 +171,7 @@ class _NameAndMeta(msgspec.Struct):
 _decode_name_and_meta: Final = msgspec.json.Decoder(_NameAndMeta).decode
 
 
-def read_name_and_meta(message: Message) -> tuple[str | None, bytes]:
+def read_name_and_meta(message: RequestMessage) -> tuple[str | None, bytes]:
     """Return the `name` and `_meta` of a request's params."""
     try:
         params = _decode_name_and_meta(message.params)
@@ -278,23 +180,19 @@ def read_name_and_meta(message: Message) -> tuple[str | None, bytes]:
     return params.name, bytes(params.meta)
 
 
-def _has_many_values(params: msgspec.Raw) -> bool:
-    return len(params) > bounds.MAX_VALUES and has_many_values(bytes(params))
-
-
-def check_params(message: Message) -> None:
+def check_params(message: RequestMessage) -> None:
     """Raise `JsonRpcError` for params that would block the event loop if they were decoded."""
-    if _has_many_values(message.params):
+    if has_many_values(message.params):
         raise JsonRpcError(
             INVALID_PARAMS,
-            f"The params of {message.method} have more than {bounds.MAX_VALUES} values and keys. "
+            f"The params of {message.method} have more than {MAX_VALUES} values and keys. "
             "Pass large data by reference, or as one text.",
         )
 
 
-def object_params(message: Message) -> dict[str, Any] | None:
+def object_params(message: RequestMessage) -> dict[str, Any] | None:
     """Return a message's params if they are a JSON object of a permitted size, else None."""
-    if _has_many_values(message.params):
+    if has_many_values(message.params):
         return None
     try:
         params = decode(message.params)
@@ -303,19 +201,41 @@ def object_params(message: Message) -> dict[str, Any] | None:
     return params if isinstance(params, dict) else None
 
 
-def modern_client(message: Message, headers: Mapping[str, str] | None = None) -> McpClient:
+def initialize_params(message: RequestMessage) -> dict[str, Any]:
+    """Return the params of `initialize`; raises `JsonRpcError` if what they declare is wrong."""
+    check_params(message)
+    params = object_params(message)
+    if params is None:
+        raise JsonRpcError(INVALID_PARAMS, "The params of initialize must be a JSON object.")
+    if problem := problem_of_initialize(params):
+        raise JsonRpcError(INVALID_PARAMS, f"The params of initialize are wrong: {problem}")
+    return params
+
+
+def modern_client(message: RequestMessage, headers: Mapping[str, str] | None = None) -> McpClient:
     """Return what a modern request's `_meta` declares about its client.
 
     Raises:
-        JsonRpcError: The `_meta` is incomplete, does not match the headers, or has an unsupported
-            protocol version; or the params have too many values.
+        JsonRpcError: The `_meta` is incomplete or wrong, does not match the headers, or has an
+            unsupported protocol version; or the params have too many values.
     """
     check_params(message)
     request = {"method": message.method, "params": object_params(message)}
     route = classify_inbound_request(request, headers=headers)
     if isinstance(route, InboundLadderRejection):
+        if route.code == INVALID_PARAMS and headers is not None:
+            check_version(headers.get(MCP_PROTOCOL_VERSION_HEADER, MODERN_VERSIONS[-1]))
         raise rejection_error(route)
+    if problem := problem_of_meta(route.client_capabilities, route.client_info):
+        raise JsonRpcError(INVALID_PARAMS, f"What `_meta` declares is wrong: {problem}")
     return McpClient(route.protocol_version, route.client_capabilities, route.client_info)
+
+
+def check_version(version: str) -> None:
+    """Raise `JsonRpcError` unless a protocol version without sessions is supported."""
+    rejection = unsupported_protocol_version_rejection(version[:_MAX_VERSION])
+    if rejection is not None:
+        raise rejection_error(rejection)
 
 
 @functools.cache
@@ -342,6 +262,11 @@ def error_message(request_id: bytes, error: JsonRpcError, *, modern: bool = Fals
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id or b"null", encode(body))
 
 
+def refusal_message(refusal: Refusal, *, modern: bool = False) -> bytes:
+    """Return the response to what is no message."""
+    return error_message(refusal.id, JsonRpcError(refusal.code, refusal.text), modern=modern)
+
+
 def batch_message(responses: Iterable[bytes]) -> bytes:
     """Return the responses to the requests of a batch as one message."""
     return b"[%b]" % b",".join(responses)
@@ -364,7 +289,7 @@ class _Cancelled(msgspec.Struct):
 _cancelled: Final = msgspec.json.Decoder(_Cancelled).decode
 
 
-def read_cancellation(message: Message) -> tuple[bytes, str]:
+def read_cancellation(message: Notification) -> tuple[bytes, str]:
     """Return the JSON id and the reason in a `notifications/cancelled`; empty if missing."""
     try:
         params = _cancelled(message.params)

@@ -180,13 +180,13 @@ class Methods:
         Raises:
             JsonRpcError: The request failed, or its method is unknown.
         """
-        method = request.message.method or ""
+        message = request.message
+        method = message.method
         handler = (_MODERN if request.modern else _LEGACY).get(method)
         if handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
-        carried, message = request.carried, request.message
-        if carried.handle is None and handles.may_have_handle(bytes(message.params)):
-            request.carried = await handles.with_handle(carried, message, request.scope)
+        if request.carried.handle is None and handles.may_have_handle(message.params):
+            request.carried = await handles.with_handle(request.carried, message, request.scope)
         try:
             if method in CAPABILITY_OF:
                 await self.declaring.check(request)
@@ -311,8 +311,7 @@ class Methods:
         if listing is None:
             listing = await self.catalog.listing("tools", request.scope)
         tool = _find_tool(listing, params.name)
-        offers = self._offer is not None
-        if tool is None and offers and (own_tool := handle_tool(params.name)):
+        if tool is None and self._offer is not None and (own_tool := handle_tool(params.name)):
             carried, client = request.carried, client_name(request.meta, request.carried)
             where = (carried.sessions, carried.handle, request.scope)
             if own_tool == ACQUIRE:
@@ -331,12 +330,12 @@ class Methods:
             except InvalidSessionArgument as error:
                 return adapt_result(tool_error(str(error)), modern=request.modern)
             tool = tool or await self._own_tool(request, place.session, params.name)
-        if tool is None and request.scope:
-            raise JsonRpcError(
-                INVALID_PARAMS,
-                f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
-                "returns its tools.",
-            )
+            if tool is None and request.scope:
+                raise JsonRpcError(
+                    INVALID_PARAMS,
+                    f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
+                    "returns its tools.",
+                )
         try:
             payload = await self._call_in(request, place, tool, params, arguments)
         except BaseException:
@@ -354,11 +353,9 @@ class Methods:
         arguments: bytes,
     ) -> bytes:
         """Call a tool of a server in its place; return the result for the client's version."""
-        is_shared = tool is not None and tool.shared
-        # Approvals and artifacts belong to one session, so that it must outlast the request.
-        is_lasting = is_shared or (place.session is not None and not place.is_new)
         if (request.media or self._media) == "links":
-            self._choose_media(request, is_lasting and (is_shared or place.is_carried))
+            is_told = place.is_carried or (tool is not None and tool.shared)
+            self._choose_media(request, is_told and place.is_lasting(tool))
         if request.modern and approvals.is_answer(params.state):
             await approvals.apply_answer(self.client, params.state or "", bytes(params.responses))
             request.listener.input = b""
@@ -366,7 +363,7 @@ class Methods:
             try:
                 result = await self._relay(request, place, tool, params.name, arguments)
             except ConfirmationRequired as error:
-                if not is_lasting or not approvals.can_ask(request.listener, error):
+                if not place.is_lasting(tool) or not approvals.can_ask(request.listener, error):
                     raise
                 if request.modern:
                     return await approvals.input_required(self.client, error)

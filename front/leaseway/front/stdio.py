@@ -17,30 +17,35 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.listening import changed_notification
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, Drain
+from leaseway.front.envelope import (
+    MODERN_MARK,
+    Message,
+    Refusal,
+    RequestMessage,
+    is_batch,
+    names_version,
+    read_batch,
+    read_message,
+)
 from leaseway.front.handshake import (
     MAX_LINE,
-    MODERN_MARK,
     HandshakeResponder,
     initialize_result,
     negotiate_version,
 )
 from leaseway.front.messages import (
     JsonRpcError,
-    Message,
     batch_message,
-    check_has_batches,
     error_message,
-    is_batch,
+    initialize_params,
     modern_client,
-    object_params,
-    parse_batch,
-    parse_message,
+    refusal_message,
     result_message,
 )
 from leaseway.front.methods import Methods
@@ -119,7 +124,9 @@ class StdioFront:
 
         initialize = self._handshake.connect(on_line)
         if initialize is not None:
-            await self._initialize(parse_message(initialize), is_answered=True)
+            message = read_message(initialize)
+            assert isinstance(message, RequestMessage)
+            await self._initialize(message, is_answered=True)
         reading = asyncio.create_task(self._handle_lines(), name="front lines")
         draining = asyncio.create_task(self._finish_requests(), name="front drain")
         try:
@@ -166,29 +173,31 @@ class StdioFront:
         return live
 
     async def _handle_line(self, line: bytes) -> None:
-        is_modern = MODERN_MARK in line
-        try:
-            if len(line) > MAX_LINE:
-                raise JsonRpcError(INVALID_REQUEST, f"A message has at most {MAX_LINE} bytes.")
-            if self._version and is_batch(line) and not is_modern:
-                check_has_batches(self._version)
-                await self._handle_batch(parse_batch(line))
+        if len(line) > MAX_LINE:
+            text = f"A message has at most {MAX_LINE} bytes."
+            message: Message = Refusal(INVALID_REQUEST, text)
+        elif self._version and is_batch(line):
+            batch = read_batch(line, self._version)
+            if not isinstance(batch, Refusal):
+                await self._handle_batch(batch)
                 return
-            message = parse_message(line)
-        except JsonRpcError as error:
-            modern = is_modern or self._is_modern
-            self._writer.write(error_message(error.request_id, error, modern=modern))
-            return
-        await self._handle_message(message, is_modern, self._writer.write)
+            message = batch
+        else:
+            message = read_message(line)
+        if isinstance(message, Refusal):
+            # Its era can only be guessed from an earlier request, or from what it looks like.
+            modern = self._is_modern or MODERN_MARK in line
+            self._writer.write(refusal_message(message, modern=modern))
+        await self._handle_message(message, self._writer.write)
 
-    async def _handle_batch(self, messages: list[Message | JsonRpcError]) -> None:
+    async def _handle_batch(self, messages: list[Message]) -> None:
         """Handle the messages of a batch; its responses are one message, too."""
         responses: list[bytes] = []
         handling: list[asyncio.Task[None]] = []
         for message in messages:
-            if isinstance(message, JsonRpcError):
-                responses.append(error_message(message.request_id, message))
-            elif task := await self._handle_message(message, False, responses.append):
+            if isinstance(message, Refusal):
+                responses.append(refusal_message(message))
+            if task := await self._handle_message(message, responses.append):
                 handling.append(task)
 
         async def respond() -> None:
@@ -201,32 +210,33 @@ class StdioFront:
         responding.add_done_callback(self._tasks.discard)
 
     async def _handle_message(
-        self, message: Message, is_modern: bool, write: Callable[[bytes], None]
+        self, message: Message, write: Callable[[bytes], None]
     ) -> asyncio.Task[None] | None:
         """Handle a message; return the task of a request that is in flight."""
-        if message.method is None or not message.request_id:
-            self._live.handle_notification(message)
-        elif self._drain.started.is_set():
-            write(error_message(message.request_id, _DRAINING))
-        elif message.method == "initialize" and not is_modern:
+        if not isinstance(message, RequestMessage):
+            self._live.handle_other(message)
+            return None
+        if self._drain.started.is_set():
+            write(error_message(message.id, _DRAINING))
+            return None
+        if message.method == "initialize":
             await self._initialize(message)
-        else:
-            await self._request_slots.acquire()
-            task = asyncio.create_task(self._handle_request(message, is_modern, write))
-            self._tasks.add(task)
-            task.add_done_callback(self._on_done)
-            return task
-        return None
+            return None
+        await self._request_slots.acquire()
+        task = asyncio.create_task(self._respond(message, write))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._request_slots.release()
 
-    async def _initialize(self, message: Message, *, is_answered: bool = False) -> None:
-        params = object_params(message)
-        if params is None:
-            error = JsonRpcError(INVALID_PARAMS, "The params of initialize must be a JSON object.")
-            self._writer.write(error_message(message.request_id, error))
+    async def _initialize(self, message: RequestMessage, *, is_answered: bool = False) -> None:
+        try:
+            params = initialize_params(message)
+        except JsonRpcError as error:
+            self._writer.write(error_message(message.id, error))
             return
         await self._live.stop()
         version = negotiate_version(params.get("protocolVersion"))
@@ -238,16 +248,14 @@ class StdioFront:
             instructions = await self._methods.instructions.text(self._scope)
             declared = self._live.declared = await self._methods.declaring.declared(self._scope)
             result = initialize_result(version, instructions, declared=declared)
-            self._writer.write(result_message(message.request_id, result))
+            self._writer.write(result_message(message.id, result))
 
-    async def _handle_request(
-        self, message: Message, modern: bool, write: Callable[[bytes], None]
-    ) -> None:
-        live, request_id = self._live, message.request_id
+    async def _respond(self, message: RequestMessage, write: Callable[[bytes], None]) -> None:
+        live, request_id = self._live, message.id
         listener = Listener(self._writer.offer)
         running = live.begin_request(request_id, listener)
         try:
-            request = self._request(message, modern, live, listener)
+            request = self._request(message, live, listener)
             response = result_message(request_id, await self._methods.handle(request))
         except JsonRpcError as error:
             response = error_message(request_id, error)
@@ -264,10 +272,8 @@ class StdioFront:
             live.end_request(request_id, running)
         write(response)
 
-    def _request(
-        self, message: Message, modern: bool, live: LiveSession, listener: Listener
-    ) -> Request:
-        if modern:
+    def _request(self, message: RequestMessage, live: LiveSession, listener: Listener) -> Request:
+        if names_version(message):
             self._is_modern = True
             client = modern_client(message)
             listener.answers = client.answers

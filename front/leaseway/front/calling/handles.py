@@ -16,15 +16,14 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.conversations import ARGUMENT, Carried, SessionOptions, is_offered
 from leaseway.front.calling.session_argument import (
-    ESCAPE,
     META_KEY,
     with_argument,
     with_output,
 )
+from leaseway.front.envelope import ESCAPE, RequestMessage
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
 from leaseway.front.messages import (
     JsonRpcError,
-    Message,
     encode,
     parse_arguments,
     read_name_and_meta,
@@ -41,6 +40,7 @@ RELEASE: Final = "lease_release"
 HANDLE_HEADER: Final = "Leaseway-Session"
 HANDLE_KEY: Final = META_KEY
 """The header, and the key of `_meta`, in which a request may carry a handle."""
+HANDLE_MARK: Final = HANDLE_KEY.encode()
 UNKNOWN_HANDLE: Final = (
     "Unknown handle: it was released, was not used for too long, or belongs to another client. "
     f"Call {ACQUIRE} for a new one."
@@ -318,7 +318,7 @@ def handle_from_meta(meta: bytes) -> str | None:
         raise JsonRpcError(INVALID_PARAMS, text) from None
 
 
-async def with_handle(carried: Carried, message: Message, scope: str) -> Carried:
+async def with_handle(carried: Carried, message: RequestMessage, scope: str) -> Carried:
     """Return what a request carries, with the session of the handle in its `_meta`, if any.
 
     Call it if there is no handle in a header, which comes before it, and `may_have_handle`.
@@ -338,7 +338,7 @@ async def with_handle(carried: Carried, message: Message, scope: str) -> Carried
 def may_have_handle(json: bytes) -> bool:
     """Return whether a message's `_meta` may have a handle, without reading it."""
     # Some encoders write `leaseway\/session`.
-    return HANDLE_KEY.encode() in json or ESCAPE in json
+    return HANDLE_MARK in json or ESCAPE in json
 
 
 class _Meta(msgspec.Struct):

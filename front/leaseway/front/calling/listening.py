@@ -61,7 +61,7 @@ async def listen(
     if len(filters.resource_subscriptions) > _MAX_LISTENED:
         text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
         raise JsonRpcError(INVALID_PARAMS, text)
-    meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.request_id)}
+    meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.id)}
     send = request.listener.send
     kinds = {
         "tools": filters.tools_list_changed,

@@ -37,6 +37,15 @@ class Place(NamedTuple):
     is_told: bool = False
     argument: OfferedTool | None = None
 
+    def is_lasting(self, tool: Tool | None) -> bool:
+        """Return whether what belongs to the session of a call outlasts the call.
+
+        Approvals and artifacts do: each belongs to one session.
+        """
+        if tool is not None and tool.shared:
+            return True
+        return self.session is not None and not self.is_new
+
 
 class Places:
     """Finds where calls of leased tools run.

@@ -13,9 +13,9 @@ from opentelemetry import context as otel_context
 
 from leaseway.front.calling.conversations import Carried, TakesCookie
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
+from leaseway.front.envelope import RequestMessage
 from leaseway.front.messages import (
     JsonRpcError,
-    Message,
     ParamsT,
     encode,
     parse_params,
@@ -56,7 +56,7 @@ class Request:
 
     def __init__(
         self,
-        message: Message,
+        message: RequestMessage,
         listener: Listener,
         modern: bool,
         scope: str,

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.front.envelope import ESCAPE
 from leaseway.front.messages import encode
 from leaseway.front.sessions.sealing import is_handle
 from leaseway.wire.messages.json_schema import CHOICES
 
 META_KEY: Final = "leaseway/session"
 """The key of `_meta` with the handle, in requests and in the result of a first call."""
-ESCAPE: Final = b"\\"
-"""What stands in JSON whose strings may be written in other ways."""
 _PROPERTY: Final = {
     "type": "string",
     "description": (

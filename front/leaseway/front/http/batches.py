@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from leaseway.front.handshake import BATCH_VERSION
+from leaseway.front.envelope import BATCH_VERSION
 from leaseway.front.http.streams import HttpReply, OpenStream
-from leaseway.front.messages import batch_message, check_has_batches
+from leaseway.front.messages import batch_message
 from leaseway.front.sessions.live_session import LiveSession
 
 
-def check_may_batch(version: str | None, live: LiveSession | None) -> None:
-    """Raise `JsonRpcError` if the version of a client has no batches."""
+def spoken_version(version: str | None, live: LiveSession | None) -> str:
+    """Return the version of a client, by its header or else by its session."""
     # Without header and session a client speaks the version with batches (2025-06-18, transports).
     negotiated = live.sealed.version if live is not None else BATCH_VERSION
-    spoken = version or (negotiated if negotiated in HANDSHAKE_PROTOCOL_VERSIONS else BATCH_VERSION)
-    check_has_batches(spoken)
+    return version or (negotiated if negotiated in HANDSHAKE_PROTOCOL_VERSIONS else BATCH_VERSION)
 
 
 class BatchReply:

@@ -44,6 +44,7 @@ class ModernHead:
         carried: What tells the session of its calls.
         headers: The headers.
         client: What the client declares.
+        name: The `name` in the params of its requests, or None.
         media: How it wants images and audio; None means the default.
     """
 
@@ -51,4 +52,5 @@ class ModernHead:
     carried: Carried
     headers: Mapping[str, str]
     client: McpClient
+    name: str | None
     media: MediaMode | None

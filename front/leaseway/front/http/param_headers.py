@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
 
+from leaseway.front.envelope import RequestMessage
 from leaseway.front.lists.definitions import has_header_params
-from leaseway.front.messages import Message, decode
+from leaseway.front.messages import decode
 from leaseway.front.methods import Methods
 from leaseway.sdk import LeasewayError
 
@@ -27,7 +28,7 @@ class ParamHeaders:
         self._header_tools: dict[int, bool] = {}
 
     async def check(
-        self, headers: Mapping[str, str], scope: str, name: str | None, message: Message
+        self, headers: Mapping[str, str], scope: str, name: str | None, message: RequestMessage
     ) -> InboundLadderRejection | None:
         """Return an error if headers do not match the arguments that the tool `name` maps to them.
 

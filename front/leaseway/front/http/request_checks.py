@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from aiohttp import web
-from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from leaseway.front.envelope import Message, Refusal, Response, names_version
 from leaseway.front.http.streams import json_response
-from leaseway.front.messages import JsonRpcError, error_message
+from leaseway.front.messages import JsonRpcError, error_message, refusal_message
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE
@@ -30,6 +32,11 @@ EVENT_STREAM: Final = "text/event-stream"
 _JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
 _is_refused: Final = re.compile(r"q\s*=\s*0(\.0*)?").fullmatch
 _BODY_TIMEOUT: Final = 30.0
+_SENDER_HEADERS: Final = frozenset({"authorization", "host", "origin"})
+"""Headers that say who sends a request, and to whom."""
+_ONCE: Final = frozenset({"last-event-id", "content-type", "content-encoding"})
+_ONCE_PREFIXES: Final = ("mcp-", "leaseway-")
+"""Other headers that say one thing: these, and all that MCP and this product have."""
 _CLOSING: Final = {"Connection": "close"}
 
 
@@ -47,6 +54,11 @@ class HttpError(HttpRefusal):
         response = json_response(error_message(request_id, error, modern=modern), self.status)
         response.headers.update(self.headers)
         return response
+
+
+def refused(refusal: Refusal, *, modern: bool = False) -> web.Response:
+    """Return the response to a body that is no message."""
+    return json_response(refusal_message(refusal, modern=modern), refusal.status)
 
 
 class AccessCheck:
@@ -74,7 +86,9 @@ class AccessCheck:
         )
 
     def check_sender(self, headers: Mapping[str, str]) -> None:
-        """Raise `HttpError` for a page or a host that is not allowed."""
+        """Raise `HttpError` for a page or a host that is not allowed, or that is named twice."""
+        if twice := _repeated(headers) & _SENDER_HEADERS:
+            raise HttpError(400, f"{min(twice)} header appears more than once.")
         origin = headers.get("Origin")
         if origin is not None and not self._is_allowed_origin(origin):
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
@@ -113,8 +127,8 @@ class AccessCheck:
 
 async def read_body(http: web.BaseRequest) -> bytes:
     """Return a request's body; raises `HttpError` for a wrong type, size or a timeout."""
-    if http.content_type != "application/json":
-        raise HttpError(415, "Send messages as application/json.")
+    if http.content_type != "application/json" or (http.charset or "utf-8").lower() != "utf-8":
+        raise HttpError(415, "Send messages as application/json, in UTF-8.")
     if "Content-Encoding" in http.headers:
         raise HttpError(415, "Send messages without Content-Encoding.", _CLOSING)
     if (http.content_length or 0) > MAX_BODY:
@@ -160,6 +174,40 @@ def speaks_modern(http: web.BaseRequest) -> bool:
     """Return whether a request's header names a version without sessions."""
     version = http.headers.get(VERSION_HEADER)
     return version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def check_occur_once(http: web.BaseRequest) -> None:
+    """Raise `JsonRpcError` if a header that says one thing occurs more than once.
+
+    Whoever reads the first one, and whoever reads the last one, would see two requests.
+    """
+    for name in sorted(_repeated(http.headers)):
+        if name in _ONCE or name.startswith(_ONCE_PREFIXES):
+            code = HEADER_MISMATCH if speaks_modern(http) else INVALID_REQUEST
+            raise JsonRpcError(code, f"{name} header appears more than once")
+
+
+def _repeated(headers: Mapping[str, str]) -> set[str]:
+    """Return the names, in lower case, of headers that occur more than once."""
+    # Iteration over the headers themselves passes over a second occurrence.
+    counts = Counter(name.lower() for name, _ in headers.items())
+    return {name for name, count in counts.items() if count > 1}
+
+
+def is_modern(message: Message, headers: Mapping[str, str]) -> bool:
+    """Return whether a message whose header does not say so is of a version without sessions.
+
+    Raises:
+        JsonRpcError: It is, but the header names another version.
+    """
+    if isinstance(message, Response | Refusal) or message.method == "initialize":
+        return False
+    if not names_version(message):
+        return False
+    if VERSION_HEADER in headers:
+        text = f"{VERSION_HEADER} header does not match the version in `_meta`"
+        raise JsonRpcError(HEADER_MISMATCH, text)
+    return True
 
 
 def _authority_of_origin(origin: str) -> str | None:

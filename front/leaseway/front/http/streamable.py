@@ -16,8 +16,6 @@ from typing import Any, Final
 from aiohttp import web
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
-    find_duplicated_routing_header,
-    unsupported_protocol_version_rejection,
 )
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
@@ -32,12 +30,19 @@ from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
-from leaseway.front.handshake import (
-    MODERN_MARK,
-    initialize_result,
-    negotiate_version,
+from leaseway.front.envelope import (
+    Message,
+    Notification,
+    Refusal,
+    RequestMessage,
+    Response,
+    is_batch,
+    names_version,
+    read_batch,
+    read_message,
 )
-from leaseway.front.http.batches import BatchReply, check_may_batch
+from leaseway.front.handshake import initialize_result, negotiate_version
+from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
 from leaseway.front.http.heads import LegacyHead, ModernHead
@@ -49,7 +54,10 @@ from leaseway.front.http.request_checks import (
     HttpError,
     accepted_types,
     accepts_stream,
+    check_occur_once,
+    is_modern,
     read_body,
+    refused,
     speaks_modern,
 )
 from leaseway.front.http.resumption import ResumableStreams
@@ -63,14 +71,12 @@ from leaseway.front.http.streams import (
 )
 from leaseway.front.messages import (
     JsonRpcError,
-    Message,
+    check_version,
     error_message,
-    is_batch,
+    initialize_params,
     modern_client,
-    object_params,
-    parse_batch,
-    parse_message,
     read_name_and_meta,
+    refusal_message,
     rejection_error,
     result_message,
     unknown_client,
@@ -89,8 +95,6 @@ _REQUEST_ID: Final = web.RequestKey("request_id", bytes)
 """The id of the request in the body, for errors that end it before it is handled."""
 _LAST_EVENT: Final = "Last-Event-ID"
 _SESSION: Final = "Mcp-Session-Id"
-_NOT_DIRECT: Final = (None, "initialize")
-"""Methods of messages that are handled by the way of a first request, even if its head is known."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -178,9 +182,9 @@ class HttpFront:
                 return await self._respond(http)
         except HttpError as error:
             return error.response(http.get(_REQUEST_ID, b""), modern=speaks_modern(http))
-        except JsonRpcError as error:  # the body is no request
-            request_id = error.request_id or http.get(_REQUEST_ID, b"")
-            message = error_message(request_id, error, modern=speaks_modern(http))
+        except JsonRpcError as error:
+            request_id, modern = http.get(_REQUEST_ID, b""), speaks_modern(http)
+            message = error_message(request_id, error, modern=modern)
             return json_response(message, _status(error))
         except ConnectionError:
             raise
@@ -216,6 +220,7 @@ class HttpFront:
             )
         if http.method == "POST":
             return await self._post(http, scope)
+        check_occur_once(http)
         if http.method == "GET":
             return await self._get(http, scope)
         if http.method == "DELETE":
@@ -226,40 +231,39 @@ class HttpFront:
     async def _post(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
         streams = accepts_stream(http)
         body = await read_body(http)
-        if is_batch(body) and not speaks_modern(http):
+        modern = speaks_modern(http)
+        if is_batch(body) and not modern:
             return await self._post_batch(http, scope, body, streams)
-        message = parse_message(body)
-        http[_REQUEST_ID] = message.request_id
+        message = read_message(body)
+        if isinstance(message, RequestMessage):
+            http[_REQUEST_ID] = message.id
+        check_occur_once(http)
+        if isinstance(message, Refusal) and (modern or not message.answers):
+            return refused(message, modern=modern)
         if self._draining.is_set() and not _continues_request(message):
             raise _draining()
-        version = http.headers.get(VERSION_HEADER)
-        if version is None:
-            modern = MODERN_MARK in body
-        else:
-            modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
-        if modern:
+        if modern or is_modern(message, http.headers):
             return await self._post_modern(http, scope, message, streams)
         cookie = await self._cookie(http, scope)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
-        if message.method == "initialize" and message.request_id:
+        if isinstance(message, RequestMessage) and message.method == "initialize":
             return await self._initialize(scope, message, cookie, media)
         head = await self._legacy_head(http, scope, cookie, media)
-        live = head.live
         http[HEAD_HANDLER] = self._head_handler(
             scope,
-            (live, head.carried.handle, cookie.live),
+            (head.live, head.carried.handle, cookie.live),
             streams,
             http.get(RESOURCE_METADATA, ""),
-            _matches_always if version is not None else _is_legacy,
+            names_version,
             partial(self._handle_legacy, head),
             cancel_on_disconnect=False,
         )
-        if not message.request_id or message.method is None:
-            if live is not None:
-                live.handle_notification(message)
-            elif message.method is None:
-                raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC message.")
-            return web.Response(status=202)
+        if not isinstance(message, RequestMessage):
+            if head.live is not None:
+                head.live.handle_other(message)
+            elif isinstance(message, Response):
+                raise JsonRpcError(INVALID_REQUEST, f"A response needs a session: {_SESSION}.")
+            return refused(message) if isinstance(message, Refusal) else web.Response(status=202)
         sender, reply = reply_to(http, streams)
         # Shielded, because a client that disconnects has not cancelled its request.
         task = asyncio.create_task(self._handle_legacy(head, reply, message))
@@ -286,24 +290,27 @@ class HttpFront:
         self, http: web.BaseRequest, scope: str, body: bytes, streams: bool
     ) -> web.StreamResponse:
         """Handle several messages of a client of the one version that has batches."""
+        check_occur_once(http)
         cookie = await self._cookie(http, scope)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         head = await self._legacy_head(http, scope, cookie, media)
-        check_may_batch(head.version, head.live)
-        messages = parse_batch(body)
+        messages = read_batch(body, spoken_version(head.version, head.live))
+        if isinstance(messages, Refusal):
+            return refused(messages)
         if self._draining.is_set() and not all(map(_continues_request, messages)):
             raise _draining()
         sender, reply = reply_to(http, streams)
         batch = BatchReply(reply)
         tasks = []
         for message in messages:
-            if isinstance(message, JsonRpcError):
-                batch.add(error_message(message.request_id, message))
-            elif message.request_id and message.method is not None:
+            if isinstance(message, RequestMessage):
                 handling = self._handle_legacy(head, batch.part(), message)
                 tasks.append(asyncio.create_task(handling))
-            elif head.live is not None:
-                head.live.handle_notification(message)
+                continue
+            if isinstance(message, Refusal):
+                batch.add(refusal_message(message))
+            if head.live is not None:
+                head.live.handle_other(message)
         # Shielded, because a client that disconnects has not cancelled its requests.
         await asyncio.shield(asyncio.gather(*tasks))
         batch.finish()
@@ -315,8 +322,8 @@ class HttpFront:
         lives: Sequence[LiveSession | None],
         streams: bool,
         metadata: str,
-        matches: Callable[[bytes, Message], bool],
-        handle: Callable[[HttpReply, Message], Coroutine[Any, Any, None]],
+        differs: Callable[[RequestMessage], bool],
+        handle: Callable[[HttpReply, RequestMessage], Coroutine[Any, Any, None]],
         *,
         cancel_on_disconnect: bool,
     ) -> HeadHandler:
@@ -327,40 +334,42 @@ class HttpFront:
             lives: The sessions of the ids in the head.
             streams: Whether the client accepts an event stream.
             metadata: Where clients that send tokens of their own find the front's metadata.
-            matches: Returns whether a body passes the same checks as the current one.
+            differs: Returns whether a request needs other checks than the current one.
             handle: Handles a request, given its reply.
             cancel_on_disconnect: Whether a lost connection cancels the request.
         """
         sent = [live for live in lives if live is not None]
+        is_draining, use, create_task = (
+            self._draining.is_set,
+            self._sessions.use,
+            self._loop.create_task,
+        )
+        requests, forget = self._requests, self._requests.discard
 
         def start(body: bytes, reply: HttpReply) -> asyncio.Task[None] | None:
-            try:
-                message = parse_message(body)
-            except JsonRpcError:
+            message = read_message(body)
+            if not isinstance(message, RequestMessage) or message.method == "initialize":
                 return None
-            if not message.id or message.method in _NOT_DIRECT:
+            if is_draining() or self._closed or (scope and not self._scopes.is_known(scope)):
                 return None
-            if self._draining.is_set():
-                return None
-            if self._closed or (scope and not self._scopes.is_known(scope)):
-                return None
-            if not matches(body, message):
+            if differs(message):
                 return None
             for live in sent:
-                if not self._sessions.use(live):
+                if not use(live):
                     return None
-            reply.accepts_stream, reply.resource_metadata = streams, metadata
-            task = self._loop.create_task(handle(reply, message))
-            self._requests.add(task)
-            task.add_done_callback(self._requests.discard)
+            reply.accepts_stream = streams
+            reply.resource_metadata = metadata
+            task = create_task(handle(reply, message))
+            requests.add(task)
+            task.add_done_callback(forget)
             return task
 
         return HeadHandler(start, cancel_on_disconnect)
 
     async def _initialize(
-        self, scope: str, message: Message, cookie: SessionCookie, media: MediaMode | None
+        self, scope: str, message: RequestMessage, cookie: SessionCookie, media: MediaMode | None
     ) -> web.StreamResponse:
-        params = object_params(message) or {}
+        params = initialize_params(message)
         version = negotiate_version(params.get("protocolVersion"))
         info = params.get("clientInfo")
         try:
@@ -370,15 +379,15 @@ class HttpFront:
         instructions = await self._methods.instructions.text(scope)
         live.declared = await self._methods.declaring.declared(scope, media)
         result = initialize_result(version, instructions, self._control_plane, live.declared)
-        response = json_response(result_message(message.request_id, result))
+        response = json_response(result_message(message.id, result))
         response.headers[_SESSION] = live.id
         if self._uses_cookies:
             response.headers["Set-Cookie"] = cookie.header(live.id)
         return response
 
-    async def _handle_legacy(self, head: LegacyHead, reply: Reply, message: Message) -> None:
+    async def _handle_legacy(self, head: LegacyHead, reply: Reply, message: RequestMessage) -> None:
         """Handle a request of a client with `initialize`, which may carry no session."""
-        live, request_id = head.live, message.request_id
+        live, request_id = head.live, message.id
         listener = Listener(reply.send)
         request = Request(message, listener, False, head.scope, head.carried, reply)
         if head.media is not None:
@@ -415,25 +424,21 @@ class HttpFront:
     async def _post_modern(
         self, http: web.BaseRequest, scope: str, message: Message, streams: bool
     ) -> web.StreamResponse:
-        version = http.headers.get(VERSION_HEADER, "")
-        if message.method is None:
-            raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC request.")
-        if not message.request_id:
-            rejection = unsupported_protocol_version_rejection(version)
-            if rejection is not None:
-                raise rejection_error(rejection)
-            return web.Response(status=202)
+        match message:
+            case Response() | Refusal():
+                raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC request.")
+            case Notification():
+                if VERSION_HEADER not in http.headers:
+                    raise JsonRpcError(HEADER_MISMATCH, f"{VERSION_HEADER} header is missing")
+                check_version(http.headers[VERSION_HEADER])
+                return web.Response(status=202)
         name_and_meta = read_name_and_meta(message)
         try:
-            duplicated = find_duplicated_routing_header(http.headers.items())
-            if duplicated is not None:
-                text = f"{duplicated} header appears more than once"
-                raise JsonRpcError(HEADER_MISMATCH, text)
             client = modern_client(message, http.headers)
             media = parse_media_mode(http.headers.get(MEDIA_HEADER))
             handle = http.headers.get(HANDLE_HEADER) or handle_from_meta(name_and_meta[1])
         except JsonRpcError as error:
-            return json_response(error_message(message.request_id, error), _status(error))
+            return json_response(error_message(message.id, error), _status(error))
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
         live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
@@ -443,6 +448,7 @@ class HttpFront:
             carried=Carried(self._sessions, None, live, cookie),
             headers=http.headers,  # the handler of its head must not keep the whole request
             client=client,
+            name=name_and_meta[0],
             media=media,
         )
         if message.method == "tools/call":
@@ -451,8 +457,8 @@ class HttpFront:
                 (live, cookie.live),
                 streams,
                 http.get(RESOURCE_METADATA, ""),
-                lambda _, message: (
-                    message.method == "tools/call" and read_name_and_meta(message) == name_and_meta
+                lambda message: (
+                    message.method != "tools/call" or read_name_and_meta(message) != name_and_meta
                 ),
                 partial(self._handle_modern, head),
                 cancel_on_disconnect=True,
@@ -461,7 +467,9 @@ class HttpFront:
         await self._handle_modern(head, reply, message)
         return await sender.response()
 
-    async def _handle_modern(self, head: ModernHead, reply: HttpReply, message: Message) -> None:
+    async def _handle_modern(
+        self, head: ModernHead, reply: HttpReply, message: RequestMessage
+    ) -> None:
         """Handle a modern request whose `_meta` is valid."""
         listener = Listener(reply.send)
         listener.answers = head.client.answers
@@ -472,12 +480,11 @@ class HttpFront:
             request.media = head.media
         try:
             if message.method == "tools/call":
-                name, _ = read_name_and_meta(message)
                 headers, scope = head.headers, head.scope
-                rejection = await self._param_headers.check(headers, scope, name, message)
+                rejection = await self._param_headers.check(headers, scope, head.name, message)
                 if rejection is not None:
                     error = rejection_error(rejection)
-                    reply.finish(error_message(message.request_id, error), _status(error))
+                    reply.finish(error_message(message.id, error), _status(error))
                     return
             response, status = await self._handle(request, reply)
         except asyncio.CancelledError:
@@ -489,13 +496,13 @@ class HttpFront:
         """Return the JSON-RPC response to a request, with its HTTP status."""
         try:
             result = await self._methods.handle(request)
-            return result_message(request.message.request_id, result), 200
+            return result_message(request.message.id, result), 200
         except Exception as error:  # noqa: BLE001 - one request's fault ends that request
             return self._failure(error, request, reply)
 
     def _failure(self, error: Exception, request: Request, reply: Reply) -> tuple[bytes, int]:
         """Return the response to a request that has failed, with its HTTP status."""
-        request_id = request.message.request_id
+        request_id = request.message.id
         if isinstance(error, JsonRpcError):
             if error.needed_scope is not None:
                 reply.step_up(error.needed_scope)
@@ -531,10 +538,12 @@ class HttpFront:
 
         Raises:
             HttpError: It has ended, or the protocol version has no sessions.
+            JsonRpcError: The protocol version is unknown.
         """
         version = http.headers.get(VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            raise HttpError(400, f"{VERSION_HEADER} {version[:40]!r} has no sessions.")
+            check_version(version)
+            raise HttpError(400, f"{VERSION_HEADER} {version} has no sessions.")
         session_id = http.headers.get(_SESSION)
         if session_id is None:
             return cookie.live
@@ -564,22 +573,9 @@ class HttpFront:
         return live
 
 
-def _matches_always(_body: bytes, _message: Message) -> bool:
-    """Pass any body: the head says the version."""
-    return True
-
-
-def _is_legacy(body: bytes, _message: Message) -> bool:
-    """Return whether a body is that of a legacy client."""
-    return MODERN_MARK not in body
-
-
-def _continues_request(message: Message | JsonRpcError) -> bool:
+def _continues_request(message: Message) -> bool:
     """Return whether a message belongs to a request that may be in flight."""
-    if isinstance(message, JsonRpcError):
-        return True
-    is_request = bool(message.request_id) and message.method is not None
-    return not is_request or b'"requestState"' in bytes(message.params)
+    return not isinstance(message, RequestMessage) or b'"requestState"' in message.params
 
 
 def _draining() -> HttpError:

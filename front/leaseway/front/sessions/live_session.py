@@ -9,17 +9,17 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from weakref import WeakSet
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from leaseway.front.envelope import Notification, Refusal, Response
 from leaseway.front.handshake import Declared
 from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.messages import (
     JsonRpcError,
-    Message,
     encode,
     notification,
     read_cancellation,
@@ -304,15 +304,22 @@ class LiveSession:
             self._cancelled.add(task)
             task.cancel()
 
-    def handle_notification(self, message: Message) -> None:
-        """Handle a notification, or the response to a server request."""
-        if message.method is None:
-            if not self.answer(message):
-                _log.debug("A client answered an unknown or closed server request.")
-        elif message.method == "notifications/cancelled":
-            self.cancel(*read_cancellation(message))
-        elif message.method == ROOTS_CHANGED:
-            self._roots.announce()
+    def handle_other(self, message: Notification | Response | Refusal) -> None:
+        """Handle what its client has sent beside requests; ignore what nothing here waits for."""
+        match message:
+            case Notification(method="notifications/cancelled"):
+                self.cancel(*read_cancellation(message))
+            case Notification():
+                if message.method == ROOTS_CHANGED:
+                    self._roots.announce()
+            case Response():
+                self._handle_response(message)
+            case Refusal():  # a server that waits for this answer waits no longer
+                asked = self._server_requests.pop(message.answers, None)
+                if asked is not None:
+                    asked.reject(f"The client's answer is invalid: {message.text}")
+            case _:
+                assert_never(message)
 
     def was_cancelled(self) -> bool:
         """Return, once, whether the client cancelled the current task (and not the shutdown)."""
@@ -332,7 +339,7 @@ class LiveSession:
         self.on_idle = None
 
     def ask(self, server_request: ServerRequest, send: Callable[[bytes], object]) -> None:
-        """Send a server request to the client; its response must be passed to `answer`."""
+        """Send a server request to the client; its response must be passed to `handle_other`."""
         request_id = b'"leaseway-%b"' % secrets.token_hex(8).encode()
         self._server_requests[request_id] = server_request
         message = request_message(request_id, server_request.method, server_request.params_json)
@@ -348,16 +355,14 @@ class LiveSession:
                 params = b'{"requestId":%b,"reason":"Its parent request has ended."}' % request_id
                 send(notification("notifications/cancelled", params))
 
-    def answer(self, message: Message) -> bool:
-        """Handle the client's response to a server request; return False if none is open."""
-        server_request = self._server_requests.pop(message.request_id, None)
+    def _handle_response(self, response: Response) -> None:
+        server_request = self._server_requests.pop(response.id, None)
         if server_request is None:
-            return False
-        if bytes(message.result):
-            server_request.answer(bytes(message.result))
+            _log.debug("A client answered an unknown or closed server request.")
+        elif response.result:
+            server_request.answer(response.result)
         else:
-            server_request.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
-        return True
+            server_request.reject(f"The client refused: {response.error.decode()[:2000]}")
 
     async def subscribe(self, uri: str, sdk: AsyncSession, at_server: ServerResource) -> None:
         """Push updates of a resource until `unsubscribe`.
