@@ -16,7 +16,7 @@ import msgspec
 from leaseway.front.envelope import ESCAPE
 from leaseway.front.messages import encode
 from leaseway.front.sessions.sealing import is_handle
-from leaseway.wire.messages.json_schema import CHOICES
+from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS
 
 META_KEY: Final = "leaseway/session"
 """The key of `_meta` with the handle, in requests and in the result of a first call."""
@@ -36,7 +36,7 @@ _MAX_DEPTH: Final = 20
 _MAX_PATTERN: Final = 64
 _MAX_REPEATS: Final = 3
 """Characters of a pattern that is tried, and groups and repetitions in it."""
-_BRANCHES: Final = {"if", "then", "else"}
+_BRANCHES: Final = frozenset(CONDITIONS)
 _DEPENDENT: Final = {"dependentSchemas", "dependencies"}
 _CLOSING: Final = ("additionalProperties", "unevaluatedProperties")
 _NAMING: Final = ("dependentRequired", "dependentSchemas", "dependencies")
@@ -184,7 +184,11 @@ class _Extension:
         return {**extended, "properties": {**properties, self._name: definition}}
 
     def _admit(self, schema: Any, depth: int) -> Any:
-        """Return a schema that applies to the arguments themselves and admits the property."""
+        """Return a schema that applies to the arguments themselves and does not see the property.
+
+        It holds for exactly those arguments, with the property or without, for which the given one
+        holds without; so it may also stand in `not`, `if` and `oneOf`.
+        """
         if isinstance(schema, bool):
             return schema
         self._left -= 1
@@ -196,11 +200,26 @@ class _Extension:
             extended["properties"] = {**schema.get("properties", {}), self._name: {}}
         if "propertyNames" in schema:
             extended["propertyNames"] = {"anyOf": [schema["propertyNames"], {"const": self._name}]}
-        if isinstance(limit := schema.get("maxProperties"), int):
-            extended["maxProperties"] = limit + 1
+        self._admit_counts(extended, schema)
         if "$ref" in schema:
             self._admit_reference(extended, schema["$ref"], depth)
         return extended
+
+    def _admit_counts(self, extended: dict[str, Any], schema: dict[str, Any]) -> None:
+        """Let the property not count: neither as one too many, nor as one that was missing."""
+        least, most = (_count(schema, f"{bound}Properties") for bound in ("min", "max"))
+        condition: dict[str, Any] = {"if": {"required": [self._name]}}
+        if least:
+            condition["then"] = {"minProperties": least + 1}
+        if most is not None:
+            extended["maxProperties"] = most + 1
+            condition["else"] = {"maxProperties": most}
+        if len(condition) == 1:
+            return
+        if extended.keys().isdisjoint(("if", "then", "else")):
+            extended.update(condition)
+        else:
+            extended["allOf"] = [*extended.get("allOf", []), condition]
 
     def _admit_parts(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         """Return the keywords whose schemas apply to the arguments themselves, admitting."""
@@ -276,6 +295,18 @@ def _may_match(pattern: str, name: str) -> bool:
         return re.search(pattern, name) is not None
     except re.error:
         return True
+
+
+def _count(schema: dict[str, Any], keyword: str) -> int | None:
+    """Return the value of a keyword that counts properties, or None."""
+    value = schema.get(keyword)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _NotExtendable
+    return value
 
 
 def _mapping(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
