@@ -15,6 +15,7 @@ from tests.data_plane.mcp.conftest import Bench, until
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
+from leaseway.data_plane.mcp.protocol.messages import log_level
 from leaseway.wire.errors import Reason
 
 Refuse = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -140,6 +141,7 @@ class Server:
         self.refuses_initialize: Refuse | None = None
         self.keeps_sessions = True
         self.has_ids = True
+        self.capabilities: dict[str, Any] = {"tools": {}}
 
     def forget(self) -> None:
         """Restart the server, as its client sees it."""
@@ -178,7 +180,7 @@ class Server:
         self.opened += 1
         name = f"session-{self.opened}"
         self.current = name if self.keeps_sessions or self.opened == 1 else "another"
-        info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "0"}}
+        info = {"capabilities": self.capabilities, "serverInfo": {"name": "s", "version": "0"}}
         response = self.result(message["id"], {"protocolVersion": "2025-06-18", **info})
         if self.has_ids:
             response.headers["mcp-session-id"] = name
@@ -224,6 +226,24 @@ async def test_a_call_that_was_rejected_with_its_session_is_sent_again_in_a_new_
         assert server.opened == number
     assert instance.state == "ready"
     assert sorted(server.called) == sorted({*server.called})
+
+
+async def test_a_call_that_is_sent_again_follows_its_log_level(
+    bench: Bench, server: Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_level, "PATIENCE", BOUND)
+    server.capabilities["logging"] = {}
+    instance = await shared(bench, url)
+    for _ in range(2):
+        server.forget()
+        server.requests.clear()
+        wants: dict[str, Any] = {"on_log": lambda *_: None, "log_level": "debug"}
+        calls = [bench.start_call(instance, "echo", {"text": "on"}, **wants) for _ in range(3)]
+        async with asyncio.timeout(BOUND):
+            await asyncio.gather(*(outcome for _, outcome in calls))
+        renewed = server.requests[server.requests.index("notifications/initialized") :]
+        sent = [method for method in renewed if method in ("logging/setLevel", "tools/call")]
+        assert sent[-4:] == ["logging/setLevel", *["tools/call"] * 3]
 
 
 @pytest.mark.parametrize("how", DOUBTS)

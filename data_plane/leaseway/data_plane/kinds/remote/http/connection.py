@@ -250,6 +250,9 @@ class HttpConnection(Peer):
         """Post and read the response; return a refusal that may concern the session."""
         answered = False
         number = await self._session_for(key)
+        while self.sets_log_level and (level_set := self._level_for(key)) is not None:
+            await asyncio.wait([level_set])  # not the future itself: others wait for it, too
+            number = await self._session_for(key)
         in_session = self._is_in_session(key)
         opens = key == self._initializing
         session = (
@@ -290,6 +293,16 @@ class HttpConnection(Peer):
                 self._warn_unreachable(fault)
             return refusal
         return None
+
+    def _level_for(self, key: object) -> asyncio.Future[None] | None:
+        """Return what is done once the session has the log level of a call, or None if it has it.
+
+        A call whose session was renewed meanwhile comes here with a level that is not set.
+        """
+        call = self._calls.get(key)
+        if call is None or call.request.callbacks.on_log is None:
+            return None
+        return self.log_level.lower(call.request.callbacks.log_level)
 
     def _warn_unreachable(self, fault: Fault) -> None:
         if fault.started == "no" and not self._unreachable:
