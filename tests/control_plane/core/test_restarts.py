@@ -131,3 +131,20 @@ def test_content_that_comes_late_is_committed_together(monkeypatch: pytest.Monke
     assert len(commits) == 1
     assert {key.server_id for key in state.committed.served} == set("abc")
     assert not state.servers.probes.busy, "what has come needs no probe"
+
+
+def test_workers_that_were_lost_with_all_others_get_three_seconds_to_come_back() -> None:
+    state = coordinator()
+    for worker_id in ("w1", "w2"):
+        state.handle_worker_joined(hello(worker_id), at(0))
+    assert not state.may_regain_workers(at(1))
+    state.handle_worker_disconnected("w1", at(1))
+    state.tick(at(12))
+    assert not state.may_regain_workers(at(12)), "the other one is connected"
+    state.handle_worker_disconnected("w2", at(13))
+    assert state.may_regain_workers(at(13))
+    state.handle_worker_joined(hello("w2"), at(20))
+    assert state.may_regain_workers(at(22.9))
+    assert not state.may_regain_workers(at(23))
+    state.handle_worker_joined(hello("w1"), at(24))
+    assert not state.may_regain_workers(at(24))

@@ -17,6 +17,7 @@ from tests.control_plane.services.test_admin import hold, serve_desk
 from tests.control_plane.services.test_catalog import fault_of
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries import place as lookup
 from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
@@ -297,6 +298,22 @@ async def test_a_session_is_told_once_of_a_lease_on_a_worker_that_shuts_down(
             fault = await fault_of(running.placement.Place(first_call()))
             assert (fault.reason, fault.metadata["lease"]) == (Reason.LEASE_REVOKED, "L1")
             assert (await running.placement.Place(first_call())).worker.id == "w2"
+
+
+async def test_a_control_plane_that_was_cut_off_waits_for_the_sessions_worker(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        await use(running, w1)
+    await running.until(lambda state: not state.workers["w1"].connected)
+    with running.plane.transition() as (state, now):
+        state.roster.forget_lost_workers(Moment(now.mono + 11, now.unix + 11))
+    fault = await fault_of(running.placement.Place(first_call()))
+    assert fault.reason is Reason.SYNCING
+    async with worker(running.address, leases=[STARTED]):
+        placed = await running.placement.Place(first_call())
+        assert (placed.worker.id, placed.lease_id) == ("w1", "L1")
 
 
 async def test_ended_sessions_are_shared_within_a_tenant_and_bounded(running: Running) -> None:

@@ -92,6 +92,7 @@ class Coordinator:
         self.settled = False
         self._expected_workers = expected_workers
         self._settled_at = now.mono + bounds.SETTLING
+        self._gathered_at = 0.0
         self._trace = ""
         self._replan = False
         self._late_content_at: float | None = None  # when content that came late is committed
@@ -147,6 +148,8 @@ class Coordinator:
                 f"This worker follows a leader of epoch {hello.highest_epoch}; this control plane"
                 f" has epoch {self.epoch} and is no longer the leader."
             )
+        if not self.roster.connected:
+            self._gathered_at = now.mono + bounds.SETTLING
         record = self.roster.add_worker(hello, now)
         foreign = hello.highest_epoch != self.epoch
         if not self.settled and not self._elected:  # this epoch has fenced nothing yet
@@ -380,6 +383,15 @@ class Coordinator:
     def settling_remaining(self, now: Moment) -> float:
         """Return for how many more seconds this control plane waits for workers to join."""
         return 0.0 if self.settled else max(0.0, self._settled_at - now.mono)
+
+    def may_regain_workers(self, now: Moment) -> bool:
+        """Return whether workers that count as lost may come back with their leases.
+
+        If no worker is connected, this control plane may be the one that was cut off. When one
+        joins again, the others get 3 s to follow.
+        """
+        alone = not self.roster.connected or now.mono < self._gathered_at
+        return alone and bool(self.roster.lost)
 
     def workers_serving(self, served: Served) -> Sequence[WorkerRecord]:
         """Return the workers that serve a variant, ordered by id.

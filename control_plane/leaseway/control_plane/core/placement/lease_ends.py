@@ -69,6 +69,11 @@ class EndNotices:
             self._notices[key] = (end, now)
         self._forget_old(now)
 
+    def find(self, key: LeaseKey) -> ReportedLeaseEnd | None:
+        """Return the end that the session of a key does not know."""
+        entry = self._notices.get(key)
+        return None if entry is None else entry[0]
+
     def settle(self, key: LeaseKey, now: float) -> ReportedLeaseEnd | None:
         """Return the end that the session of a key does not know, and count it as told."""
         self._forget_old(now)

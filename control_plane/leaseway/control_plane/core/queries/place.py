@@ -170,6 +170,19 @@ def give_up_leases(
     return ends
 
 
+def await_worker(state: Coordinator, end: ReportedLeaseEnd | None, now: Moment) -> Denial | None:
+    """Return a denial if an untold end of a lost lease may be none: its worker may come back."""
+    if end is None or end.how != "lost" or state.placements.has_lease(end.key):
+        return None
+    if not state.may_regain_workers(now):
+        return None
+    message = (
+        "The control plane has lost all its workers and waits for them to report their leases, as"
+        " it may have been cut off. Try again in a moment."
+    )
+    return Denial(Reason.SYNCING, message, _NOT_READY_RETRY)
+
+
 def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
     served = state.visible.view(key.tenant).servers[key.server_id]
     able = [record.id for record in state.workers_serving(served) if record.accepts_work]
