@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fnmatch
+import importlib.util
 import json
 import os
 import platform
@@ -88,6 +89,10 @@ def _save(path: Path, row: str, figures: Mapping[str, Mapping[str, float]]) -> N
 def main(words: Sequence[str] | None = None) -> int:
     """Measure; return the exit status."""
     options = _arguments(sys.argv[1:] if words is None else words)
+    if options.json is not None and importlib.util.find_spec("matplotlib") is None:
+        print("--json also draws a chart, for which matplotlib is missing: install the dependency")
+        print("group 'bench' (make scale does), or run without --json.")
+        return 2
     console = Console(width=None if sys.stdout.isatty() else 140)
     patterns = options.rows.split(",")
     rows = [

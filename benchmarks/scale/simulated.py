@@ -79,6 +79,8 @@ class Worker:
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
                 if not self._seen["rejoins"]:
                     print(f"A stream ended first: {error}", file=sys.stderr)
+            if self._pulse is not None:
+                self._pulse.cancel()  # the next stream begins with a hello
             self._seen["rejoins"] += 1
             await asyncio.sleep(RECONNECT.delay(attempt))
             attempt += 1
