@@ -193,7 +193,7 @@ SETTLING: Final = 3.0
 MAX_PROBES: Final = 16
 """Probes that run on one worker at the same time."""
 COMMIT_WINDOW: Final = 0.05
-"""Changes within this time share a registry version."""
+"""Changes within this time share a registry version, in a large fleet within more."""
 
 MAX_GRPC_MESSAGE: Final = 5 * MIB
 """One sent message: unary arguments of 4 MiB with their envelope."""

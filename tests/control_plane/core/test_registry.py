@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NoReturn
 
+import pytest
 from tests.control_plane.core.builders import at, hello, listing, spec
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
@@ -15,6 +16,7 @@ from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire import bounds
 
 
 def last_known_good(*names: str) -> dict[VariantKey, LastKnownGood]:
@@ -213,3 +215,12 @@ def test_no_server_is_named_to_a_tenant_whose_names_are_shared_out_anew() -> Non
     served.reveal(records(holder))
     assert served.changed_since(first, "t") is None
     assert served.changed_since(first, "another") == frozenset({"a"})
+
+
+def test_commits_are_rarer_the_more_they_cost() -> None:
+    served = registry("a")
+    served.commit_soon(at(0), workers=10)
+    assert served.commit_at == at(bounds.COMMIT_WINDOW).mono
+    served.commit_at = None
+    served.commit_soon(at(0), workers=1_000)
+    assert served.commit_at == pytest.approx(at(1.0).mono, abs=0.01)

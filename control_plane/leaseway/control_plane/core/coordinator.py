@@ -131,7 +131,7 @@ class Coordinator:
     def _record_config(self, problems: Iterable[Problem], now: Moment) -> None:
         self.has_config = True
         self.problems.replace("config", problems, now.unix)
-        self.registry.commit_soon(now)
+        self.registry.commit_soon(now, len(self.workers))
         self.tick(now)
 
     # Workers.
@@ -302,7 +302,7 @@ class Coordinator:
         self._schedule_probes(now)
         if self.servers.changed:
             self.servers.changed = False
-            self.registry.commit_soon(now)
+            self.registry.commit_soon(now, len(self.workers))
         if self.registry.commit_at is not None and (
             self.registry.commit_at <= now.mono or not self.servers.probes.busy
         ):

@@ -19,15 +19,17 @@ from leaseway.control_plane.core.catalog.snapshot import (
     acknowledged,
     build_snapshot,
 )
-from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served
+from leaseway.control_plane.core.catalog.variants import Hashes, LastKnownGood, Served
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.workers.records import WorkerRecord
-from leaseway.control_plane.core.workers.subscription import Subscription
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 
+_WINDOW_A_WORKER: Final = 0.001
+_WINDOW_A_VARIANT: Final = 0.00002
+"""Seconds between commits: four times what each costs of the event loop."""
 _REMEMBERED: Final = 8
 """Changes of what is visible that watchers can be told of one by one."""
 
@@ -86,9 +88,19 @@ class Registry:
         self._version = max(self._version, version + 1)
         return True
 
-    def commit_soon(self, now: Moment) -> None:
-        """Schedule a commit in 50 ms, so that it includes results that arrive until then."""
-        due = now.mono + bounds.COMMIT_WINDOW
+    def commit_soon(self, now: Moment, workers: int) -> None:
+        """Schedule a commit so that it includes results that arrive until then.
+
+        A commit costs all variants, and a message to each worker and its answer. The window grows
+        with both, so that commits leave the event loop free while thousands of probes end.
+
+        Args:
+            now: The time.
+            workers: How many workers there are.
+        """
+        variants = len(self.committed.served)
+        window = workers * _WINDOW_A_WORKER + variants * _WINDOW_A_VARIANT
+        due = now.mono + max(bounds.COMMIT_WINDOW, window)
         self.commit_at = due if self.commit_at is None else min(self.commit_at, due)
 
     def commit(
@@ -139,11 +151,9 @@ class Registry:
         ):
             return
         before = self.visible
-        self.visible = acknowledged(
-            self.committed,
-            before,
-            partial(_is_held, subscriptions),
-        )
+        # Workers with equal content share it: there are few different ones.
+        contents = {id(known.acked): known.acked for known in subscriptions}
+        self.visible = acknowledged(self.committed, before, partial(_is_held, contents.values()))
         if self.visible is not before:
             self._revealed.append((before, self.visible))
         is_complete = self.visible.served == self.committed.served
@@ -194,5 +204,5 @@ def _shares_names_out_anew(snapshot: Snapshot, tenant: str) -> bool:
     return is_special or snapshot.view(tenant).acts_for_users
 
 
-def _is_held(subscriptions: Collection[Subscription], served: Served) -> bool:
-    return any(subscription.has(served) for subscription in subscriptions)
+def _is_held(contents: Collection[Mapping[VariantKey, Hashes]], served: Served) -> bool:
+    return any(content.get(served.key) == served.hashes for content in contents)

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
 
+from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.servers.probe_workers import ProbeWorkers
 from leaseway.control_plane.core.servers.timers import Timers
-from leaseway.control_plane.core.workers.actions import StartProbe
-from leaseway.spec.model import ServerSpec
+from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
+from leaseway.control_plane.core.workers.subscription import Push
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 
 NAMES = ("w0", "w1", "w2", "w3")
@@ -119,3 +121,38 @@ def test_an_event_looks_at_few_of_many_workers(monkeypatch: pytest.MonkeyPatch) 
     for probe in started:
         state.handle_probe_result(probe.id, listing("echo"), at(0))
     assert len(looks) <= 4 * many
+
+
+def test_an_acknowledgement_of_all_servers_looks_at_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the first start of a fleet takes workers x servers looks."""
+    names, many = [f"s{number}" for number in range(10)], 20
+    state = coordinator(many)
+    load(state, *map(spec, names))
+    for number in range(many):
+        state.handle_worker_joined(hello(f"w{number}"), at(0))
+    pushes: list[tuple[str, Push]] = []
+    while actions := state.pop_actions():
+        for name, action in actions:
+            if isinstance(action, StartProbe):
+                state.handle_probe_result(action.id, listing("echo"), at(0))
+            elif isinstance(action, PushDelta) and len(action.push.upserts) == len(names):
+                pushes.append((name, action.push))
+            elif isinstance(action, PushDelta):
+                state.handle_ack(name, action.push.nonce, at(0))
+    assert len(pushes) == many
+    looks: list[None] = []
+    key = Served.key
+
+    def counting(self: Served) -> VariantKey:
+        looks.append(None)
+        return key.__get__(self)  # type: ignore[no-any-return]
+
+    (first, push), *others = pushes
+    state.handle_ack(first, push.nonce, at(1))  # makes it visible
+    monkeypatch.setattr(Served, "key", property(counting))
+    for name, push in others:
+        state.handle_ack(name, push.nonce, at(1))
+    assert looks == []
+    assert all(record.subscription.acked_version for record in state.workers.values())

@@ -273,6 +273,12 @@ class Delta:
     upserts: tuple[Served, ...]
     removals: tuple[VariantKey, ...]
 
+    @cached_property
+    def servers(self) -> frozenset[str]:
+        """The servers that it changes; built once for all workers that get it."""
+        keys = (*(served.key for served in self.upserts), *self.removals)
+        return frozenset(key.server_id for key in keys)
+
 
 def build_snapshot(
     version: int, works: Mapping[VariantKey, LastKnownGood], withheld: Collection[VariantKey] = ()

@@ -15,14 +15,14 @@ class RoomChanges:
 
     Attributes:
         keys: Keys of which a lease or a reservation was added, removed or fenced.
-        servers: Servers of which a worker has acknowledged other content.
+        servers: Servers of which a worker has acknowledged other content, of each such delta.
         is_greedy: Whether a tenant has got several unused reservations, of which one may be given
             to another tenant.
     """
 
     def __init__(self) -> None:
         self.keys: set[LeaseKey] = set()
-        self.servers: set[str] = set()
+        self.servers: list[frozenset[str]] = []
         self.is_greedy = False
         self._counts: dict[Hashable, tuple[int, int]] = {}
 

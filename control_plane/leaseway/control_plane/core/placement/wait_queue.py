@@ -112,7 +112,10 @@ class PlacementQueue:
             or not all(map(operator.is_, state, self._tried_in))
             or (
                 bool(room.keys or room.servers)
-                and any(key in room.keys or key.server_id in room.servers for key in wanted)
+                and any(
+                    key in room.keys or any(key.server_id in changed for changed in room.servers)
+                    for key in wanted
+                )
             )
         )
         room.clear()

@@ -213,8 +213,7 @@ class Roster:
         pending = record.subscription.pending
         known = record.subscription.ack(nonce)
         if known and pending is not None:
-            changed = (*(served.key for served in pending.upserts), *pending.removals)
-            self.placements.room.servers.update(key.server_id for key in changed)
+            self.placements.room.servers.append(pending.delta.servers)
         self._mark_changed(record.id)
         self._show_refusals(record, now)
         return known

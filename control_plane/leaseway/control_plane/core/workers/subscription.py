@@ -16,12 +16,19 @@ from leaseway.spec.model import VariantKey
 
 @dataclass(frozen=True)
 class Push:
-    """A delta for one worker."""
+    """A delta for one worker, which workers with equal content share."""
 
     nonce: int
     version: int
-    upserts: tuple[Served, ...]
-    removals: tuple[VariantKey, ...]
+    delta: Delta
+
+    @property
+    def upserts(self) -> tuple[Served, ...]:
+        return self.delta.upserts
+
+    @property
+    def removals(self) -> tuple[VariantKey, ...]:
+        return self.delta.removals
 
 
 @dataclass(frozen=True)
@@ -88,12 +95,12 @@ class Subscription:
         # Without removals, the worker keeps variants that are not in the snapshot.
         is_exact = removals or not delta.removals
         self._pending_content = snapshot.hashes if is_exact else None
-        if not removals:
+        if not is_exact:
             delta = replace(delta, removals=())
         if self.sent_version == snapshot.version and not delta.upserts and not delta.removals:
             return None
         self._nonce += 1
-        self.pending = Push(self._nonce, snapshot.version, delta.upserts, delta.removals)
+        self.pending = Push(self._nonce, snapshot.version, delta)
         self.sent_version = snapshot.version
         return self.pending
 
@@ -103,6 +110,15 @@ class Subscription:
         if push is None or push.nonce != nonce:
             self.stale += 1
             return False
+        if self.refused or self._pending_content is None:
+            self._apply(push)
+        if not self.refused and self._pending_content is not None:
+            self.acked = self._pending_content  # the usual case costs the same at any size
+        self.acked_version = push.version
+        self.pending = None
+        return True
+
+    def _apply(self, push: Push) -> None:
         applied = {
             served.key: served.hashes
             for served in push.upserts
@@ -110,15 +126,10 @@ class Subscription:
         }
         for key in (*applied, *push.removals):
             self.refused.pop(key, None)
-        if not self.refused and self._pending_content is not None:
-            self.acked = self._pending_content
-        elif applied or push.removals:
+        if applied or push.removals:
             gone = set(push.removals)
             kept = {key: hashes for key, hashes in self.acked.items() if key not in gone}
             self.acked = kept | applied
-        self.acked_version = push.version
-        self.pending = None
-        return True
 
     def nack(self, nonce: int, refusals: Iterable[VariantRefusal]) -> tuple[VariantRefusal, ...]:
         """Record refusals; the acknowledgement of the rest follows.
