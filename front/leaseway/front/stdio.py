@@ -149,7 +149,7 @@ class StdioFront:
 
     async def _handle_lines(self) -> None:
         while (line := await self._lines.get()) is not None:
-            if line.strip():
+            if line := line.strip():
                 await self._handle_line(line)
 
     async def _finish_requests(self) -> None:

@@ -321,11 +321,13 @@ def handle_from_meta(meta: bytes) -> str | None:
 async def with_handle(carried: Carried, message: RequestMessage, scope: str) -> Carried:
     """Return what a request carries, with the session of the handle in its `_meta`, if any.
 
-    Call it if there is no handle in a header, which comes before it, and `may_have_handle`.
+    A handle in a header comes before it. Call it if `may_have_handle`.
 
     Raises:
         JsonRpcError: The handle has ended, is none of this client, or no text.
     """
+    if carried.handle is not None:
+        return carried
     handle = handle_from_meta(read_name_and_meta(message)[1])
     if handle is None:
         return carried
@@ -338,7 +340,7 @@ async def with_handle(carried: Carried, message: RequestMessage, scope: str) -> 
 def may_have_handle(json: bytes) -> bool:
     """Return whether a message's `_meta` may have a handle, without reading it."""
     # Some encoders write `leaseway\/session`.
-    return HANDLE_MARK in json or ESCAPE in json
+    return json.find(HANDLE_MARK) >= 0 or json.find(ESCAPE) >= 0
 
 
 class _Meta(msgspec.Struct):

@@ -221,13 +221,17 @@ class FrontConnection(asyncio.Protocol):
     def _start(self, handler: HeadHandler, message: bytes, body: bytes, rest: bytes) -> None:
         reply = HttpReply(self, has_timer=False)
         self._incomplete_since = None
-        self._message, self._buffer, self._is_stream = message, rest, False
+        self._message = message
+        self._buffer = rest
+        self._is_stream = False
         task = handler.start(body, reply)
         if task is None:
             self._message, self._buffer = b"", b""
             self._pass_on(message + rest)
             return
-        self._task, self._handler, self._reply = task, handler, reply
+        self._task = task
+        self._handler = handler
+        self._reply = reply
         self._last_active = time.monotonic()
         task.add_done_callback(self._on_done)
 

@@ -387,7 +387,8 @@ class HttpFront:
 
     async def _handle_legacy(self, head: LegacyHead, reply: Reply, message: RequestMessage) -> None:
         """Handle a request of a client with `initialize`, which may carry no session."""
-        live, request_id = head.live, message.id
+        live = head.live
+        request_id = message.id
         listener = Listener(reply.send)
         request = Request(message, listener, False, head.scope, head.carried, reply)
         if head.media is not None:
