@@ -42,8 +42,8 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         default=[],
         type=_named_peer,
         metavar="NAME=COMMAND",
-        help="also measure a gateway that serves MCP at /mcp of the port {port}, in front of the "
-        "server that {python} {script} runs",
+        help="also measure a gateway that serves MCP at /mcp or / of the port {port}, in front of "
+        "the server that {python} {script} runs",
     )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--show", type=Path, help="only print the figures of this file")

@@ -7,8 +7,10 @@ as the fastest servers do, so that it would be half of every figure.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import re
 import select
 import socket
 import time
@@ -26,6 +28,8 @@ _TIMEOUT: Final = 30.0
 """Seconds without any response after which a load fails."""
 _PIECE: Final = 256 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
+_OBJECT: Final = re.compile(rb"\{.*\}", re.DOTALL)
+_CHUNK_LENGTH: Final = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _FIRST_ID: Final = 10**9
 """Ids have a constant number of digits, so that all requests have the same head."""
@@ -200,7 +204,12 @@ class _Handshake:
     url: str
     headers: dict[str, str] = field(default_factory=lambda: dict(_HEADERS))
 
-    def post(self, message: Mapping[str, Any]) -> None:
+    def post(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a message; return the response to it, or nothing to a notification.
+
+        Raises:
+            RuntimeError: It is refused.
+        """
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
         call = RawCall.of(self.url, self.headers, (body, b""), "HTTP/1.1 2")
         caller = _Caller(self.address)
@@ -212,17 +221,33 @@ class _Handshake:
             name, _, value = line.partition(":")
             if name.lower() == "mcp-session-id":
                 self.headers[name] = value.strip()
+        return _message_in(caller.received)
 
 
-async def open_mcp(url: str, tool: str, text: str, pids: Sequence[int]) -> HttpDriver:
-    """Open an MCP session over streamable HTTP; return the driver of calls with one text.
+def _message_in(received: bytes) -> dict[str, Any]:
+    """Return the JSON object in a response: its body, or an event in one."""
+    found = _OBJECT.search(received.partition(_HEAD_END)[2])
+    if found is None:
+        return {}
+    # An event stream in chunks has their lengths between parts of the object.
+    text = _CHUNK_LENGTH.sub(b"", found[0]) if b"\r\n" in found[0] else found[0]
+    message: dict[str, Any] = json.loads(text)
+    return message
 
-    Args:
-        url: The server.
-        tool: The tool to call.
-        text: Its argument `text`, which a result repeats.
-        pids: The processes between caller and server.
+
+def _open_session(urls: Sequence[str]) -> _Handshake:
+    """Open an MCP session at the first of the URLs that serves MCP.
+
+    Raises:
+        RuntimeError: None does.
     """
+    for url in urls[:-1]:
+        with contextlib.suppress(RuntimeError):
+            return _opened(url)
+    return _opened(urls[-1])
+
+
+def _opened(url: str) -> _Handshake:
     parts = urlsplit(url)
     handshake = _Handshake((parts.hostname or "", parts.port or 80), url)
     params = {
@@ -230,11 +255,44 @@ async def open_mcp(url: str, tool: str, text: str, pids: Sequence[int]) -> HttpD
         "capabilities": {},
         "clientInfo": {"name": "bench", "version": "1"},
     }
-    await asyncio.to_thread(handshake.post, {"id": 0, "method": "initialize", "params": params})
+    handshake.post({"id": 0, "method": "initialize", "params": params})
     handshake.headers["Mcp-Protocol-Version"] = _PROTOCOL
-    await asyncio.to_thread(handshake.post, {"method": "notifications/initialized"})
-    rest = {"method": "tools/call", "params": {"name": tool, "arguments": {"text": text}}}
+    handshake.post({"method": "notifications/initialized"})
+    return handshake
+
+
+def _tool_called(word: str, handshake: _Handshake) -> str:
+    """Return the listed tool whose name ends with a word: gateways add prefixes to names.
+
+    Raises:
+        RuntimeError: There is none, or there are several.
+    """
+    listed = handshake.post({"id": 1, "method": "tools/list"})["result"]["tools"]
+    names = [tool["name"] for tool in listed if tool["name"].endswith(word)]
+    if len(names) != 1:
+        raise RuntimeError(f"One tool's name should end with {word}, not those of {names}.")
+    return str(names[0])
+
+
+async def open_mcp(
+    urls: Sequence[str], tool: str, text: str, pids: Sequence[int], *, is_listed: bool = False
+) -> HttpDriver:
+    """Open an MCP session over streamable HTTP; return the driver of calls with one text.
+
+    Args:
+        urls: Where the server may be; the first that serves MCP is used.
+        tool: The tool to call.
+        text: Its argument `text`, which a result repeats.
+        pids: The processes between caller and server.
+        is_listed: Whether the server lists its tools, of which the one is called whose name ends
+            with `tool`.
+
+    Raises:
+        RuntimeError: No URL serves MCP, or no tool has this name.
+    """
+    handshake = await asyncio.to_thread(_open_session, urls)
+    name = await asyncio.to_thread(_tool_called, tool, handshake) if is_listed else tool
+    rest = {"method": "tools/call", "params": {"name": name, "arguments": {"text": text}}}
     body = b'{"jsonrpc":"2.0","id":', b"," + json.dumps(rest).encode()[1:]
-    return HttpDriver(
-        handshake.address, RawCall.of(url, handshake.headers, body, f'"{text}"'), pids
-    )
+    call = RawCall.of(handshake.url, handshake.headers, body, f'"{text}"')
+    return HttpDriver(handshake.address, call, pids)

@@ -27,7 +27,7 @@ async def _front() -> AsyncIterator[Driver]:
         command = [sys.executable, "-m", "leaseway.cli.main", "mcp-front"]
         command += ["--control-plane", system.address, "--listen", _ANY_PORT]
         process, line = await stack.enter_async_context(run_process(command, ready_text="ready "))
-        yield await open_mcp(f"http://{line.split()[-1]}/mcp", "echo", TEXT, [process.pid])
+        yield await open_mcp([f"http://{line.split()[-1]}/mcp"], "echo", TEXT, [process.pid])
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +38,7 @@ async def _worker(
     address = f"127.0.0.1:{free_port()}"
     servers = {"echo": echo_server(**{"truely-stateless": True}, **(policy or {}))}
     async with leaseway(servers, options=["--mcp", address, *options]) as system:
-        yield await open_mcp(f"http://{address}/mcp", "echo", TEXT, [system.workers[0]])
+        yield await open_mcp([f"http://{address}/mcp"], "echo", TEXT, [system.workers[0]])
 
 
 @contextlib.asynccontextmanager
@@ -55,7 +55,7 @@ async def _bare() -> AsyncIterator[Driver]:
     async with contextlib.AsyncExitStack() as stack:
         command = [sys.executable, str(SERVERS / "bare_http.py")]
         process, line = await stack.enter_async_context(run_process(command, ready_text="http://"))
-        yield await open_mcp(f"{line.split()[-1]}/mcp", "echo", TEXT, [process.pid])
+        yield await open_mcp([f"{line.split()[-1]}/mcp"], "echo", TEXT, [process.pid])
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +66,7 @@ async def _bare_grpc() -> AsyncIterator[Driver]:
         _, address = await stack.enter_async_context(run_process(echo, ready_text=":"))
         command = [sys.executable, str(SERVERS / "bare_http_grpc.py"), address]
         process, line = await stack.enter_async_context(run_process(command, ready_text="http://"))
-        yield await open_mcp(f"{line.split()[-1]}/mcp", "echo", TEXT, [process.pid])
+        yield await open_mcp([f"{line.split()[-1]}/mcp"], "echo", TEXT, [process.pid])
 
 
 ROWS = (

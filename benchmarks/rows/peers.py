@@ -108,8 +108,9 @@ def _mcp_peer(
     @contextlib.asynccontextmanager
     async def open_row() -> AsyncIterator[Driver]:
         async with _listening(command) as (address, pid):
-            url = f"http://{address[0]}:{address[1]}/mcp"
-            yield await open_mcp(url, "echo", TEXT, _between(pid))
+            base = f"http://{address[0]}:{address[1]}"
+            urls = [f"{base}/mcp", f"{base}/"]
+            yield await open_mcp(urls, "echo", TEXT, _between(pid), is_listed=True)
 
     return open_row
 
@@ -145,9 +146,9 @@ def named(name: str, command: str) -> Row:
 
     Args:
         name: Its name in the table and the plot.
-        command: Its command line, for a process that serves MCP at `/mcp` of a local port. In it,
-            `{port}` stands for that port, `{python}` and `{script}` for the two words of the
-            command of the server behind it.
+        command: Its command line, for a process that serves MCP at `/mcp` or `/` of a local port,
+            with one tool whose name ends with `echo`. In it, `{port}` stands for that port,
+            `{python}` and `{script}` for the two words of the command of the server behind it.
     """
 
     def words(port: int) -> list[str]:

@@ -23,7 +23,7 @@ def _command(form: str) -> str:
     return f"{start} {{port}} {form} {{python}} {{script}}"
 
 
-@pytest.mark.parametrize("form", ["json", "chunks"])
+@pytest.mark.parametrize("form", ["json", "chunks", "prefix"])
 async def test_calls_of_a_named_peer_are_counted_with_its_cpu_and_memory(form: str) -> None:
     async with named("standing in", _command(form)).open() as driver:
         load = await driver.load(2, 0.2)

@@ -1,8 +1,8 @@
-"""A gateway of its own process for tests of `--peer`: MCP over HTTP with one tool, `echo`.
+"""A gateway of its own process for tests of `--peer`: MCP over HTTP at `/mcp` with the tool `echo`.
 
 Run as `python http_peer.py PORT FORM PYTHON SCRIPT`. FORM is how it responds: `json`, `chunks`
-(an event stream), or `wrong` (another text). It ignores the server it is given, except that its
-command must be there.
+(an event stream), `wrong` (another text), or `prefix`: it serves `/`, and the tool has a prefix. It
+ignores the server it is given, except that its command must be there.
 """
 
 import json
@@ -16,14 +16,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != PATH:
+            self.send_error(404)
+            return
         if "id" not in message:
             self.send_response(202)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        result = {}
+        result = {"tools": [{"name": TOOL}]} if message["method"] == "tools/list" else {}
         if message["method"] == "tools/call":
-            if self.headers["Mcp-Session-Id"] != "one":
+            if self.headers["Mcp-Session-Id"] != "one" or message["params"]["name"] != TOOL:
                 self.send_error(404)
                 return
             text = message["params"]["arguments"]["text"]
@@ -48,6 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 PORT, FORM, PYTHON, SCRIPT = sys.argv[1:]
+PATH, TOOL = ("/", "backend/echo") if FORM == "prefix" else ("/mcp", "echo")
 assert Path(PYTHON).is_file()
 assert Path(SCRIPT).is_file()
 ThreadingHTTPServer(("127.0.0.1", int(PORT)), Handler).serve_forever()
