@@ -104,3 +104,22 @@ def test_a_permit_that_is_granted_while_others_are_asked_for_is_kept(demand: Dem
     )
     returned = [ask.returned for now in (1.0, 2.0) for ask in budgets.idle_permits(now)]
     assert returned == [1]
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(0.1, 50), (9.0, 0)])
+def test_a_window_begins_with_the_demand_of_the_last_one_unless_there_was_a_pause(
+    pause: float, expected: int
+) -> None:
+    budgets = WorkerBudgets()
+    budgets.join(Fleet(1, 0), 0.0)
+    rate = Demand(RATE.key, 10_000, 1.0)
+    budgets.ask(rate, 1, 0.0)
+    budgets.handle_grant(
+        BudgetGrant(key=rate.key, granted=200, remaining=9_800, renews_in=1.0, retry_in=0.0), 0.0
+    )
+    for _ in range(100):
+        budgets.take([rate], 0.9)
+    for moment in (1.0, 1.01):  # each call that waits opens the window
+        with pytest.raises(PermitNeeded):
+            budgets.take([rate], moment + pause)
+    assert budgets.ask(rate, 32, 1.01 + pause).expected == expected

@@ -126,6 +126,7 @@ class _Share:
         full_at: When all permits of its own windows are there again.
         blocked_until: Until when the control plane refuses more.
         used_before: `used` at the last grant.
+        pace: Calls a second at the end of the last window.
         remaining: What all workers had left at the last answer.
         given_back: Permits of an earlier limit, which go back to the control plane.
         excess: Slots of an earlier limit that calls use, and that go back as these end.
@@ -143,6 +144,7 @@ class _Share:
     blocked_until: float = float("-inf")
     granted_at: float = float("-inf")
     used_before: int = 0
+    pace: float = 0.0
     remaining: int = 0
     given_back: int = 0
     excess: int = 0
@@ -157,6 +159,10 @@ class _Share:
     def empty(self) -> None:
         """Begin with a window of which this worker has nothing."""
         self.left = self.used = self.used_before = self.given_back = 0
+
+    def taken_since_grant(self, until: float) -> float:
+        """Return how many calls a second have come since the last grant."""
+        return (self.used - self.used_before) / max(until - self.granted_at, SLICE / 4)
 
     def leased(self) -> int:
         """Return what all workers had of the open window at the last answer."""
@@ -328,8 +334,10 @@ class WorkerBudgets:
         needed = waiting + max(0, -share.left)
         expected = 0
         if demand.period:
-            taken = share.used - share.used_before
-            expected = int(taken * SLICE / max(now - share.granted_at, SLICE / 4))
+            pace = share.taken_since_grant(now)
+            if share.ends <= now < share.ends + SLICE:  # a window begins as the last one ended
+                pace = max(pace, share.pace)
+            expected = int(pace * SLICE)
         returned, renews_in = self._given_back(share, now)
         return demand.ask(needed=needed, expected=expected, returned=returned, renews_in=renews_in)
 
@@ -392,6 +400,8 @@ class WorkerBudgets:
             else:
                 share.change(demand, now)
         if demand.period and share.ends <= now:
+            if share.used:
+                share.pace = share.taken_since_grant(share.ends)
             share.empty()
             share.is_own = False
         return share
