@@ -9,7 +9,12 @@ from pathlib import Path
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
-from mcp.client.subscriptions import listen
+from mcp.client.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ToolsListChanged,
+    listen,
+)
 from tests.conftest import BOUND, absent
 from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
 from tests.e2e.system import SERVERS, eventually, free_port, python_server, running
@@ -19,7 +24,10 @@ from leaseway.sdk import AsyncSession, InvalidArguments, LeaseRevoked, ToolNotFo
 
 GROWING = {
     "growing": python_server(
-        "growing.py", transform=[{"prefix": "g_"}], tools={"blacklist": ["hidden*"]}
+        "growing.py",
+        transform=[{"prefix": "g_"}],
+        tools={"blacklist": ["hidden*"]},
+        prompts={"blacklist": ["hidden*"]},
     )
 }
 AT_FIRST = ["g_add", "g_change", "g_login", "g_logout"]
@@ -70,6 +78,50 @@ async def test_a_session_lists_and_calls_the_tools_of_its_own_instance(place: Pl
         assert (await one.call_tool("g_add", {"a": 1, "b": 2, "c": 3})).text == "6"
         await one.release("growing")
         assert await names(one) == AT_FIRST
+
+
+async def offered(session: AsyncSession) -> tuple[list[str], list[str], list[str]]:
+    """Return the prompts, resources and templates that a session sees."""
+    servers = ["growing"]
+    return (
+        [prompt.name for prompt in await session.list_prompts(servers)],
+        [resource.uri for resource in await session.list_resources(servers)],
+        [template.uri_template for template in await session.list_resource_templates(servers)],
+    )
+
+
+Offered = tuple[list[str], list[str], list[str]]
+TO_GUESTS: Offered = ["g_welcome"], ["about://server"], []
+TO_USERS: Offered = ["g_portrait"], ["user://me"], ["user://{name}/notes"]
+
+
+async def test_a_session_lists_and_uses_the_prompts_and_resources_of_its_own_instance(
+    place: Place,
+) -> None:
+    client = place.sdk
+    async with (
+        client.session("reading") as one,
+        client.session("other") as two,
+        asyncio.timeout(2 * BOUND),
+    ):
+        assert await offered(one) == TO_GUESTS
+        assert "guest" in str((await two.get_prompt("g_welcome")).messages)
+        await one.call_tool("g_login", {"user": "ada"})
+        # At once: the request waits until the change has been read.
+        assert "Describe ada" in str((await one.get_prompt("g_portrait")).messages)
+        assert await offered(one) == TO_USERS
+        assert "ada" in str((await one.read_resource("user://me")).contents)
+        assert "notes of bob" in str((await one.read_resource("user://bob/notes")).contents)
+        for gone in ("g_welcome", "g_hidden_portrait"):
+            with pytest.raises(ToolNotFound):
+                await one.get_prompt(gone)
+        assert await offered(two) == TO_GUESTS
+        with pytest.raises(ToolNotFound):
+            await two.get_prompt("g_portrait")
+        with pytest.raises(ToolNotFound):
+            await two.read_resource("user://me")
+        await one.release("growing")
+        assert await offered(one) == TO_GUESTS
 
 
 async def test_a_watch_yields_the_tools_of_its_session_until_the_lease_is_lost(
@@ -123,23 +175,67 @@ async def test_a_client_of_mcp_is_told_and_listed_the_tools_of_its_session(
             await two.call_tool("g_whoami", {"prefix": "I am"})
 
 
+async def seen(client: Client) -> tuple[set[str], set[str], set[str]]:
+    """Return the prompts, resources and templates of the growing server that a client sees."""
+    prompts = (await client.list_prompts(cache_mode="bypass")).prompts
+    resources = (await client.list_resources(cache_mode="bypass")).resources
+    templates = (await client.list_resource_templates(cache_mode="bypass")).resource_templates
+    return (
+        {prompt.name for prompt in prompts if prompt.name.startswith("g_")},
+        {str(resource.uri) for resource in resources},
+        {template.uri_template for template in templates},
+    )
+
+
+@PLACES
+async def test_a_client_of_mcp_is_told_and_listed_the_prompts_and_resources_of_its_session(
+    place: Place, transport: str
+) -> None:
+    prompts, resources = asyncio.Event(), asyncio.Event()
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, types.PromptListChangedNotification):
+            prompts.set()
+        elif isinstance(message, types.ResourceListChangedNotification):
+            resources.set()
+
+    async with (
+        Client(place.target(transport), mode="legacy", message_handler=on_message) as one,
+        Client(place.target(transport), mode="legacy") as two,
+        asyncio.timeout(2 * BOUND),
+    ):
+        guests, users = (tuple(map(set, lists)) for lists in (TO_GUESTS, TO_USERS))
+        assert await seen(one) == guests
+        await one.call_tool("g_login", {"user": "ada"})
+        await asyncio.gather(prompts.wait(), resources.wait())
+        assert await seen(one) == users
+        assert "Describe ada" in str((await one.get_prompt("g_portrait")).messages)
+        assert "ada" in str((await one.read_resource("user://me")).contents)
+        assert await seen(two) == guests
+        with pytest.raises(MCPError):
+            await two.get_prompt("g_portrait")
+
+
 @pytest.mark.npm
 @pytest.mark.parametrize("era", ERAS)
-async def test_tools_that_the_typescript_sdk_enables_and_disables_follow(
-    place: Place, era: str
-) -> None:
+async def test_what_the_typescript_sdk_enables_and_disables_follows(place: Place, era: str) -> None:
     async def listed(client: Client) -> set[str]:
         tools = (await client.list_tools(cache_mode="bypass")).tools
         return {tool.name for tool in tools} & {"open", "close", "drill"}
+
+    async def prompts(client: Client) -> list[types.Prompt]:
+        return (await client.list_prompts(cache_mode="bypass")).prompts
 
     async with Client(place.url, mode=era) as client, asyncio.timeout(2 * BOUND):
         if "close" not in await listed(client):
             absent("npm", "The TypeScript SDK is missing; run `make npm-servers`.")
         assert text_of(await client.call_tool("open", {})) == "opened"
         assert await listed(client) == {"close", "drill"}
+        assert "plan" in {prompt.name for prompt in await prompts(client)}
         assert text_of(await client.call_tool("drill", {})) == "drilled"
         await client.call_tool("close", {})
         assert await listed(client) == {"close", "open"}
+        assert "plan" not in {prompt.name for prompt in await prompts(client)}
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
@@ -151,10 +247,18 @@ async def test_a_stream_of_a_modern_client_brings_the_changes_of_its_session(
         asyncio.timeout(2 * BOUND),
     ):
         await client.call_tool("g_add", {"a": 1, "b": 2})  # over HTTP, it brings the cookie
-        async with listen(client.session, tools_list_changed=True) as events:
+        async with listen(
+            client.session,
+            tools_list_changed=True,
+            prompts_list_changed=True,
+            resources_list_changed=True,
+        ) as events:
             await client.call_tool("g_login", {"user": "ada"})
-            await anext(aiter(events))
+            expected = {ToolsListChanged, PromptsListChanged, ResourcesListChanged}
+            while expected:
+                expected.discard(type(await anext(aiter(events))))
             assert await listed(client) == LOGGED_IN
+            assert await seen(client) == tuple(map(set, TO_USERS))
 
 
 async def test_a_model_calls_a_tool_of_its_session_that_its_client_is_not_listed(

@@ -16,11 +16,11 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
 PUBLIC = """
-IntroductionList LeaseTools McpRequest PlacedCall RegistryVersion RelayClient RelayEvents
+IntroductionList LeaseItems McpRequest PlacedCall RegistryVersion RelayClient RelayEvents
 ServerIntroduction ServerRequest SessionEnds ToolIndex announce_roots call_placed call_tool
-hear_servers leave_leases list_introductions list_lease_tools own_request prompt_completion
+hear_servers leave_leases list_introductions list_lease_items own_request prompt_completion
 prompt_request read_request send_request share_session_ends speak_for template_completion
-watch_registry with_lease_tools
+watch_registry with_lease_items
 """
 
 

@@ -1,4 +1,5 @@
-// A server on the TypeScript SDK 2 over stdio, whose tools are enabled and disabled within a session.
+// A server on the TypeScript SDK 2 over stdio, whose tools and prompt are enabled and disabled within a
+// session.
 //
 // The argument is the folder that has the SDK.
 import { createRequire } from "node:module";
@@ -14,13 +15,19 @@ function build() {
   const server = new McpServer({ name: "toggling", version: "1" });
   const drill = server.registerTool("drill", { description: "Drill a hole." }, () => said("drilled"));
   drill.disable();
+  const plan = server.registerPrompt("plan", { description: "Plan the holes." }, () => ({
+    messages: [{ role: "user", content: { type: "text", text: "Plan it." } }],
+  }));
+  plan.disable();
   const open = server.registerTool("open", { description: "Open the box, which shows its tools." }, () => {
     drill.enable();
+    plan.enable();
     open.disable();
     return said("opened");
   });
   server.registerTool("close", { description: "Close the box." }, () => {
     drill.disable();
+    plan.disable();
     open.enable();
     return said("closed");
   });

@@ -29,6 +29,7 @@ from leaseway.front.calling.handles import (
     release,
 )
 from leaseway.front.calling.listening import listen
+from leaseway.front.calling.listing import listed_in, shown_to
 from leaseway.front.calling.media import (
     MediaMode,
     artifact_ref,
@@ -61,7 +62,7 @@ from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.declaring import CAPABILITY_OF, Declaring
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
-from leaseway.front.lists.definitions import PagedListing
+from leaseway.front.lists.definitions import ListKind, PagedListing
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import (
     CallParams,
@@ -96,7 +97,6 @@ from leaseway.sdk import (
 from leaseway.sdk.relay import (
     McpRequest,
     call_tool,
-    list_lease_tools,
     prompt_completion,
     prompt_request,
     read_request,
@@ -118,12 +118,11 @@ def _find_tool(listing: PagedListing[Tool], name: str) -> Tool | None:
     return tool
 
 
-def _list_handler(kind: str) -> Handler:
+def _list_handler(kind: ListKind) -> Handler:
     async def list_page(methods: Methods, request: Request) -> bytes:
         params = read_params(request, ListParams)
-        listing = await methods.catalog.listing(kind, request.scope)
-        client = request.listener.mcp_client
-        listing = methods.catalog.visible(kind, listing, client, request.scope)
+        live = methods._session(request, tells_end=False)
+        listing = await shown_to(methods.catalog, kind, request, live)
         return listing.page(params.cursor, modern=request.modern)
 
     return list_page
@@ -197,29 +196,14 @@ class Methods:
     async def tool(self, name: str, scope: str) -> Tool | None:
         return _find_tool(await self.catalog.listing("tools", scope), name)
 
-    async def _tools_of_session(
-        self, request: Request, live: LiveSession | None
-    ) -> PagedListing[Tool]:
-        """Return the tools of all, or those of a session whose leased servers list others to it."""
-        listing = await self.catalog.listing("tools", request.scope)
-        if live is None:
-            return listing
-        own = await list_lease_tools(live.sdk)
-        if request.scope:
-            own = [lease for lease in own if lease.server_id == request.scope]
-        if not own:
-            return listing
-        client = request.listener.mcp_client
-        return live.own_tools.over(self.catalog.visible("tools", listing, client), own)
-
     async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
         """Return a tool that only a session has, or None."""
         if live is None or not live.sdk.leases():
             return None
-        tool = live.own_tools.find(name)
+        tool = live.own_lists.find(name)
         if tool is None:
-            await self._tools_of_session(request, live)
-            tool = live.own_tools.find(name)
+            await listed_in(self.catalog, "tools", request, live)
+            tool = live.own_lists.find(name)
         return tool
 
     async def _ping(self, request: Request) -> bytes:
@@ -238,7 +222,8 @@ class Methods:
         offer = self._offer
         is_own = False
         if shown is None or offer is not None or self._shows_problems:
-            listing = await self._tools_of_session(request, self._session(request, tells_end=False))
+            live = self._session(request, tells_end=False)
+            listing = await listed_in(self.catalog, "tools", request, live)
             if self._shows_problems and not listing.keys:
                 await check_problems(self.client)
             is_own = listing.is_own
@@ -262,9 +247,8 @@ class Methods:
     ) -> bytes:
         """Call a tool of a client that searches for tools."""
         if params.name in (SEARCH, DESCRIBE):
-            listing = await self._tools_of_session(request, self._session(request, tells_end=False))
-            if not listing.is_own:
-                listing = self.catalog.visible("tools", listing, request.listener.mcp_client)
+            live = self._session(request, tells_end=False)
+            listing = await shown_to(self.catalog, "tools", request, live)
             if params.name == SEARCH:
                 found = search.search(listing, params.arguments_json())
             else:
@@ -422,7 +406,7 @@ class Methods:
                 with traced(meta):
                     return await call_tool(live.sdk, name, arguments, listener)
             except LeaseError:
-                live.forget_own_tools()
+                live.forget_own_lists()
                 raise
             finally:
                 live.end_call()

@@ -15,13 +15,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduction
-from leaseway.sdk.catalog.lease_tools import LeaseTools, with_lease_tools
+from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind, with_lease_items
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.search import ToolIndex
 from leaseway.sdk.client.client import AsyncClient
@@ -44,7 +44,7 @@ from leaseway.wire.status import fault_from_status
 
 __all__ = [
     "IntroductionList",
-    "LeaseTools",
+    "LeaseItems",
     "McpRequest",
     "PlacedCall",
     "RegistryVersion",
@@ -60,7 +60,7 @@ __all__ = [
     "hear_servers",
     "leave_leases",
     "list_introductions",
-    "list_lease_tools",
+    "list_lease_items",
     "own_request",
     "prompt_completion",
     "prompt_request",
@@ -70,7 +70,7 @@ __all__ = [
     "speak_for",
     "template_completion",
     "watch_registry",
-    "with_lease_tools",
+    "with_lease_items",
 ]
 
 _RELEASE_TIMEOUT: Final = 5.0
@@ -447,15 +447,19 @@ async def announce_roots(
         events.reset()
 
 
-async def list_lease_tools(session: AsyncSession) -> list[LeaseTools]:
-    """List the tools in which the leases of a session differ from those of all; of most, none.
+async def list_lease_items(session: AsyncSession, kind: ListKind) -> list[LeaseItems[Any]]:
+    """List in what the leases of a session differ from the list of all; of most, nothing.
 
-    The workers of the leases are asked. A lease whose worker does not answer has those that it told
-    last. `with_lease_tools` puts them over the tools of all.
+    The workers of the leases are asked. A lease whose worker does not answer has what it told last.
+    `with_lease_items` puts it over the list of all.
+
+    Args:
+        session: The session.
+        kind: Which list is meant.
     """
     runtime, key = session._scope()
-    leases = await runtime.caller.own_tools.of_session(key)
-    return [tools for tools in leases.values() if tools is not None]
+    leases = await runtime.caller.own_lists.of_session(key, kind)
+    return [own for own in leases.values() if own]
 
 
 async def leave_leases(session: AsyncSession, keep: float) -> None:

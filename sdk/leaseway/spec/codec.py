@@ -103,6 +103,7 @@ def name_rules_to_proto(rules: NameRules) -> sync_pb2.NameRules:
             sync_pb2.NameTransform(kind=step.kind, add=step.add, remove=step.remove)
             for step in rules.transforms
         ],
+        prompts=filter_to_proto(rules.prompts) if rules.prompts is not None else None,
     )
 
 
@@ -123,4 +124,5 @@ def name_rules_from_proto(toolset: sync_pb2.Toolset) -> NameRules | None:
     return NameRules(
         filter_from_proto(message.tools),
         tuple(Transform(kind, add, remove) for kind, add, remove in transforms),
+        filter_from_proto(message.prompts) if message.HasField("prompts") else None,
     )

@@ -395,15 +395,20 @@ class Naming:
 
 @dataclass(frozen=True)
 class NameRules:
-    """Which of a server's tools are exposed, and by which names; a part of `Naming` for workers.
+    """Which of a server's tools and prompts are exposed, and by which names.
+
+    A part of `Naming` for workers.
 
     Attributes:
-        tools: The filter of original names.
+        tools: The filter of the original names of tools.
         transforms: The steps from an original to an exposed name.
+        prompts: The filter of the original names of prompts; None if it is unknown, and then none
+            that only a lease has is exposed.
     """
 
     tools: NameFilter = NO_FILTER
     transforms: tuple[Transform, ...] = ()
+    prompts: NameFilter | None = None
 
 
 def transformed(name: str, transforms: Sequence[Transform]) -> str:

@@ -753,7 +753,8 @@ class ServerNotification(_message.Message):
     `absent`, the server's names of at most 1,000 exposed tools that it does not list to this client;
     and so, once they are known, `absent_prompts` by names, `absent_resources` by URIs and
     `absent_templates` by URI templates, each at most 1,000 and 32 KiB. `own` changes with
-    what ListLeaseTools returns for this session, and holds for it alone.
+    the tools that ListLeaseTools returns for this session, and holds for it alone; so do
+    `own_prompts`, and `own_resources` with its resources and templates.
     """
     def __init__(
         self,

@@ -585,7 +585,7 @@ Global___ReleaseLeaseResponse: _TypeAlias = ReleaseLeaseResponse  # noqa: Y015
 
 @_typing.final
 class ResolveLeasedRequest(_message.Message):
-    """Request to resolve a tool of a leased server."""
+    """Request to resolve a tool, a prompt or a resource of a leased server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -594,6 +594,7 @@ class ResolveLeasedRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     LEASE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant of the lease. Empty means `default`."""
     session: _builtins.str
@@ -601,7 +602,9 @@ class ResolveLeasedRequest(_message.Message):
     lease_id: _builtins.str
     """The lease. Never empty."""
     name: _builtins.str
-    """The exposed or the qualified name of the tool."""
+    """The exposed or the qualified name of the tool or prompt, or the URI of the resource."""
+    kind: _catalog_pb2.NameKind.ValueType
+    """What the name is. Unspecified means a tool."""
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -614,10 +617,11 @@ class ResolveLeasedRequest(_message.Message):
         session: _builtins.str = ...,
         lease_id: _builtins.str = ...,
         name: _builtins.str = ...,
+        kind: _catalog_pb2.NameKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "lease_id", b"lease_id", "name", b"name", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "kind", b"kind", "lease_id", b"lease_id", "name", b"name", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -631,21 +635,25 @@ class ResolveLeasedResponse(_message.Message):
 
     TOOL_FIELD_NUMBER: _builtins.int
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The worker's registry version."""
+    kind: _catalog_pb2.NameKind.ValueType
+    """What the name is. Unspecified means a tool: an older worker looks for tools only."""
     @_builtins.property
     def tool(self) -> _catalog_pb2.ResolvedTool:
-        """The tool. `workers` is empty, because the worker is this one."""
+        """The tool, prompt or resource. `workers` is empty, because the worker is this one."""
 
     def __init__(
         self,
         *,
         tool: _catalog_pb2.ResolvedTool | None = ...,
         registry_version: _builtins.int = ...,
+        kind: _catalog_pb2.NameKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "registry_version", b"registry_version", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -653,7 +661,7 @@ Global___ResolveLeasedResponse: _TypeAlias = ResolveLeasedResponse  # noqa: Y015
 
 @_typing.final
 class ListLeaseToolsRequest(_message.Message):
-    """Request for the tools in which a lease differs."""
+    """Request for the tools in which a lease differs, or for its prompts, resources and templates."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -663,6 +671,7 @@ class ListLeaseToolsRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     KNOWN_DIGEST_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    PROMPTS_RESOURCES_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant of the lease. Empty means `default`."""
     session: _builtins.str
@@ -671,6 +680,10 @@ class ListLeaseToolsRequest(_message.Message):
     """The lease. Never empty."""
     known_digest: _builtins.str
     """The digest of the last response. Empty means none."""
+    prompts_resources: _builtins.bool
+    """Whether prompts, resources and templates are listed instead of tools. An older worker lists
+    tools, which is to be ignored.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -691,10 +704,11 @@ class ListLeaseToolsRequest(_message.Message):
         lease_id: _builtins.str = ...,
         known_digest: _builtins.str = ...,
         wait: _duration_pb2.Duration | None = ...,
+        prompts_resources: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "known_digest", b"known_digest", "lease_id", b"lease_id", "session", b"session", "tenant", b"tenant", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "known_digest", b"known_digest", "lease_id", b"lease_id", "prompts_resources", b"prompts_resources", "session", b"session", "tenant", b"tenant", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -702,8 +716,8 @@ Global___ListLeaseToolsRequest: _TypeAlias = ListLeaseToolsRequest  # noqa: Y015
 
 @_typing.final
 class ListLeaseToolsResponse(_message.Message):
-    """The tools in which a lease differs, for its caller. Changes that the server has reported by now are
-    part of it, if the server lists them within 2 s.
+    """The tools, or the prompts, resources and templates, in which a lease differs, for its caller.
+    Changes that the server has reported by now are part of it, if the server lists them within 2 s.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -711,6 +725,11 @@ class ListLeaseToolsResponse(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    ABSENT_PROMPTS_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    ABSENT_RESOURCES_FIELD_NUMBER: _builtins.int
+    ABSENT_TEMPLATES_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """Identifies the content. Empty if the lease does not differ."""
     @_builtins.property
@@ -725,16 +744,43 @@ class ListLeaseToolsResponse(_message.Message):
         Empty if the digest is the known one.
         """
 
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.Prompt]:
+        """The prompts that its instance adds, or defines otherwise; so for the resources. Of prompts,
+        resources and templates each at most 1,000, and 1 MiB as the server defined them.
+        """
+
+    @_builtins.property
+    def absent_prompts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The original names of exposed prompts that its instance does not list; so for the last two."""
+
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.Resource]:
+        """The resources and templates of resources."""
+
+    @_builtins.property
+    def absent_resources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """By URI."""
+
+    @_builtins.property
+    def absent_templates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """By URI template."""
+
     def __init__(
         self,
         *,
         digest: _builtins.str = ...,
         tools: _abc.Iterable[_catalog_pb2.Tool] | None = ...,
         absent: _abc.Iterable[_builtins.str] | None = ...,
+        prompts: _abc.Iterable[_catalog_pb2.Prompt] | None = ...,
+        absent_prompts: _abc.Iterable[_builtins.str] | None = ...,
+        resources: _abc.Iterable[_catalog_pb2.Resource] | None = ...,
+        absent_resources: _abc.Iterable[_builtins.str] | None = ...,
+        absent_templates: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "digest", b"digest", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "absent_prompts", b"absent_prompts", "absent_resources", b"absent_resources", "absent_templates", b"absent_templates", "digest", b"digest", "prompts", b"prompts", "resources", b"resources", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

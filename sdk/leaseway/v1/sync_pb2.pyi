@@ -1300,29 +1300,37 @@ Global___Toolset: _TypeAlias = Toolset  # noqa: Y015
 
 @_typing.final
 class NameRules(_message.Message):
-    """Which tools of a server are exposed, and by which names."""
+    """Which tools and prompts of a server are exposed, and by which names."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOOLS_FIELD_NUMBER: _builtins.int
     TRANSFORMS_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> Global___NameFilter:
-        """The filter of original names. Unset means all."""
+        """The filter of the original names of tools. Unset means all."""
 
     @_builtins.property
     def transforms(self) -> _containers.RepeatedCompositeFieldContainer[Global___NameTransform]:
         """The steps from an original to an exposed name, in order."""
+
+    @_builtins.property
+    def prompts(self) -> Global___NameFilter:
+        """The filter of the original names of prompts. Unset means that the sender does not know it, and
+        that no prompt is exposed that only the instance of one lease lists.
+        """
 
     def __init__(
         self,
         *,
         tools: Global___NameFilter | None = ...,
         transforms: _abc.Iterable[Global___NameTransform] | None = ...,
+        prompts: Global___NameFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompts", b"prompts", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools", "transforms", b"transforms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompts", b"prompts", "tools", b"tools", "transforms", b"transforms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

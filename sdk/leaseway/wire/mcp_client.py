@@ -110,13 +110,15 @@ class ListedToClient(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         client: The client for which it was leased, as `McpClient.encoded`; empty if it was started
-            before, as a spare: then only `own` says something.
+            before, as a spare: then only its own tools, prompts and resources are told.
         absent: Exposed tools that it does not list.
         absent_prompts: Exposed prompts that it does not list.
         absent_resources: The URIs of resources that it does not list.
         absent_templates: The URI templates that it does not list.
         own: The digest of the tools in which the lease differs (`ListLeaseTools`); empty if it does
-            not. It holds for the session of the lease alone.
+            not. It holds for the session of the lease alone; so do the next two.
+        own_prompts: That of the prompts in which it differs.
+        own_resources: That of the resources and templates.
     """
 
     client: str
@@ -125,6 +127,8 @@ class ListedToClient(msgspec.Struct, frozen=True, omit_defaults=True):
     absent_resources: tuple[str, ...] | None = None
     absent_templates: tuple[str, ...] | None = None
     own: str = ""
+    own_prompts: str = ""
+    own_resources: str = ""
 
 
 class _Declared(msgspec.Struct):

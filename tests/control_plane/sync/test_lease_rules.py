@@ -14,8 +14,9 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import sync_pb2
 
 FILTER = NameFilter(("a*",), ("ab",), NameFilter(blacklist=("ac",)))
-LEASED = replace(spec("s", shared=False), tools=FILTER)
-RULES = NameRules(FILTER, (Transform("prefix", "s_"),))
+OF_PROMPTS = NameFilter(blacklist=("p*",))
+LEASED = replace(spec("s", shared=False), tools=FILTER, prompts=OF_PROMPTS)
+RULES = NameRules(FILTER, (Transform("prefix", "s_"),), OF_PROMPTS)
 
 
 def served(shared: bool = False) -> sync_pb2.Upsert:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from tests.data_plane.conftest import BOTH_WAYS
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire import bounds
 from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
@@ -106,7 +109,23 @@ async def serve_notes(bench: Bench) -> None:
     await bench.push(upsert)
 
 
-async def test_prompts_and_resources_follow_the_first_call(bench: Bench) -> None:
+async def test_prompts_and_resources_are_told_with_the_first_call(bench: Bench) -> None:
+    await serve_notes(bench)
+    bench.servers.prompts_resources = ListedPromptsResources((), (NOTE,))
+    caller = bench.caller()
+    await caller.call("db", session="s1", mcp_client=CLIENT.encoded)
+    await caller.until(lambda: told(caller))
+    least = ListedToClient(CLIENT.encoded.decode(), [])
+    assert told(caller) == [with_lists(least, ("greet",), ("note://roots",), ("note://{id}",))]
+
+
+async def test_prompts_and_resources_that_take_long_to_list_follow_the_first_call(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def take_too_long(_generation: Generation, _live: LiveInstance) -> None:
+        """Return without a list, as after 2 s."""
+
+    monkeypatch.setattr(Generation, "list_for_client", take_too_long)
     await serve_notes(bench)
     bench.servers.prompts_resources = ListedPromptsResources((), (NOTE,))
     caller = bench.caller()
@@ -123,12 +142,12 @@ async def test_what_an_instance_takes_away_later_is_not_told(bench: Bench) -> No
     bench.servers.prompts_resources = ListedPromptsResources((), (NOTE,), (TEMPLATE,))
     caller = bench.caller()
     await caller.call("db", session="s1", mcp_client=CLIENT.encoded)
-    await caller.until(lambda: len(told(caller)) == 2)
+    await caller.until(lambda: told(caller))
     bench.servers.prompts_resources = ListedPromptsResources((GREET,), (), (TEMPLATE,))
     (instance,) = bench.servers.live
     instance.change_tools(instance.tools)
-    await caller.until(lambda: len(told(caller)) == 3)
-    assert told(caller)[2] == with_lists(told(caller)[0], (), ("note://roots",), ())
+    await caller.until(lambda: len(told(caller)) == 2)
+    assert told(caller)[1] == with_lists(told(caller)[0], (), ("note://roots",), ())
 
 
 async def test_lists_that_fail_leave_nothing_out(bench: Bench) -> None:
@@ -136,8 +155,8 @@ async def test_lists_that_fail_leave_nothing_out(bench: Bench) -> None:
     bench.servers.prompts_resources = ListedPromptsResources(gaps=("prompts/list failed.",))
     caller = bench.caller()
     await caller.call("db", session="s1", mcp_client=CLIENT.encoded)
-    await caller.until(lambda: len(told(caller)) == 2)
-    assert told(caller)[1] == with_lists(told(caller)[0], (), (), ())
+    await caller.until(lambda: told(caller))
+    assert told(caller)[0] == with_lists(told(caller)[0], (), (), ())
 
 
 async def test_a_caller_that_speaks_for_no_client_is_told_nothing(bench: Bench) -> None:

@@ -10,10 +10,11 @@ import pytest
 from tests.data_plane.conftest import BOTH_WAYS, WAIT, rpc_fault
 from tests.data_plane.doubles.servers import ECHO
 
+from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.spec.model import InstancePolicy
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
-from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp_client import ListedToClient, McpClient
@@ -116,6 +117,61 @@ async def test_a_list_waits_until_it_is_another_one_or_its_lease_ends(
     await bench.release(lease)
     assert (await rpc_fault(lists)).reason is Reason.LEASE_RELEASED
     assert service._waiting_lists == 0
+
+
+async def test_prompts_and_resources_that_an_instance_adds_are_those_of_its_session(
+    bench: Bench,
+) -> None:
+    made = upsert(bench)
+    made.toolset.lease_rules.prompts.blacklist.append("hidden")
+    await bench.push(made)
+    lease, other = await bench.acquire(), await bench.acquire("s2")
+    live = bench.worker.leases.live_instance(bench.worker.leases.get(lease.id))
+    assert not (await others(bench, lease)).digest
+    prompts = tuple(msgspec.json.encode({"name": name}) for name in ("new", "hidden"))
+    bench.servers.prompts_resources = ListedPromptsResources(
+        prompts, (b'{"uri":"x:new","name":"new"}',), (b'{"uriTemplate":"x:{a}/b","name":"t"}',)
+    )
+    live.instance.change_tools(ECHO)
+    answer = await others(bench, lease)
+    assert [(one.name, one.original_name) for one in answer.prompts] == [("db_new", "new")]
+    assert [(one.uri, one.is_template) for one in answer.resources] == [
+        ("x:new", False),
+        ("x:{a}/b", True),
+    ]
+    assert not answer.tools
+    known = await others(bench, lease, answer.digest)
+    assert known == leases_pb2.ListLeaseToolsResponse(digest=answer.digest)
+    assert not (await listed(bench, lease)).digest
+    for kind, name, original in (
+        (catalog_pb2.NAME_KIND_PROMPT, "db_new", "new"),
+        (catalog_pb2.NAME_KIND_PROMPT, "db:new", "new"),
+        (catalog_pb2.NAME_KIND_RESOURCE, "x:new", "x:new"),
+        (catalog_pb2.NAME_KIND_RESOURCE, "x:1/b", "x:1/b"),
+    ):
+        resolved = await bench.leases.ResolveLeased(named(lease, kind, name))
+        assert (resolved.tool.original_name, resolved.tool.of_lease) == (original, True)
+        fault = await rpc_fault(bench.leases.ResolveLeased(named(other, kind, name)))
+        assert fault.reason is Reason.TOOL_NOT_FOUND
+    fault = await rpc_fault(
+        bench.leases.ResolveLeased(named(lease, catalog_pb2.NAME_KIND_PROMPT, "db_hidden"))
+    )
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+
+
+async def others(bench: Bench, lease: Any, known: str = "") -> leases_pb2.ListLeaseToolsResponse:
+    """List prompts and resources."""
+    request = leases_pb2.ListLeaseToolsRequest(
+        lease_id=lease.id, session=lease.session, known_digest=known, prompts_resources=True
+    )
+    response: leases_pb2.ListLeaseToolsResponse = await bench.leases.ListLeaseTools(request)
+    return response
+
+
+def named(lease: Any, kind: Any, name: str) -> leases_pb2.ResolveLeasedRequest:
+    return leases_pb2.ResolveLeasedRequest(
+        lease_id=lease.id, session=lease.session, name=name, kind=kind
+    )
 
 
 async def test_a_changed_definition_checks_the_arguments_of_its_lease(bench: Bench) -> None:
@@ -298,7 +354,7 @@ async def test_the_gateway_of_a_client_is_told_what_holds_for_its_session_apart(
     assert [listed.absent for listed in told()] == [[], []]
     lease = next(iter(bench.worker.leases.leases))
     found = bench.worker.leases.own_tools.find(lease)
-    assert told()[-1].own == found.own.digest
+    assert told()[-1].own == found.own.tools_digest
 
 
 async def test_a_client_that_leases_a_spare_is_told_of_the_tools_of_its_session(
@@ -318,7 +374,7 @@ async def test_a_client_that_leases_a_spare_is_told_of_the_tools_of_its_session(
     spare.change_tools({**ECHO, "new": tool("new")})
     await caller.until(told)
     (lease,) = bench.worker.leases.leases
-    digest = bench.worker.leases.own_tools.find(lease).own.digest
+    digest = bench.worker.leases.own_tools.find(lease).own.tools_digest
     assert told() == [ListedToClient("", [], own=digest)]
     spare.change_tools(ECHO)
     await caller.until(lambda: len(told()) == 2)
@@ -339,9 +395,9 @@ async def test_what_a_spare_reported_before_its_lease_delays_nobody(bench: Bench
     spare = await bench.until_ready()
     spare.change_tools(ECHO)
     live = next(iter(bench.worker.pool.resolve("db", "").instances))
-    assert live.has_unread_changes
+    assert live.changes.has_unread()
     async with asyncio.timeout(WAIT):
-        while live.has_unread_changes:
+        while live.changes.has_unread():
             await asyncio.sleep(0)
 
 

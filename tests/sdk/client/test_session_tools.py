@@ -73,6 +73,19 @@ async def test_a_session_at_an_older_worker_sees_the_common_tools(
     assert await names(client, "one") == ["desk_open", "time_now"]
 
 
+async def test_the_prompts_of_a_session_at_an_older_worker_are_those_of_all(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    """It lists and resolves tools, whatever it is asked for."""
+    session = client.session("one")
+    await session.acquire("desk")
+    worker.lease_tools = OPENED
+    assert await session.list_prompts() == await client.list_prompts()
+    with pytest.raises(ToolNotFound):
+        await session.get_prompt("desk_write")
+    assert worker.resolved == ["desk_write"]
+
+
 async def test_a_worker_that_does_not_answer_has_the_tools_that_it_told_last(
     client: AsyncClient, worker: FakeWorker
 ) -> None:

@@ -10,7 +10,7 @@ from tests.sdk.client.test_watches import all_of, names, next_list
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, AsyncSession, Client, LeaseRevoked
-from leaseway.sdk.calls import own_tools
+from leaseway.sdk.calls import own_lists
 from leaseway.v1 import catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -100,7 +100,7 @@ async def test_a_worker_that_does_not_wait_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
     is_implemented: bool,
 ) -> None:
-    monkeypatch.setattr(own_tools, "_MIN_WATCH", 0.01)
+    monkeypatch.setattr(own_lists, "_MIN_WATCH", 0.01)
     worker.waits_for_tools = False
     worker.change_tools(CLOSED if is_implemented else None)
     watch = session.watch_tools()

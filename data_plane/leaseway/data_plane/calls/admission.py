@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +29,6 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 )
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.core.tools.usage import CallUsage
-from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
@@ -106,7 +106,7 @@ class CallAdmission:
             variant = self._own_variant(active, tenant, variant)
         toolset = variant.toolset
         if call.method:
-            active.plan = self._admit_request(active, generation, tenant)
+            active.plan = self._admit_request(active, variant, tenant)
             return
         plan = toolset.tools.get(call.tool)
         policies = variant.policies
@@ -146,19 +146,19 @@ class CallAdmission:
         live = self._leases.instance_of(
             LeaseKey(tenant, active.call.session, active.call.server_id), active.generation.key.user
         )
-        if live is not None and live.has_unread_changes:
+        of_all = bool(active.call.method)
+        if live is not None and live.changes.has_unread(of_all=of_all):
             active.has_waited_for_lists = True
-            raise ListingNeeded(live.wait_for_changes)
+            raise ListingNeeded(partial(live.changes.wait, of_all=of_all))
 
     def _admit_request(
-        self, active: ActiveCall, generation: Generation, tenant: str
+        self, active: ActiveCall, variant: HeldVariant, tenant: str
     ) -> AdmittedRequest:
         """Return a request that calls no tool: for a prompt, a resource or a completion.
 
         That the roots of a client have changed is told on a lease, and holds nothing to judge.
         """
-        call, variant = active.call, generation.variant
-        policies = variant.policies
+        call, policies = active.call, variant.policies
         is_notice = call.method == ROOTS_CHANGED
         if is_notice and not call.lease_id:
             raise Fault(Reason.INVALID_REQUEST, f"{call.method} is told on a lease: name one.")
@@ -168,9 +168,13 @@ class CallAdmission:
             active.policy = policies.limits_of_request(tenant, call.agent, call.method)
             if active.policy.demands:
                 self._count(active, active.policy)
-        request = admit(
-            variant.toolset.prompts_resources, call.server_id, call.method, active.arguments
-        )
+        offered = variant.toolset.prompts_resources
+        try:
+            request = admit(offered, call.server_id, call.method, active.arguments)
+        except Fault as fault:
+            if fault.reason is Reason.TOOL_NOT_FOUND:
+                self._check_changes(active, tenant)
+            raise
         # The params decide, not the caller's `tool`.
         call = active.call = replace(call, tool=request.name)
         if policies.is_needed:

@@ -51,6 +51,7 @@ class InstanceEvents:
         started: An instance is ready; true after a failed start or a crash.
         ended: An instance that was ready was closed, or crashed.
         tools_changed: A server reported that its tools changed.
+        lists_read: A leased instance has listed its prompts and resources for the first time.
         lease_due: A lease must end because its instance is too old or was idle for too long; the
             text says why. No call is in flight.
         probe_failed: A probe failed with these values, or as a reference does not resolve (None).
@@ -65,6 +66,7 @@ class InstanceEvents:
         self.started: Signal[LiveInstance, bool] = Signal()
         self.ended: Signal[InstanceEnd] = Signal()
         self.tools_changed: Signal[VariantKey, LiveInstance] = Signal()
+        self.lists_read: Signal[LiveInstance] = Signal()
         self.lease_due: Signal[LiveInstance, str] = Signal()
         self.probe_failed: Signal[ServerSpec, ResolvedValues | None] = Signal()
         self.login_required: Signal[ServerSpec] = Signal()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -35,6 +35,7 @@ from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import VariantKey
+from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault, Reason
 
 _CHANGED_LAUNCH_FAILED: Final = "CHANGED_LAUNCH_FAILED"
@@ -331,6 +332,21 @@ class Generation(InstanceOwner):
         else:
             self.problems.update_tools(live, self.instances, self.variant.toolset)
 
+    async def list_for_client(self, live: LiveInstance) -> None:
+        """List prompts and resources before the first call of a client that leases an instance.
+
+        What they lack then is what the client does not get; what they lack later is the state of
+        its session. A server that takes longer than 2 s is listed beside its first call.
+        """
+        offered = self.variant.toolset.prompts_resources
+        if live.is_typical or not offered.has_any or live.instance.prompts_resources is not None:
+            return
+        with suppress(Fault, TimeoutError):
+            async with asyncio.timeout(RELIST_WAIT):
+                await live.instance.list_prompts_resources(
+                    live.spec.startup_timeout, self.recorded_lists
+                )
+
     async def _list_for_client(self, live: LiveInstance) -> None:
         """List prompts and resources as the client of a leased instance sees them."""
         try:
@@ -339,6 +355,7 @@ class Generation(InstanceOwner):
             )
         except Fault:
             return  # it has ended
+        self._context.events.lists_read.emit(live)
         live.tell_lists(self.variant.toolset)
 
     def _on_up(self) -> None:

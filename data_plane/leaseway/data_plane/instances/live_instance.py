@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+from msgspec import structs
 
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_modern
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.core.tools.own_tools import OwnTools
+from leaseway.data_plane.core.tools.own_items import OwnLists
 from leaseway.data_plane.core.tools.prompts_resources import Absent, bounded_names
 from leaseway.data_plane.core.tools.toolset import (
     CompiledToolset,
@@ -22,13 +22,15 @@ from leaseway.data_plane.core.tools.toolset import (
     has_other_tools,
     serves_other_tools,
 )
+from leaseway.data_plane.instances.reported_changes import ReportedChanges
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
-from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
+
+_LISTED_CAPABILITIES: Final = frozenset({"prompts", "resources"})
 
 
 class InstanceOwner:
@@ -82,9 +84,9 @@ class LiveInstance:
         draining: Whether it is closed after its last call.
         overdue: Why its lease must end after its last call; empty if it need not.
         suspect: Whether its tools differ from a new contract and are being listed again.
-        own_tools: The tools in which it differs, for the lease that it belongs to; None if it does
-            not. Calls of these are no difference from the contract.
-        changes: How often its server has reported a change of its tools.
+        own: In what it differs, for the lease that it belongs to; None if it does not. Calls of
+            these tools are no difference from the contract.
+        changes: The changes of its lists that its server has reported.
         up_since: When it was ready, on the loop's clock; None before.
         idle_since: When its last call ended, or it was assigned to a lease.
         closed: Set when it has ended.
@@ -99,12 +101,10 @@ class LiveInstance:
         "_loop",
         "_meters",
         "_needs_lists",
-        "_read",
         "_session",
         "_told",
         "_toolset",
         "_unseen",
-        "_was_read",
         "calls",
         "changes",
         "closed",
@@ -118,7 +118,7 @@ class LiveInstance:
         "is_modern",
         "lease_id",
         "overdue",
-        "own_tools",
+        "own",
         "owner",
         "sink",
         "spec",
@@ -157,10 +157,8 @@ class LiveInstance:
         self.draining = False
         self.overdue = ""
         self.suspect = False
-        self.own_tools: OwnTools | None = None
-        self.changes = 0
-        self._read = 0
-        self._was_read: asyncio.Event | None = None
+        self.own: OwnLists | None = None
+        self.changes = ReportedChanges()
         self.up_since: float | None = None
         self.idle_since = 0.0
         self.fault: Fault | None = None
@@ -221,7 +219,7 @@ class LiveInstance:
         self.sink, self._session = sink, session
         client = self.greeting.client
         if client is None:
-            if self._own_digest:
+            if self.own is not None:
                 self.tell_lists(toolset)
             return
         self._tell_lists(client, toolset)
@@ -236,13 +234,17 @@ class LiveInstance:
         if client is not None:
             self._tell_lists(client, toolset)
         else:
-            self._tell(ListedToClient("", [], own=self._own_digest))
-
-    @property
-    def _own_digest(self) -> str:
-        return self.own_tools.digest if self.own_tools is not None else ""
+            self._tell(ListedToClient("", []))
 
     def _tell(self, listed: ListedToClient) -> None:
+        own = self.own
+        if own is not None:
+            listed = structs.replace(
+                listed,
+                own=own.tools_digest,
+                own_prompts=own.others.prompts.digest if own.others is not None else "",
+                own_resources=own.others.resources_digest if own.others is not None else "",
+            )
         self.on_notification(self.instance, TOOLS_CHANGED, msgspec.json.encode(listed))
 
     def _tell_lists(self, client: McpClient, toolset: CompiledToolset) -> None:
@@ -259,7 +261,6 @@ class LiveInstance:
             unseen.prompts if unseen is not None else None,
             unseen.resources if unseen is not None else None,
             unseen.templates if unseen is not None else None,
-            self._own_digest,
         )
         self._tell(listed)
 
@@ -296,17 +297,22 @@ class LiveInstance:
         self._toolset = toolset
         self._heads.clear()
         self.differing = differing_tools(toolset, self.instance.tools)
-        if self.own_tools is not None:
-            self.differing = self.differing.difference(self.own_tools.changed)
+        if self.own is not None and self.own.tools is not None:
+            self.differing = self.differing.difference(self.own.tools.changed)
 
     def may_have_own_tools(self, toolset: CompiledToolset) -> bool:
         """Return whether its lease has the tools that it lists, also if they are not recorded."""
         return bool(self.lease_id) and toolset.lease_rules is not None
 
-    def use_own_tools(self, own: OwnTools | None, toolset: CompiledToolset) -> None:
-        """Let its lease use the tools in which it differs from a toolset."""
-        if own is not self.own_tools or self._toolset is not toolset:
-            self.own_tools = own
+    def has_own_prompts(self, toolset: CompiledToolset) -> bool:
+        """Return whether its lease has the prompts and resources that it lists, likewise."""
+        rules = toolset.lease_rules
+        return bool(self.lease_id) and rules is not None and rules.prompts is not None
+
+    def use_own(self, own: OwnLists | None, toolset: CompiledToolset) -> None:
+        """Let its lease use in what it differs from a toolset."""
+        if own is not self.own or self._toolset is not toolset:
+            self.own = own
             self.compare(toolset)
 
     def lists_other(self, toolset: CompiledToolset) -> bool:
@@ -322,12 +328,13 @@ class LiveInstance:
     def serves_other(self, toolset: CompiledToolset) -> bool:
         """Return whether its lists differ from the recorded ones in what callers depend on.
 
-        Tools that its lease has for itself do not count.
+        What its lease has for itself does not count.
         """
         prompts_resources = self.instance.prompts_resources
         has_own = self.may_have_own_tools(toolset)
         return (not has_own and serves_other_tools(toolset, self.instance.tools)) or (
-            prompts_resources is not None
+            not self.has_own_prompts(toolset)
+            and prompts_resources is not None
             and toolset.prompts_resources.serves_other(
                 prompts_resources.prompts, prompts_resources.resources, prompts_resources.templates
             )
@@ -415,46 +422,29 @@ class LiveInstance:
             self.differing &= differing_tools(self._toolset, tools)
         return tools
 
-    @property
-    def has_unread_changes(self) -> bool:
-        """Whether its server has reported a change of its tools that nobody has read yet."""
-        return self.changes > self._read
-
-    def settle(self, changes: int) -> None:
-        """Let those go on that wait for the changes that were reported by then."""
-        self._read = max(self._read, changes)
-        if self._was_read is not None:
-            self._was_read.set()
-            self._was_read = None
-
-    async def wait_for_changes(self) -> None:
-        """Wait until the changes that its server has reported are read, for at most 2 s."""
-        reported = self.changes
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RELIST_WAIT):
-                while self._read < reported and not self.closed.is_set():
-                    if self._was_read is None:
-                        self._was_read = asyncio.Event()
-                    await self._was_read.wait()
-
     async def close(self) -> None:
         """End the instance; its calls in flight fail."""
         self.owner = None
         await self.instance.close()
         self.closed.set()
-        self.settle(self.changes)
+        self.changes.settle()
 
     # Events of the MCP client (`InstanceListener`).
 
     def on_closed(self, instance: object, fault: Fault | None) -> None:
         self.fault = fault
         self.closed.set()
-        self.settle(self.changes)
+        self.changes.settle()
         if self.owner is not None:
             self.owner.on_instance_ended(self, fault)
 
+    @property
+    def lists_prompts(self) -> bool:
+        """Whether its server has prompts or resources, by what it declares."""
+        return not _LISTED_CAPABILITIES.isdisjoint(self.instance.introduction.capabilities)
+
     def on_tools_changed(self, instance: object) -> None:
-        self.changes += 1
+        self.changes.reported += 1
         if self.owner is not None:
             self.owner.on_instance_tools_changed(self)
 

@@ -80,6 +80,7 @@ class WorkerLeaseManager:
         events = self._context.events
         events.ended.connect(self._on_instance_ended)
         events.lease_due.connect(self._on_lease_due)
+        events.lists_read.connect(self._on_lists_read)
         # Not at once: the generation that reports a takeover is still changing.
         events.takeover.connect(partial(self._loop.call_soon, self.reconcile))
 
@@ -299,6 +300,7 @@ class WorkerLeaseManager:
         try:
             names = LeaseNames.of(lease.key.tenant, lease.key.session)
             acquired = live, owner = await generation.acquire_for_lease(lease.id, names, greeting)
+            await owner.list_for_client(live)
             await self._read_own_tools(lease, live)
         except BaseException as error:
             if acquired is not None:
@@ -327,6 +329,14 @@ class WorkerLeaseManager:
         lease = self._table.get(live.lease_id)
         if lease is not None:
             await self._read_own_tools(lease, live)
+
+    def _on_lists_read(self, live: LiveInstance) -> None:
+        """Let the lease of an instance use its prompts and resources, which it has listed first."""
+        lease = self._table.get(live.lease_id)
+        if lease is not None:
+            with suppress(Fault):  # the server was removed
+                current = self._pool.resolve(lease.key.server_id, lease.key.tenant, user=lease.user)
+                self.own_tools.update(lease, live, current)
 
     def _add_instance(self, lease: WorkerLease, live: LiveInstance, generation: Generation) -> None:
         start = self._starting.pop(lease.id, None)

@@ -1,4 +1,6 @@
-"""The tools in which leases differ from what is recorded (design.md#tools-of-a-lease).
+"""The tools, prompts and resources in which leases differ from what is recorded.
+
+See design.md#tools-of-a-lease.
 
 The worker that holds a lease is the home of its list: only it has the instance, and a lease never
 moves. Most leases do not differ, and have no entry here.
@@ -15,6 +17,7 @@ from weakref import WeakValueDictionary
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.tools.own_items import OwnLists, own_prompts_resources
 from leaseway.data_plane.core.tools.own_tools import OwnTools, changed_tools, own_tools
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.generation import Generation
@@ -39,12 +42,12 @@ class LeaseVariant:
     Attributes:
         base: The variant of all; once another one is served, this no longer holds.
         variant: The variant by which the calls of the lease are checked.
-        own: The tools in which it differs.
+        own: In what it differs.
     """
 
     base: HeldVariant
     variant: HeldVariant
-    own: OwnTools
+    own: OwnLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,13 @@ class _Entry:
     lease: WorkerLease
     unoffered: frozenset[str]
     base: HeldVariant
+    unoffered_prompts: frozenset[str] | None = None
     found: LeaseVariant | None = None
     skipped: tuple[str, ...] = ()
 
 
 class LeaseTools:
-    """The own tools of the leases of a worker.
+    """What the leases of a worker list otherwise: tools, prompts, resources and templates.
 
     Args:
         pool: The served generations.
@@ -123,22 +127,23 @@ class LeaseTools:
         if not _may_differ(generation):
             if entry is not None:
                 self.forget(lease)
-                live.use_own_tools(None, generation.variant.toolset)
+                live.use_own(None, generation.variant.toolset)
             return
         base = generation.variant
         if entry is None:
             entry = _Entry(lease, _unoffered(base, live), base)
-        elif compiled is None and entry.found is not None:
-            compiled = entry.found.own.toolset
-        own = own_tools(base.toolset, live.instance.tools, entry.unoffered, compiled)
-        skipped = own.skipped if own is not None else ()
+        elif compiled is None and entry.found is not None and entry.found.own.tools is not None:
+            compiled = entry.found.own.tools.toolset
+        entry = _with_unoffered_prompts(entry, base, live)
+        own = _own_lists(entry, base.toolset, live, compiled)
+        skipped = own.skipped
         found = None
-        if own is not None and own.digest:
-            skipped += tuple(self._clashes(lease, own))
-            found = self._share(base, own, entry.unoffered)
+        if own.digest:
+            skipped += tuple(self._clashes(lease, own.tools) if own.tools is not None else ())
+            found = self._share(base, own, entry)
             if found is None:
-                skipped = (*skipped, f"{len(own.changed)} tools, for which there is no memory")
-        live.use_own_tools(found.own if found is not None else None, base.toolset)
+                skipped = (*skipped, f"{own.size} bytes, for which there is no memory")
+        live.use_own(found.own if found is not None else None, base.toolset)
         self._entries[lease.id] = replace(entry, base=base, found=found, skipped=skipped)
         self._index(lease, found)
         if skipped != entry.skipped:
@@ -171,18 +176,17 @@ class LeaseTools:
             if not holders:
                 del self.variants[key.server_id]
 
-    def _share(
-        self, base: HeldVariant, own: OwnTools, unoffered: frozenset[str]
-    ) -> LeaseVariant | None:
-        """Return the variant with own tools, made once; None if there are too many of others."""
-        key = (str(base.key), own.digest, *sorted(unoffered))
+    def _share(self, base: HeldVariant, own: OwnLists, entry: _Entry) -> LeaseVariant | None:
+        """Return the variant with own lists, made once; None if there are too many of others."""
+        prompts = entry.unoffered_prompts or ()
+        key = (str(base.key), own.digest, *sorted(entry.unoffered), "", *sorted(prompts))
         known = self._shared.get(key)
         if known is not None and known.base is base:
             return known
         size = sum(other.own.size for other in self._shared.values())
         if size + own.size > bounds.MAX_OWN_TOOL_BYTES:
             return None
-        made = LeaseVariant(base, replace(base, toolset=own.toolset), own)
+        made = LeaseVariant(base, replace(base, toolset=own.over(base.toolset)), own)
         self._shared[key] = made
         return made
 
@@ -207,8 +211,8 @@ class LeaseTools:
         }
         more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
         message = (
-            f"Leased instances of server {key} have added or changed tools that their sessions "
-            f"do not see: {', '.join(list(found)[:_MAX_NAMED])}{more}. "
+            f"Leased instances of server {key} have added or changed what their sessions do not "
+            f"see: {', '.join(list(found)[:_MAX_NAMED])}{more}. "
             f"(Worker {self._context.worker_id}.)"
         )
         self._context.reports.set_problem(
@@ -231,3 +235,25 @@ def _unoffered(base: HeldVariant, live: LiveInstance) -> frozenset[str]:
         return frozenset()
     listed: Mapping[str, bytes] = live.instance.tools
     return frozenset(name for name in base.toolset.tools if name not in listed)
+
+
+def _with_unoffered_prompts(entry: _Entry, base: HeldVariant, live: LiveInstance) -> _Entry:
+    """Remember which prompts an instance does not list to its client, once it has listed them."""
+    listed, common = live.instance.prompts_resources, base.toolset.prompts_resources
+    if listed is None or entry.unoffered_prompts is not None or live.is_typical:
+        return entry
+    absent = common.absent(listed.prompts, listed.resources, listed.templates)
+    return replace(entry, unoffered_prompts=frozenset(absent.prompts))
+
+
+def _own_lists(
+    entry: _Entry, common: CompiledToolset, live: LiveInstance, compiled: CompiledToolset | None
+) -> OwnLists:
+    """Return in what an instance differs."""
+    instance, unoffered = live.instance, entry.unoffered_prompts or frozenset()
+    return OwnLists(
+        own_tools(common, instance.tools, entry.unoffered, compiled),
+        own_prompts_resources(
+            common.prompts_resources, instance.prompts_resources, common.lease_rules, unoffered
+        ),
+    )

@@ -14,10 +14,17 @@ import grpc
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.leases.table import WorkerLease, idle_cause
-from leaseway.data_plane.core.tools.prompts_resources import bounded_names
+from leaseway.data_plane.core.tools.prompts_resources import (
+    bounded_names,
+    find_prompt,
+    has_no_resource,
+    has_only_tools,
+)
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
+from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_list
+from leaseway.data_plane.leases.own_tools import LeaseVariant
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL, Principal
 from leaseway.spec.model import ServerSpec
@@ -25,7 +32,7 @@ from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import UsageCounter
-from leaseway.wire.messages.definitions import parse_definition
+from leaseway.wire.messages.definitions import parse_definition, parse_prompt, parse_resource
 from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey, split_qualified
 from leaseway.wire.status import abort, status_from_fault
@@ -33,6 +40,7 @@ from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version
 
 _MAX_RENEWALS: Final = 1024
+_NO_TOOLS: Final = frozenset({catalog_pb2.NAME_KIND_PROMPT, catalog_pb2.NAME_KIND_RESOURCE})
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -185,10 +193,11 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         """Resolve a tool's name on the server of a lease."""
         try:
             lease = self._held_by_caller(request)
+            of_all = request.kind in _NO_TOOLS
             try:
                 return self._resolve(request, lease)
             except Fault:
-                if not await self._wait_for_changes(lease):
+                if not await self._wait_for_changes(lease, of_all=of_all):
                     raise
                 return self._resolve(request, self._held_by_caller(request))
         except Fault as fault:
@@ -210,13 +219,29 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             raise self._leases.ended_fault(request.lease_id, tenant)
         return lease
 
-    async def _wait_for_changes(self, lease: WorkerLease) -> bool:
-        """Wait for changed tools that a lease's server has reported; return whether it has."""
+    async def _wait_for_changes(self, lease: WorkerLease, *, of_all: bool) -> bool:
+        """Wait for changed lists that a lease's server has reported; return whether it has.
+
+        Args:
+            lease: The lease.
+            of_all: Whether prompts and resources count, too, and not only tools.
+        """
         live = self._leases.live_instance(lease)
-        if live is None or not live.has_unread_changes:
+        if live is None or not live.changes.has_unread(of_all=of_all):
             return False
-        await live.wait_for_changes()
+        await live.changes.wait(of_all=of_all)
         return True
+
+    def _list_once(self, lease: WorkerLease) -> None:
+        """Have the prompts and resources of a lease listed that has not listed any yet."""
+        live = self._leases.live_instance(lease)
+        if (
+            live is not None
+            and live.instance.prompts_resources is None
+            and live.lists_prompts
+            and not live.changes.has_unread(of_all=True)
+        ):
+            live.on_tools_changed(live.instance)
 
     def _variant_of(self, lease: WorkerLease, common: HeldVariant) -> HeldVariant:
         """Return the variant by which calls on a lease are checked."""
@@ -230,6 +255,8 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         server_id = lease.key.server_id
         generation = self._pool.resolve(server_id, tenant, agent, lease.user)
         variant = self._variant_of(lease, generation.variant)
+        if request.kind in _NO_TOOLS:
+            return self._resolve_request(request, lease, generation)
         toolset, policies = variant.toolset, variant.policies
         server, original = split_qualified(request.name) or ("", "")
         own = toolset.tools.get(original) if server == server_id else None
@@ -254,13 +281,56 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             registry_version=self._pool.registry_version,
         )
 
+    def _resolve_request(
+        self,
+        request: leases_pb2.ResolveLeasedRequest,
+        lease: WorkerLease,
+        generation: Generation,
+    ) -> leases_pb2.ResolveLeasedResponse:
+        """Return the prompt or the resource that a name means on the server of a lease."""
+        tenant, agent, server_id = lease.key.tenant, request.client.agent, lease.key.server_id
+        common = generation.variant.toolset.prompts_resources
+        variant = self._variant_of(lease, generation.variant)
+        offered, policies = variant.toolset.prompts_resources, variant.policies
+        if not policies.allows_all(tenant, agent):
+            raise has_only_tools(server_id)
+        own = self._leases.own_tools.find(lease)
+        others = own.own.others if own is not None and own.variant is variant else None
+        if request.kind == catalog_pb2.NAME_KIND_PROMPT:
+            original = find_prompt(offered, server_id, request.name)
+            of_lease = original not in common.prompts
+        else:
+            original = request.name
+            if others is None or not others.has_uri(original):
+                raise has_no_resource(server_id, original)
+            if not policies.may_read(tenant, agent, original):
+                raise has_no_resource(server_id, original)
+            of_lease = True
+        return leases_pb2.ResolveLeasedResponse(
+            tool=catalog_pb2.ResolvedTool(
+                name=request.name,
+                server_id=server_id,
+                original_name=original,
+                idempotent=True,
+                read_only=True,
+                call_timeout=duration(generation.variant.spec.call_timeout),
+                of_user=bool(lease.user),
+                of_lease=of_lease,
+            ),
+            registry_version=self._pool.registry_version,
+            kind=request.kind,
+        )
+
     async def ListLeaseTools(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ListLeaseToolsRequest, context: Context
     ) -> leases_pb2.ListLeaseToolsResponse:
         """List the tools in which a lease differs, once reported changes have been read."""
         try:
             lease = self._held_by_caller(request)
-            if await self._wait_for_changes(lease):
+            of_all = request.prompts_resources
+            if of_all:
+                self._list_once(lease)
+            if await self._wait_for_changes(lease, of_all=of_all):
                 lease = self._held_by_caller(request)
             if request.HasField("wait") and self._waiting_lists < bounds.MAX_WAITING_LISTS:
                 return await self._list_others(request)
@@ -296,10 +366,15 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         found = self._leases.own_tools.find(lease)
         if found is None or found.base is not generation.variant:
             return leases_pb2.ListLeaseToolsResponse()
+        if request.prompts_resources:
+            return _list_prompts_resources(request, found, key.tenant, agent)
+        own = found.own.tools
+        if own is None:
+            return leases_pb2.ListLeaseToolsResponse()
         is_visible = partial(found.variant.policies.is_visible, key.tenant, agent)
-        changed = list(filter(is_visible, found.own.changed))
-        absent = list(filter(is_visible, found.own.absent))
-        digest, plans = found.own.digest_of(changed, absent), found.own.toolset.tools
+        changed = list(filter(is_visible, own.changed))
+        absent = list(filter(is_visible, own.absent))
+        digest, plans = own.digest_of(changed, absent), own.toolset.tools
         if digest == request.known_digest:
             return leases_pb2.ListLeaseToolsResponse(digest=digest)
         return leases_pb2.ListLeaseToolsResponse(
@@ -326,6 +401,69 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         )
         leases, token = one_page(start, found, self._lease_message)
         return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)
+
+
+def _list_prompts_resources(
+    request: leases_pb2.ListLeaseToolsRequest, found: LeaseVariant, tenant: str, agent: str
+) -> leases_pb2.ListLeaseToolsResponse:
+    policies, spec = found.variant.policies, found.variant.spec
+    if found.own.others is None or not policies.allows_all(tenant, agent):
+        return leases_pb2.ListLeaseToolsResponse()
+    may_read = partial(policies.may_read, tenant, agent)
+    own = found.own.others.seen_by(may_read)
+    if own.digest == request.known_digest:
+        return leases_pb2.ListLeaseToolsResponse(digest=own.digest)
+    resources = [*own.resources.changed.values(), *own.templates.changed.values()]
+    templates_from = len(own.resources.changed)
+    return leases_pb2.ListLeaseToolsResponse(
+        digest=own.digest,
+        prompts=[
+            prompt_to_proto(original, name, definition, spec)
+            for original, (name, definition) in own.prompts.changed.items()
+        ],
+        absent_prompts=bounded_names(own.prompts.absent),
+        resources=[
+            resource_to_proto(uri, definition, spec, is_template=number >= templates_from)
+            for number, (uri, definition) in enumerate(resources)
+        ],
+        absent_resources=bounded_names(own.resources.absent),
+        absent_templates=bounded_names(own.templates.absent),
+    )
+
+
+def prompt_to_proto(
+    original: str, name: str, definition: bytes, spec: ServerSpec
+) -> catalog_pb2.Prompt:
+    """Return a leased prompt as callers list it."""
+    prompt = parse_prompt(definition)
+    return catalog_pb2.Prompt(
+        name=name,
+        original_name=original,
+        server_id=spec.key.server_id,
+        title=prompt.title,
+        description=prompt.description,
+        arguments=prompt.arguments,
+        extra=prompt.extra,
+        shared=False,
+    )
+
+
+def resource_to_proto(
+    uri: str, definition: bytes, spec: ServerSpec, *, is_template: bool
+) -> catalog_pb2.Resource:
+    """Return a leased resource or template as callers list it."""
+    resource = parse_resource(definition)
+    return catalog_pb2.Resource(
+        uri=uri,
+        is_template=is_template,
+        server_id=spec.key.server_id,
+        name=resource.name,
+        title=resource.title,
+        description=resource.description,
+        mime_type=resource.mime_type,
+        extra=resource.extra,
+        shared=False,
+    )
 
 
 def tool_to_proto(plan: ToolPlan, spec: ServerSpec) -> catalog_pb2.Tool:

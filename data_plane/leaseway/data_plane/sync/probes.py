@@ -263,10 +263,10 @@ class Prober:
         if live.lease_id and isinstance(live.owner, Generation):
             generation = live.owner  # a lease outlives its generation
         if generation is None or live not in generation.instances:
-            live.settle(live.changes)  # its generation has been replaced
+            live.changes.settle()  # its generation has been replaced
             return
         if generation.draining and not live.lease_id:
-            live.settle(live.changes)
+            live.changes.settle()
             return
         together = live if live.lease_id and generation.listed_for is None else generation
         if together in self._relisting:
@@ -296,7 +296,7 @@ class Prober:
             del self._relisting[together]
 
     async def _relist_once(self, generation: Generation, live: LiveInstance) -> None:
-        reported = live.changes
+        reported = live.changes.reported
         try:
             if generation.listed_for is not None and self._pool.lists_subjects:
                 await self._relist_for_subject(generation, live)
@@ -306,7 +306,9 @@ class Prober:
                 await self._relist_and_send(generation, live)
                 await self._leases.read_changes(live)  # a spare may have been leased meanwhile
         finally:
-            live.settle(reported)  # also of a spare: its lease must not wait for what was read
+            live.changes.settle(
+                reported
+            )  # also of a spare: its lease must not wait for what was read
 
     async def _relist_for_subject(self, generation: Generation, live: LiveInstance) -> None:
         try:
@@ -324,6 +326,7 @@ class Prober:
             async with own, self._relists:
                 await self._read_changes(generation, live)
                 await self._list_prompts_resources(live, live.spec.startup_timeout)
+                await self._leases.read_changes(live)
         except Fault as fault:
             generation.check_leased_lists(live, fault)
         else:
@@ -335,12 +338,12 @@ class Prober:
         Raises:
             Fault: The listing failed.
         """
-        reported = live.changes
+        reported = live.changes.reported
         try:
             await generation.relist(live)
             await self._leases.read_changes(live)
         finally:
-            live.settle(reported)
+            live.changes.settle_tools(reported)
 
     async def _relist_and_send(self, generation: Generation, live: LiveInstance) -> None:
         result = sync_pb2.ProbeResult(

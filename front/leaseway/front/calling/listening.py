@@ -20,6 +20,7 @@ from leaseway.front.messages import (
     notification,
 )
 from leaseway.front.sessions.live_session import LiveSession, ResourceSubscription
+from leaseway.front.sessions.own_lists import ChangedList
 from leaseway.sdk import AsyncClient, AsyncSession
 
 _EMPTY: Final = b"{}"
@@ -56,7 +57,7 @@ async def listen(
         catalog: Knows the lists.
         session: Subscribes to resources.
         ending: Set when the front ends.
-        live: The client's session, whose servers may list other tools to it; None without one.
+        live: The client's session, to which its servers may list otherwise; None without one.
     """
     if len(filters.resource_subscriptions) > _MAX_LISTENED:
         text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
@@ -80,13 +81,14 @@ async def listen(
         params = encode({"uri": uri, "_meta": meta})
         send(notification("notifications/resources/updated", params))
 
-    def on_own_tools_changed() -> None:
-        send(changed_notification("tools", meta))
+    def on_own_list_changed(kind: ChangedList) -> None:
+        if kinds[kind]:
+            send(changed_notification(kind, meta))
 
     async with contextlib.AsyncExitStack() as stack:
-        if live is not None and filters.tools_list_changed:
-            live.on_tools_changed.append(on_own_tools_changed)
-            stack.callback(live.on_tools_changed.remove, on_own_tools_changed)
+        if live is not None:
+            live.on_lists_changed.append(on_own_list_changed)
+            stack.callback(live.on_lists_changed.remove, on_own_list_changed)
         for kind in [kind for kind, is_enabled in kinds.items() if is_enabled]:
             await catalog.listing(kind)  # changes are found by comparing with the cache
         stack.callback(catalog.subscribe(on_list_changed))

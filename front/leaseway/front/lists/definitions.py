@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types.jsonrpc import INVALID_PARAMS
@@ -28,6 +28,7 @@ LIST_TTL: Final = 1000
 _TASKS: Final = "execution"
 """The member of a tool about tasks, which the front does not support."""
 
+ListKind = Literal["tools", "prompts", "resources", "templates"]
 ItemT = TypeVar("ItemT")
 ListingKey = tuple[str, ...]
 
@@ -104,19 +105,27 @@ def tool_listing(
     return _listing("tools", tools, name_of, tool_definition, to_2025_11_25.tool, common)
 
 
-def prompt_listing(prompts: Iterable[Prompt]) -> PagedListing[Prompt]:
-    return _listing("prompts", prompts, attrgetter("name"), _prompt_definition)
+def prompt_listing(
+    prompts: Iterable[Prompt], common: PagedListing[Prompt] | None = None
+) -> PagedListing[Prompt]:
+    """List prompts; for a common list see `tool_listing`, so for the next two."""
+    name_of = attrgetter("name")
+    return _listing("prompts", prompts, name_of, _prompt_definition, common=common)
 
 
-def resource_listing(resources: Iterable[Resource]) -> PagedListing[Resource]:
+def resource_listing(
+    resources: Iterable[Resource], common: PagedListing[Resource] | None = None
+) -> PagedListing[Resource]:
     """List resources. If two servers have the same URI, `resources/read` uses the first one."""
-    return _listing("resources", resources, attrgetter("uri"), _resource_definition)
+    uri_of = attrgetter("uri")
+    return _listing("resources", resources, uri_of, _resource_definition, common=common)
 
 
-def template_listing(templates: Iterable[ResourceTemplate]) -> PagedListing[ResourceTemplate]:
-    return _listing(
-        "resourceTemplates", templates, attrgetter("uri_template"), _template_definition
-    )
+def template_listing(
+    templates: Iterable[ResourceTemplate], common: PagedListing[ResourceTemplate] | None = None
+) -> PagedListing[ResourceTemplate]:
+    text_of = attrgetter("uri_template")
+    return _listing("resourceTemplates", templates, text_of, _template_definition, common=common)
 
 
 def tool_definition(tool: Tool) -> dict[str, Any]:

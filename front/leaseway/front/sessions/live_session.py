@@ -26,7 +26,7 @@ from leaseway.front.messages import (
     request_message,
 )
 from leaseway.front.sessions.listener import Listener
-from leaseway.front.sessions.own_tools import OwnTools
+from leaseway.front.sessions.own_lists import ChangedList, OwnLists, ToldDigests
 from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
@@ -60,13 +60,7 @@ class _Log(msgspec.Struct):
     level: str = "info"
 
 
-class _Own(msgspec.Struct):
-    """The part of a `ListedToClient` that holds for one session."""
-
-    own: str = ""
-
-
-_decode_own: Final = msgspec.json.Decoder(_Own).decode
+_decode_own: Final = msgspec.json.Decoder(ToldDigests).decode
 _decode_log: Final = msgspec.json.Decoder(_Log).decode
 _decode_state: Final = msgspec.json.Decoder(SessionState).decode
 
@@ -187,8 +181,9 @@ class LiveSession:
         declared: What `initialize` declared to the client; None if another front answered it.
         waits_until: Monotonic time until which its client may answer its server.
         client: What its client has declared.
-        own_tools: The tools in which its leased servers differ.
-        on_tools_changed: Called when these have changed, for streams of modern clients.
+        own_lists: In what its leased servers list otherwise.
+        on_lists_changed: Called with a list of these that has changed, for streams of modern
+            clients.
         answers: The methods of server requests that the client answers.
     """
 
@@ -224,9 +219,9 @@ class LiveSession:
         self.log_level = ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()
-        self.own_tools = OwnTools()
-        self.on_tools_changed: list[Callable[[], object]] = []
-        self._missed_tools = False
+        self.own_lists = OwnLists()
+        self.on_lists_changed: list[Callable[[ChangedList], object]] = []
+        self._missed_lists: set[ChangedList] = set()
         self._on_lists = on_lists
         self._running: dict[bytes, RunningRequest] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -269,7 +264,7 @@ class LiveSession:
     def begin_call(self) -> None:
         """Count a call that may use its leases, until `end_call`."""
         if self._stop_hearing is None:
-            self._stop_hearing = hear_servers(self.sdk, self._hear, self.forget_own_tools)
+            self._stop_hearing = hear_servers(self.sdk, self._hear, self.forget_own_lists)
         self.calls += 1
         self.calls_in_flight += 1
 
@@ -400,27 +395,29 @@ class LiveSession:
     def _hear(self, server: str, method: str, params: bytes) -> None:
         if method == TOOLS_CHANGED:
             self._on_lists(server, params)
-            if self.own_tools.learn(server, _decode_own(params).own):
-                self._tell_own_tools()
+            for kind in self.own_lists.learn(server, _decode_own(params)):
+                self._tell_own_list(kind)
         else:
             (self.outlet or self).tell(method, params)
 
-    def forget_own_tools(self) -> None:
+    def forget_own_lists(self) -> None:
         """Tell the client that it sees what all sessions see: a lease has ended."""
-        if self.own_tools.forget({lease.server_id for lease in self.sdk.leases()}):
-            self._tell_own_tools()
+        for kind in self.own_lists.forget({lease.server_id for lease in self.sdk.leases()}):
+            self._tell_own_list(kind)
 
-    def _tell_own_tools(self) -> None:
-        self.tell_changed_tools()
+    def _tell_own_list(self, kind: ChangedList) -> None:
+        self.tell_changed_list(kind)
         if self.outlet is not None and self.outlet is not self:
-            self.outlet.tell_changed_tools()
+            self.outlet.tell_changed_list(kind)
 
-    def tell_changed_tools(self) -> None:
-        """Tell the client that a server lists other tools to this session."""
-        for tell in tuple(self.on_tools_changed):
-            tell()
+    def tell_changed_list(self, kind: ChangedList) -> None:
+        """Tell the client that a server lists something else to this session."""
+        for tell in tuple(self.on_lists_changed):
+            tell(kind)
         if self.client.is_legacy:
-            self._missed_tools = not self.push(notification(TOOLS_CHANGED, b"{}"))
+            self._missed_lists.discard(kind)
+            if not self.push(notification(f"notifications/{kind}/list_changed", b"{}")):
+                self._missed_lists.add(kind)
 
     def tell(self, method: str, params: bytes) -> None:
         """Push what a leased server says outside of the session's calls.
@@ -456,8 +453,8 @@ class LiveSession:
 
     def push_missed(self) -> None:
         """Push the changes, updates and completed elicitations that no stream took."""
-        if self._missed_tools:
-            self.tell_changed_tools()
+        for kind in tuple(self._missed_lists):
+            self.tell_changed_list(kind)
         missed, self._missed = self._missed, {}
         for uri in missed:
             self._on_updated(uri)

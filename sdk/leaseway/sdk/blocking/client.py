@@ -333,6 +333,26 @@ class Session(BlockingContext, Calls):
         """List the tools that the session sees; see `AsyncSession.list_tools`."""
         return LOOP_THREAD.run(partial(self._inner.list_tools, servers, timeout=timeout))
 
+    def list_prompts(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> PromptList:
+        """List the prompts that the session sees; see `AsyncSession.list_prompts`."""
+        return LOOP_THREAD.run(partial(self._inner.list_prompts, servers, timeout=timeout))
+
+    def list_resources(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ResourceList:
+        """List the resources that the session sees; see `AsyncSession.list_resources`."""
+        return LOOP_THREAD.run(partial(self._inner.list_resources, servers, timeout=timeout))
+
+    def list_resource_templates(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ResourceTemplateList:
+        """List the templates that the session sees; see `AsyncSession.list_resource_templates`."""
+        return LOOP_THREAD.run(
+            partial(self._inner.list_resource_templates, servers, timeout=timeout)
+        )
+
     def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
         """Watch the tools that the session sees; see `AsyncSession.watch_tools`."""
         return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner, servers)))

@@ -14,7 +14,7 @@ from typing import Final
 
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.media import MediaReader
-from leaseway.sdk.calls.own_tools import SessionTools
+from leaseway.sdk.calls.own_lists import SessionLists
 from leaseway.sdk.calls.recovery import CallRecovery
 from leaseway.sdk.calls.requests import CallState, Release, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
@@ -53,7 +53,7 @@ class CallRunner:
         users: The users for whom sessions call.
 
     Attributes:
-        own_tools: The tools that only leases have.
+        own_lists: The tools, prompts and resources that only leases have.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CallRunner:
         self._leases = leases
         self._sessions: Mapping[str, SessionLeases] = leases.book.sessions
         self._recovery = CallRecovery(resolver, pool, leases)
-        self.own_tools = SessionTools(identity, leases, pool, resolver)
+        self.own_lists = SessionLists(identity, leases, pool, resolver)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
@@ -270,8 +270,8 @@ class CallRunner:
     async def _resolve(self, state: CallState, at: float) -> Target:
         name = state.name
         own = self._resolver.cached_for(state.user, name, at)
-        if own is None and isinstance(name, str):
-            own = self.own_tools.cached(state.session, name, at)
+        if own is None:
+            own = self.own_lists.cached(state.session, name, at)
         if own is not None:
             return own
         state.cached = False
@@ -285,12 +285,10 @@ class CallRunner:
     async def _resolve_name(self, state: CallState) -> Target:
         """Resolve a new name, at the workers of the session's leases if need be.
 
-        That is so without a control plane, and for a tool that only a lease has.
+        That is so without a control plane, and for what only a lease has.
         """
         name = state.name
-        if not isinstance(name, str):
-            return await self._resolver.resolve(name, state.deadline, state.user)
-        resolve = partial(self.own_tools.resolve, state.session, name, state.user)
+        resolve = partial(self.own_lists.resolve, state.session, name, state.user)
         if self._resolver.is_unknown(name, state.user):
             target = await resolve(is_known_to_all=True)
             if target is not None:

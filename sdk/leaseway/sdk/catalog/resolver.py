@@ -211,7 +211,9 @@ class Resolver:
         """Return whether a name is not cached and the control plane is not connected."""
         return self._known(item, user) is None and not self._control.connected
 
-    def add(self, name: str, user: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
+    def add(
+        self, name: NameOrItem, user: str, tool: catalog_pb2.ResolvedTool, version: int
+    ) -> Target:
         """Add a name that a worker resolved; the control plane refreshes it at its next use."""
         return self._keep(Target(name, tool, version, 0.0, user))
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from leaseway.sdk.catalog.introductions import IntroductionList, introduction_from_proto
-from leaseway.sdk.catalog.lease_tools import LeaseTools, with_lease_tools
+from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind, with_lease_items
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
@@ -19,7 +19,7 @@ from leaseway.sdk.catalog.prompts_resources import (
     template_from_proto,
 )
 from leaseway.sdk.catalog.search import ToolIndex
-from leaseway.sdk.catalog.tools import Tool, ToolList, tools_from_proto
+from leaseway.sdk.catalog.tools import CatalogList, Tool, ToolList, tools_from_proto
 from leaseway.sdk.errors import ToolNotFound
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
@@ -38,12 +38,28 @@ class _Page(Page, Protocol):
 
 
 PageT = TypeVar("PageT", bound=_Page)
+CatalogListT = TypeVar("CatalogListT", bound=CatalogList[Any])
+CatalogListT_co = TypeVar("CatalogListT_co", bound=CatalogList[Any], covariant=True)
 _Request: TypeAlias = (
     catalog_pb2.ListToolsRequest
     | catalog_pb2.ListPromptsRequest
     | catalog_pb2.ListResourcesRequest
     | catalog_pb2.ListIntroductionsRequest
 )
+
+
+class Fetch(Protocol[CatalogListT_co]):
+    """Reads a list of all, such as `fetch_tools`."""
+
+    async def __call__(
+        self,
+        runtime: Runtime,
+        deadline: float,
+        *,
+        servers: Sequence[str] | None,
+        user: str | None = None,
+    ) -> CatalogListT_co:
+        """Read it."""
 
 
 async def fetch_tools(
@@ -59,41 +75,6 @@ async def fetch_tools(
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListTools, request, deadline, user)
     return tools_from_proto((tool for page in pages for tool in page.tools), pages[-1])
-
-
-async def fetch_session_tools(
-    runtime: Runtime,
-    deadline: float,
-    *,
-    session: str,
-    servers: Sequence[str] | None,
-    user: str | None = None,
-) -> ToolList:
-    """List the tools that a session sees, with those of its leases; raises as `fetch_tools`."""
-    tools = await fetch_tools(runtime, deadline, servers=servers, user=user)
-    leases = await runtime.caller.own_tools.of_session(session)
-    return session_tools(tools, leases.values(), servers)
-
-
-def session_tools(
-    tools: ToolList, leases: Iterable[LeaseTools | None], servers: Sequence[str] | None
-) -> ToolList:
-    """Return what a session sees.
-
-    Args:
-        tools: The tools of all.
-        leases: The tools in which the session's leases differ; None for one that does not.
-        servers: Only tools of these servers; None means all.
-    """
-    own = [
-        lease
-        for lease in leases
-        if lease is not None and (servers is None or lease.server_id in servers)
-    ]
-    if not own:
-        return tools
-    seen = with_lease_tools(tools, own)
-    return ToolList(seen, tools.registry_version, tools.pending, tools.config_loaded_at)
 
 
 async def fetch_prompts(
@@ -123,6 +104,53 @@ async def fetch_templates(
     messages, last = await _fetch_resources(runtime, deadline, servers, user)
     templates = (template_from_proto(message) for message in messages if message.is_template)
     return ResourceTemplateList(templates, last.registry_version, last.pending)
+
+
+async def fetch_of_session(
+    runtime: Runtime,
+    deadline: float,
+    *,
+    kind: ListKind,
+    fetch: Fetch[CatalogListT],
+    session: str,
+    servers: Sequence[str] | None,
+    user: str | None = None,
+) -> CatalogListT:
+    """List what a session sees, with what only its leases list; raises as `fetch_tools`.
+
+    Args:
+        runtime: The client's runtime.
+        deadline: When the request fails, in the event loop's time.
+        kind: Which list is read.
+        fetch: Reads the list of all.
+        session: The session.
+        servers: Only items of these servers; None means all.
+        user: The user for whom is listed; None means the client's.
+    """
+    items = await fetch(runtime, deadline, servers=servers, user=user)
+    leases = await runtime.caller.own_lists.of_session(session, kind)
+    return with_own(items, kind, leases.values(), servers)
+
+
+def with_own(
+    items: CatalogListT,
+    kind: ListKind,
+    leases: Iterable[LeaseItems[Any] | None],
+    servers: Sequence[str] | None,
+) -> CatalogListT:
+    """Return what a session sees of one list.
+
+    Args:
+        items: The list of all.
+        kind: Which list it is.
+        leases: In what the session's leases differ; None for one that does not.
+        servers: Only items of these servers; None means all.
+    """
+    own = [lease for lease in leases if lease and (servers is None or lease.server_id in servers)]
+    if not own:
+        return items
+    seen = {"items": with_lease_items(kind, items, own)}
+    return type(items)(**(items._asdict() | seen))
 
 
 async def fetch_introductions(

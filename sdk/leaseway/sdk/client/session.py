@@ -7,9 +7,23 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from leaseway.sdk.catalog.lease_items import ListKind
+from leaseway.sdk.catalog.prompts_resources import (
+    PromptList,
+    ResourceList,
+    ResourceTemplateList,
+)
 from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.calls import AsyncCalls
-from leaseway.sdk.client.listings import fetch_session_tools
+from leaseway.sdk.client.listings import (
+    CatalogListT,
+    Fetch,
+    fetch_of_session,
+    fetch_prompts,
+    fetch_resources,
+    fetch_templates,
+    fetch_tools,
+)
 from leaseway.sdk.client.watches import AsyncToolWatch, SessionTools
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import Lease
@@ -151,10 +165,42 @@ class AsyncSession(AsyncCalls):
             ToolNotFound: One of the servers does not exist; the message names the nearest ids.
             LeasewayError: The request failed otherwise.
         """
-        fetch = partial(
-            fetch_session_tools, session=self.key, servers=servers, user=self.user or None
+        return await self._list("tools", fetch_tools, servers, timeout)
+
+    async def list_prompts(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> PromptList:
+        """List the prompts that the session sees, ordered by name; see `list_tools`."""
+        return await self._list("prompts", fetch_prompts, servers, timeout)
+
+    async def list_resources(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ResourceList:
+        """List the resources that the session sees, by server and URI; see `list_tools`."""
+        return await self._list("resources", fetch_resources, servers, timeout)
+
+    async def list_resource_templates(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ResourceTemplateList:
+        """List the templates that the session sees, by server and template; see `list_tools`."""
+        return await self._list("templates", fetch_templates, servers, timeout)
+
+    async def _list(
+        self,
+        kind: ListKind,
+        fetch: Fetch[CatalogListT],
+        servers: Sequence[str] | None,
+        timeout: float | None,
+    ) -> CatalogListT:
+        of_session = partial(
+            fetch_of_session,
+            kind=kind,
+            fetch=fetch,
+            session=self.key,
+            servers=servers,
+            user=self.user or None,
         )
-        return await perform(self._scope, fetch, timeout)
+        return await perform(self._scope, of_session, timeout)
 
     def watch_tools(self, servers: Sequence[str] | None = None) -> AsyncToolWatch:
         """Watch the tools that the session sees: the current list, then a new one at each change.

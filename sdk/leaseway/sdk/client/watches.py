@@ -12,11 +12,11 @@ from typing import Final, Protocol, Self
 
 import grpc
 
-from leaseway.sdk.calls.own_tools import first_of
-from leaseway.sdk.catalog.lease_tools import LeaseTools
+from leaseway.sdk.calls.own_lists import first_of
+from leaseway.sdk.catalog.lease_items import LeaseItems
 from leaseway.sdk.catalog.resolver import RegistryVersion
-from leaseway.sdk.catalog.tools import ToolList
-from leaseway.sdk.client.listings import fetch_tools, session_tools
+from leaseway.sdk.catalog.tools import Tool, ToolList
+from leaseway.sdk.client.listings import fetch_tools, with_own
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
@@ -112,7 +112,7 @@ class SessionTools:
 
     def __init__(self, session: WatchedSession) -> None:
         self._session = session
-        self._seen: Mapping[ClientLease, LeaseTools | None] = {}
+        self._seen: Mapping[ClientLease, LeaseItems[Tool] | None] = {}
 
     def is_closed(self) -> bool:
         """Return whether the session or its client is closed."""
@@ -137,14 +137,14 @@ class SessionTools:
         self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
     ) -> ToolList:
         """Return the list with the tools in which the session's leases differ."""
-        self._seen = await runtime.caller.own_tools.of_session(self._session.key)
-        return session_tools(tools, self._seen.values(), servers)
+        self._seen = await runtime.caller.own_lists.of_session(self._session.key, "tools")
+        return with_own(tools, "tools", self._seen.values(), servers)
 
     async def wait_beyond(
         self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
     ) -> None:
         """Wait for a change of the registry, of the session's leases or of their tools."""
-        own = runtime.caller.own_tools
+        own = runtime.caller.own_lists
         await first_of(
             registry.wait_beyond(version, lists), own.wait_beyond(self._session.key, self._seen)
         )

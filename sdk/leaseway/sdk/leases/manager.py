@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary, proxy
 
@@ -33,7 +32,6 @@ from leaseway.wire.bounds import (
     LEASE_IDLE,
     LEASE_TTL,
     MAX_LEASE_TTL,
-    RELIST_WAIT,
     STARTUP_TIMEOUT,
 )
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
@@ -45,7 +43,6 @@ _ACQUIRE_TIMEOUT: Final = 600.0
 _MAX_WAIT: Final = 24 * 3600.0
 """Longest wait for capacity in seconds; the control plane's limit."""
 _LOOKUP_TIMEOUT: Final = 2.0
-_RESOLVE_TIMEOUT: Final = RELIST_WAIT + 2.0
 _IDLE_RETRY: Final = 10.0
 """Seconds until the release of an idle lease is tried again after the worker failed to answer."""
 _MAX_MCP_CLIENTS: Final = 16_384
@@ -291,36 +288,6 @@ class LeaseManager:
         except Fault:
             return None
         return worker_from_proto(answer.worker) if answer.HasField("worker") else None
-
-    async def resolve_on_workers(
-        self, session: str, name: str, of_lease: bool
-    ) -> tuple[WorkerRun, leases_pb2.ResolveLeasedResponse] | None:
-        """Resolve a tool's name at the workers of the session's leases, without a control plane.
-
-        Returns None if no leased server has the tool, or if no worker answers.
-
-        Args:
-            session: The session.
-            name: The name.
-            of_lease: Whether only a tool is meant that nobody but the lease has.
-        """
-        identity = self._control.identity
-        for lease in sorted(self.book.held_leases(session), key=attrgetter("key")):
-            link = self._pool.link(lease.worker)
-            request = leases_pb2.ResolveLeasedRequest(
-                client=identity.client_info,
-                tenant=identity.tenant,
-                session=session,
-                lease_id=lease.lease_id,
-                name=name,
-            )
-            try:
-                answer = await link.request(link.leases.ResolveLeased, request, _RESOLVE_TIMEOUT)
-            except Fault:
-                continue  # the tool may be another server's, or the worker too old
-            if answer.tool.of_lease or not of_lease:
-                return lease.worker, answer
-        return None
 
     async def release(self, key: LeaseKey) -> bool:
         """Release the lease of a key; return whether this ended it.

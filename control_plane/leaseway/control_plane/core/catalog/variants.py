@@ -225,8 +225,12 @@ def _good(
         exposed=exposed,
         prompts=prompts,
         resource_filter=spec.resources,
-        lease_rules=None if spec.truely_stateless else NameRules(spec.tools, spec.transforms),
+        lease_rules=None if spec.truely_stateless else _lease_rules(spec),
     )
+
+
+def _lease_rules(spec: ServerSpec) -> NameRules:
+    return NameRules(spec.tools, spec.transforms, spec.prompts)
 
 
 def _remember(listing: ServerListing, rules: Hashable, derived: object) -> None:

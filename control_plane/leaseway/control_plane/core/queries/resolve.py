@@ -21,8 +21,8 @@ from leaseway.control_plane.core.queries.place import (
     pending_for,
     variants_of,
 )
-from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.spec.model import transformed
+from leaseway.spec.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET

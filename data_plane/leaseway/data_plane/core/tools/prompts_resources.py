@@ -19,6 +19,7 @@ from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
+from leaseway.wire.names import split_qualified
 from leaseway.wire.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
@@ -114,9 +115,15 @@ def _missing(recorded: Iterable[bytes], listed: Iterable[bytes], member: str) ->
     others = [definition for definition in recorded if definition not in same]
     if not others:
         return []
-    names = {_named(definition, member) for definition in same}
-    names.add("")  # a definition that cannot be read has no name to leave out
-    return [name for other in others if (name := _named(other, member)) not in names]
+    names = definitions_by_name(same, member)
+    return [name for name in definitions_by_name(others, member) if name not in names]
+
+
+def definitions_by_name(definitions: Iterable[bytes], member: str) -> dict[str, bytes]:
+    """Return definitions by the member that identifies them; one that cannot be read has none."""
+    found = {_named(definition, member): definition for definition in definitions}
+    found.pop("", None)
+    return found
 
 
 def _named(definition: bytes, member: str) -> str:
@@ -319,6 +326,34 @@ def _uri(
             "excludes it.",
         )
     return uri
+
+
+def has_no_resource(server_id: str, uri: str) -> Fault:
+    """Return the fault of a URI that a leased server does not list, by itself or by a template."""
+    return Fault(
+        Reason.TOOL_NOT_FOUND,
+        f"Server {server_id} lists no resource {uri[:_MAX_SHOWN]}, and no template of it.",
+    )
+
+
+def find_prompt(prompts_resources: CompiledPromptsResources, server_id: str, name: str) -> str:
+    """Return the server's own name of a prompt.
+
+    Args:
+        prompts_resources: The server's prompts.
+        server_id: The server.
+        name: The prompt's exposed or qualified name.
+
+    Raises:
+        Fault: TOOL_NOT_FOUND, with the nearest names.
+    """
+    server, original = split_qualified(name) or ("", "")
+    if server == server_id and original in prompts_resources.prompts:
+        return original
+    for original, exposed in prompts_resources.prompts.items():
+        if exposed == name:
+            return original
+    return _prompt(prompts_resources, server_id, name, "name")
 
 
 def _invalid(path: str, rule: str) -> Fault:

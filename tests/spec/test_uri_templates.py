@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.control_plane.core.queries.uri_templates import (
+from leaseway.spec.uri_templates import (
     ComparedUri,
     TooMuchEffort,
 )

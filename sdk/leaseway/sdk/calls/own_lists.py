@@ -1,4 +1,4 @@
-"""The tools that only the leases of a session have: listed and resolved at the leases' workers.
+"""What only the leases of a session list: tools, prompts, resources; asked at the leases' workers.
 
 The control plane does not know them (design.md#tools-of-a-lease). A session without leases asks
 nobody.
@@ -7,19 +7,25 @@ nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from leaseway.sdk.catalog.lease_tools import LeaseTools
+from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind
+from leaseway.sdk.catalog.prompts_resources import (
+    prompt_from_proto,
+    resource_from_proto,
+    template_from_proto,
+)
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.catalog.targets import Target
+from leaseway.sdk.catalog.targets import NameOrItem, Target, domain
 from leaseway.sdk.catalog.tools import tool_from_proto
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.identity import ClientIdentity
-from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault
@@ -41,8 +47,33 @@ class _Resolved(NamedTuple):
     """The registry version at which nobody else had the name."""
 
 
-class SessionTools:
-    """The tools of leases, for the sessions of one client.
+class _Lists:
+    """In what the tools of a lease, or its other lists, differ."""
+
+    def __init__(
+        self, server_id: str, digest: str, answer: leases_pb2.ListLeaseToolsResponse
+    ) -> None:
+        self.digest = digest
+        resources = [resource for resource in answer.resources if not resource.is_template]
+        templates = [resource for resource in answer.resources if resource.is_template]
+        lists: dict[ListKind, tuple[Iterable[Any], Iterable[str]]] = {
+            "tools": (map(tool_from_proto, answer.tools), answer.absent),
+            "prompts": (map(prompt_from_proto, answer.prompts), answer.absent_prompts),
+            "resources": (map(resource_from_proto, resources), answer.absent_resources),
+            "templates": (map(template_from_proto, templates), answer.absent_templates),
+        }
+        self._lists: dict[ListKind, LeaseItems[Any]] = {
+            kind: LeaseItems(server_id, digest, tuple(items), frozenset(absent))
+            for kind, (items, absent) in lists.items()
+        }
+
+    def items(self, kind: ListKind) -> LeaseItems[Any]:
+        """Return in what one list differs."""
+        return self._lists[kind]
+
+
+class SessionLists:
+    """The tools, prompts and resources of leases, for the sessions of one client.
 
     Args:
         identity: The client's names.
@@ -62,22 +93,26 @@ class SessionTools:
         self._leases = leases
         self._pool = pool
         self._resolver = resolver
-        self._targets: dict[tuple[str, str], _Resolved] = {}
+        self._targets: dict[tuple[str, NameOrItem], _Resolved] = {}
         # A list ends with its lease; leases that differ alike share one.
-        self._listed: WeakKeyDictionary[ClientLease, LeaseTools] = WeakKeyDictionary()
-        self._shared: WeakValueDictionary[tuple[str, str], LeaseTools] = WeakValueDictionary()
+        self._listed: WeakKeyDictionary[ClientLease, dict[bool, _Lists]] = WeakKeyDictionary()
+        self._shared: WeakValueDictionary[tuple[str, str], _Lists] = WeakValueDictionary()
 
-    async def of_session(self, session: str) -> dict[ClientLease, LeaseTools | None]:
-        """Return the tools in which each lease of a session differs; None for one that does not.
+    async def of_session(
+        self, session: str, kind: ListKind
+    ) -> dict[ClientLease, LeaseItems[Any] | None]:
+        """Return in what a list of each lease of a session differs; None for one that does not.
 
-        A lease whose worker does not answer has those that it told last.
+        A lease whose worker does not answer has what it told last.
         """
         leases = self._leases.book.held_leases(session)
-        found = await asyncio.gather(*map(self._list, leases)) if leases else ()
-        return dict(zip(leases, found, strict=True))
+        lists = (self._list(lease, of_tools=kind == "tools") for lease in leases)
+        found = await asyncio.gather(*lists) if leases else ()
+        own = (known.items(kind) if known is not None else None for known in found)
+        return dict(zip(leases, own, strict=True))
 
     async def wait_beyond(
-        self, session: str, seen: Mapping[ClientLease, LeaseTools | None]
+        self, session: str, seen: Mapping[ClientLease, LeaseItems[Any] | None]
     ) -> None:
         """Wait until a session holds other leases than were seen, or they have other tools.
 
@@ -85,7 +120,7 @@ class SessionTools:
 
         Args:
             session: The session.
-            seen: What `of_session` has returned.
+            seen: What `of_session` has returned for tools.
         """
         changed = self._leases.changes.next_of(session)
         if seen.keys() != set(self._leases.book.held_leases(session)):
@@ -130,28 +165,29 @@ class SessionTools:
             known_digest=digest,
         )
 
-    async def _list(self, lease: ClientLease) -> LeaseTools | None:
-        known = self._listed.get(lease)
+    async def _list(self, lease: ClientLease, *, of_tools: bool) -> _Lists | None:
+        before = self._listed.setdefault(lease, {})
+        known = before.get(of_tools)
         link = self._pool.link(lease.worker)
-        request = self._request(lease, digest_of(known))
+        request = self._request(lease, known.digest if known is not None else "")
+        request.prompts_resources = not of_tools
         try:
             answer = await link.request(link.leases.ListLeaseTools, request, _LIST_TIMEOUT)
         except Fault:
             return known  # the worker may be too old; the end of a lease is told to its next call
         if known is not None and answer.digest == known.digest:
             return known
-        self._listed.pop(lease, None)
-        if not answer.digest:
-            return None
+        before.pop(of_tools, None)
+        if not answer.digest or (not of_tools and answer.tools):
+            return None  # an older worker lists tools in any case
         key = lease.key.server_id, answer.digest
-        tools = self._shared.get(key)
-        if tools is None:
-            listed = tuple(map(tool_from_proto, answer.tools))
-            tools = self._shared[key] = LeaseTools(*key, listed, frozenset(answer.absent))
-        self._listed[lease] = tools
-        return tools
+        lists = self._shared.get(key)
+        if lists is None:
+            lists = self._shared[key] = _Lists(*key, answer)
+        before[of_tools] = lists
+        return lists
 
-    def cached(self, session: str, name: str, now: float) -> Target | None:
+    def cached(self, session: str, name: NameOrItem, now: float) -> Target | None:
         """Return the cached target of a name that only a lease of the session has, or None."""
         resolved = self._targets.get((session, name))
         if resolved is None:
@@ -167,18 +203,18 @@ class SessionTools:
         return target
 
     async def resolve(
-        self, session: str, name: str, user: str, *, is_known_to_all: bool
+        self, session: str, name: NameOrItem, user: str, *, is_known_to_all: bool
     ) -> Target | None:
         """Resolve a name at the workers of the session's leases; None if none of them has it.
 
         Args:
             session: The session.
-            name: The tool's exposed or qualified name.
+            name: The tool's exposed or qualified name, or the prompt or resource.
             user: The user for whom it calls.
-            is_known_to_all: Whether it may be a tool of all: the control plane was not asked.
+            is_known_to_all: Whether it may be one of all: the control plane was not asked.
         """
         version = self._resolver.registry_version.version
-        found = await self._leases.resolve_on_workers(session, name, not is_known_to_all)
+        found = await self._ask_workers(session, name, of_lease=not is_known_to_all)
         if found is None:
             return None
         worker, answer = found
@@ -192,8 +228,43 @@ class SessionTools:
             del self._targets[next(iter(self._targets))]
         return target
 
+    async def _ask_workers(
+        self, session: str, name: NameOrItem, *, of_lease: bool
+    ) -> tuple[WorkerRun, leases_pb2.ResolveLeasedResponse] | None:
+        """Resolve a name at the workers of a session's leases, without a control plane.
 
-def digest_of(tools: LeaseTools | None) -> str:
+        Returns None if no leased server has it, or if no worker answers.
+
+        Args:
+            session: The session.
+            name: The name of a tool, or the prompt or resource.
+            of_lease: Whether only what nobody but the lease has is meant.
+        """
+        kind, server_id = domain(name)
+        for lease in sorted(self._leases.book.held_leases(session), key=attrgetter("key")):
+            if server_id not in ("", lease.key.server_id):
+                continue
+            link = self._pool.link(lease.worker)
+            request = leases_pb2.ResolveLeasedRequest(
+                client=self._identity.client_info,
+                tenant=self._identity.tenant,
+                session=session,
+                lease_id=lease.lease_id,
+                name=str(name),
+                kind=kind,
+            )
+            try:
+                answer = await link.request(link.leases.ResolveLeased, request, _LIST_TIMEOUT)
+            except Fault:
+                continue  # it may be another server's, or the worker too old
+            if not isinstance(name, str) and answer.kind != kind:
+                continue  # an older worker knows tools only
+            if answer.tool.of_lease or not of_lease:
+                return lease.worker, answer
+        return None
+
+
+def digest_of(tools: LeaseItems[Any] | None) -> str:
     """Return what identifies the tools in which a lease differs; empty if it does not."""
     return tools.digest if tools is not None else ""
 
