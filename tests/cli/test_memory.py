@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from leaseway.cli.commands.running.memory import GROWTH, GrowthWatch, resident_bytes
@@ -101,6 +103,18 @@ def test_what_stays_is_walked_again_only_when_the_process_has_doubled() -> None:
             process.after(5.0, size)
         unfrozen = ["unfreeze"] if size in (300 * MIB, 700 * MIB) else []
         assert process.told == ["collect 1", *unfrozen, "collect 2", "freeze"]
+
+
+def test_a_loop_without_its_threads_any_more_is_no_error() -> None:
+    async def end() -> GrowthWatch:
+        loop = asyncio.get_running_loop()
+        sizes = iter((100 * MIB, 200 * MIB))
+        watch = GrowthWatch(loop, size=partial(next, sizes), trim=bool, collector=Process())
+        await loop.shutdown_default_executor()
+        watch.check()
+        return watch
+
+    assert asyncio.run(end())._interval > 5.0, "it has collected"
 
 
 def test_the_size_of_this_process_is_known() -> None:

@@ -143,7 +143,8 @@ class GrowthWatch:
         else:
             self._collect_all(size)
         self._interval = min(2 * self._interval, _MAX_INTERVAL)
-        self._loop.run_in_executor(None, self._trim).add_done_callback(self._trimmed)
+        with suppress(RuntimeError):  # the process ends, and has no threads any more
+            self._loop.run_in_executor(None, self._trim).add_done_callback(self._trimmed)
 
     def _collect_all(self, size: int) -> None:
         if size >= 2 * self._whole:
