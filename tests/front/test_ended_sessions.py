@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.system import eventually
 from tests.front.harness import ACCEPT, host
 from tests.front.harness import front as serve
 
@@ -64,6 +65,21 @@ async def test_a_session_that_both_fronts_serve_ends_on_both() -> None:
             assert other._ends is not None
             await other._ends.exchange([here.sealed.key])
             assert await other.open(live.id, "") is None
+
+
+async def test_a_front_that_serves_a_session_hears_at_once_that_another_has_ended_it(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as first, front(fake) as other:
+        live = first.create("", "2025-11-25", {})
+        assert first._ends is not None
+        hearing = asyncio.create_task(first._ends.hear(BOUND))
+        await eventually(lambda: first._ends is not None and first._ends._heard[1] > 0)
+        here = await other.open(live.id, "")
+        assert here is not None
+        await other.end(here)
+        await eventually(lambda: first.find(live.id, "") is None)
+        hearing.cancel()
 
 
 async def test_leases_of_a_session_that_another_front_ended_are_released(

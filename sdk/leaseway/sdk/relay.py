@@ -58,6 +58,7 @@ __all__ = [
     "call_placed",
     "call_tool",
     "hear_servers",
+    "hear_session_ends",
     "leave_leases",
     "list_introductions",
     "list_lease_items",
@@ -479,11 +480,13 @@ class SessionEnds:
         ended: Those of the asked sessions that have ended.
         run: Identifies the control plane's run; a new run knows no end that it was not told.
         states: What relays said of those of the asked sessions that other relays may continue.
+        last: The number of the tenant's newest end in this run; 0 from older control planes.
     """
 
     ended: tuple[str, ...]
     run: str
     states: Mapping[str, bytes]
+    last: int
 
 
 async def share_session_ends(
@@ -512,7 +515,31 @@ async def share_session_ends(
     except Fault as fault:
         raise error_from_fault(fault) from None
     found = {item.session: item.state for item in answer.states}
-    return SessionEnds(tuple(answer.ended), answer.run, found)
+    return SessionEnds(tuple(answer.ended), answer.run, found, answer.last)
+
+
+async def hear_session_ends(
+    client: AsyncClient, run: str, known: int, wait: float, timeout: float
+) -> SessionEnds:
+    """Wait until a session of the tenant ends for good, at any relay.
+
+    Args:
+        client: The client of the sessions' tenant.
+        run: The run of the control plane of which an end is known, or empty.
+        known: The number of that end (`SessionEnds.last`).
+        wait: For how many seconds to wait.
+        timeout: Seconds beyond them until the request fails.
+
+    Raises:
+        LeasewayError: The control plane did not answer, or rejected the request.
+    """
+    runtime, _ = client._scope()
+    deadline = runtime.loop.time() + wait + timeout
+    try:
+        answer = await runtime.control.hear_session_ends(run, known, wait, deadline)
+    except Fault as fault:
+        raise error_from_fault(fault) from None
+    return SessionEnds(tuple(answer.ended), answer.run, {}, answer.last)
 
 
 async def list_introductions(client: AsyncClient) -> IntroductionList:

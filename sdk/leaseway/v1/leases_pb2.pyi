@@ -315,8 +315,17 @@ class ShareSessionEndsRequest(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     ASKED_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
+    run: _builtins.str
+    """With `wait`, the `run` of the response before. With another one, or none, the response comes at
+    once, for its `last`.
+    """
+    known: _builtins.int
+    """With `wait`, the `last` of the response before."""
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -333,6 +342,12 @@ class ShareSessionEndsRequest(_message.Message):
     def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionState]:
         """What callers need to continue sessions, at most 1,000. The newest 10,000 are remembered."""
 
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for a session of the tenant that ends after the `known` one; at most 60 s. Unset
+        means not at all. Older control planes ignore it, and answer without `last`.
+        """
+
     def __init__(
         self,
         *,
@@ -341,10 +356,13 @@ class ShareSessionEndsRequest(_message.Message):
         ended: _abc.Iterable[_builtins.str] | None = ...,
         asked: _abc.Iterable[_builtins.str] | None = ...,
         states: _abc.Iterable[Global___SessionState] | None = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        run: _builtins.str = ...,
+        known: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "client", b"client", "ended", b"ended", "states", b"states", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "client", b"client", "ended", b"ended", "known", b"known", "run", b"run", "states", b"states", "tenant", b"tenant", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,13 +403,18 @@ class ShareSessionEndsResponse(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The random id of this run of the control plane, which knows only what it was told since it
     started: a caller tells a new run again.
     """
+    last: _builtins.int
+    """The number of the tenant's session that ended last in this run, counted from 1; 1 is none yet."""
     @_builtins.property
     def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of `asked` that have ended."""
+        """Those of `asked` that have ended, and with `wait` the newest 1,000 of those that have ended after
+        the `known` one.
+        """
 
     @_builtins.property
     def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionState]:
@@ -403,10 +426,11 @@ class ShareSessionEndsResponse(_message.Message):
         ended: _abc.Iterable[_builtins.str] | None = ...,
         run: _builtins.str = ...,
         states: _abc.Iterable[Global___SessionState] | None = ...,
+        last: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "run", b"run", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "last", b"last", "run", b"run", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,6 +23,7 @@ from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.timing.durations import duration
 
 
 async def test_a_chosen_worker_is_silent_until_its_next_message(running: Running) -> None:
@@ -327,3 +328,19 @@ async def test_ended_sessions_are_shared_within_a_tenant_and_bounded(running: Ru
     for bad in (["x"] * 1_001, ["x" * 257], ["\x00"]):
         fault = await fault_of(share(leases_pb2.ShareSessionEndsRequest(ended=bad)))
         assert fault.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_request_hears_of_the_end_of_a_session_of_its_tenant(running: Running) -> None:
+    share = running.placement.ShareSessionEnds
+    hearing = leases_pb2.ShareSessionEndsRequest(tenant="acme", wait=duration(BOUND))
+    now = await share(hearing)
+    assert not now.ended
+    hearing.run, hearing.known = now.run, now.last
+    waiting = asyncio.ensure_future(share(hearing))
+    await share(leases_pb2.ShareSessionEndsRequest(tenant="beta", ended=["b"]))
+    told = await share(leases_pb2.ShareSessionEndsRequest(tenant="acme", ended=["a"]))
+    answer = await waiting
+    assert (list(answer.ended), answer.last) == (["a"], told.last)
+    assert list((await share(hearing)).ended) == ["a"], "also one that came too late to wait"
+    hearing.run = "another run"
+    assert not (await share(hearing)).ended

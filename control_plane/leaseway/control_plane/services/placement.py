@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 from collections.abc import Collection
 from typing import Any
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -39,6 +42,8 @@ from leaseway.wire.timing.durations import seconds
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_WAIT = 24 * 3600.0
 _MAX_SESSIONS = 1_000
+_MAX_HEARING = 60.0
+"""Seconds that a request may wait for the end of a session."""
 _ANSWER_MARGIN = 0.1
 """Seconds before the caller's deadline at which it gets a denial."""
 
@@ -50,6 +55,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         self._plane = plane
         self._placing = placements()
         self._run = secrets.token_hex(8)
+        # By tenant; each exists as long as a request waits for it.
+        self._next_ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     async def Place(  # noqa: N802
         self, request: leases_pb2.PlaceRequest, context: _Context
@@ -135,7 +142,10 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     async def ShareSessionEnds(  # noqa: N802
         self, request: leases_pb2.ShareSessionEndsRequest, context: _Context
     ) -> leases_pb2.ShareSessionEndsResponse:
-        """Record ended sessions and states of others; return those of the asked sessions."""
+        """Record ended sessions and states of others; return those of the asked sessions.
+
+        A request may wait for further ones.
+        """
         await check_client(request.client, context, request.tenant)
         if max(map(len, (request.ended, request.asked, request.states))) > _MAX_SESSIONS:
             message = f"One request names at most {_MAX_SESSIONS} sessions of each kind."
@@ -151,7 +161,13 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         ended = self._plane.ended_sessions
         for session in request.ended:
             ended.add(tenant, session, now)
+        if request.ended and (waited_for := self._next_ends.pop(tenant, None)) is not None:
+            waited_for.set()
         found = [session for session in request.asked if ended.has(tenant, session, now)]
+        if request.HasField("wait") and request.run == self._run:
+            if ended.last(tenant) <= request.known:
+                await self._await_end(tenant, seconds(request.wait), context)
+            found += ended.since(tenant, request.known, _MAX_SESSIONS)
         states = self._plane.session_states
         for session in request.ended:
             states.put(tenant, session, b"")
@@ -162,7 +178,17 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             for session in request.asked
             if (state := states.get(tenant, session))
         ]
-        return leases_pb2.ShareSessionEndsResponse(ended=found, run=self._run, states=known)
+        return leases_pb2.ShareSessionEndsResponse(
+            ended=found, run=self._run, states=known, last=ended.last(tenant)
+        )
+
+    async def _await_end(self, tenant: str, wait: float, context: _Context) -> None:
+        """Wait until a session of a tenant ends, or the request's time is over."""
+        event = self._next_ends.setdefault(tenant, asyncio.Event())
+        limit = min(wait, time_left(context, _MAX_HEARING) - _ANSWER_MARGIN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(limit, 0.0)):
+                await event.wait()
 
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context

@@ -1,8 +1,9 @@
 """Sessions that have ended for good, which all fronts refuse to open again.
 
 A session id is valid for days, and any front with the key opens it. So a front tells the control
-plane which sessions have ended, and asks it before it opens one. A control plane that has restarted
-is told again. While it is unreachable, each front knows only what it has learned.
+plane which sessions have ended, asks it before it opens one, and hears of those that end meanwhile.
+A control plane that has restarted is told again. While it is unreachable, each front knows only
+what it has learned.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from leaseway.sdk import AsyncClient, LeasewayError
-from leaseway.sdk.relay import share_session_ends
+from leaseway.sdk.relay import hear_session_ends, share_session_ends
 from leaseway.wire.bounds import MAX_SESSION_STATE
 
 _log = logging.getLogger("leaseway.front")
@@ -66,6 +67,7 @@ class SharedEnds:
         self._states: OrderedDict[str, bytes] = OrderedDict()
         self._unsent_states: dict[str, bytes] = {}
         self._run = ""
+        self._heard = ("", 0)
         self._paused_until = 0.0
 
     async def end(self, key: str) -> None:
@@ -99,6 +101,25 @@ class SharedEnds:
             return None
         found = await self.exchange((key, *others))
         return None if key in self._known else found.get(key, b"")
+
+    async def hear(self, seconds: float) -> None:
+        """Learn for a time which sessions end on other fronts, as soon as they do."""
+        now = asyncio.get_running_loop().time
+        until = now() + seconds
+        while (rest := until - now()) > 0:
+            if now() < self._paused_until:
+                await asyncio.sleep(min(rest, self._paused_until - now()))
+                continue
+            try:
+                answer = await hear_session_ends(self._client, *self._heard, rest, _TIMEOUT)
+            except LeasewayError:
+                self._paused_until = now() + _PAUSE
+                continue
+            for key in answer.ended:
+                self._known.add(key)
+            if not answer.last:  # an older control plane, which answers at once
+                await asyncio.sleep(max(until - now(), 0.0))
+            self._heard = answer.run, answer.last
 
     async def exchange(self, asked: Collection[str]) -> dict[str, bytes]:
         """Send the ends that the control plane does not know, and ask about sessions.

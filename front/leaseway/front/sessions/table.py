@@ -124,6 +124,7 @@ class SessionTable:
         self._ended = ended if ended is not None else EndedSessions()
         self._forgotten = EndedSessions()
         self._renewals = Renewals()
+        self._has_begun = asyncio.Event()
         self.lists_told = Signal[str, bytes]()
 
     def __len__(self) -> int:
@@ -422,10 +423,20 @@ class SessionTable:
         """Check the sessions from time to time, until cancelled."""
         checked = time.monotonic()
         while True:
-            await asyncio.sleep(min(self._idle / 4, _CHECK_INTERVAL))
+            await self._hear_ends(min(self._idle / 4, _CHECK_INTERVAL))
             now = time.monotonic()
             await self.check(checked)
             checked = now
+
+    async def _hear_ends(self, seconds: float) -> None:
+        """Wait, and hear meanwhile which sessions end on other fronts: `find` refuses them."""
+        until = time.monotonic() + seconds
+        if self._ends is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._has_begun.wait()
+                    await self._ends.hear(until - time.monotonic())
+        await asyncio.sleep(until - time.monotonic())
 
     async def check(self, since: float) -> None:
         """Forget idle sessions and those that have ended on other fronts; end superseded ones.
@@ -440,6 +451,8 @@ class SessionTable:
         superseded = [live for live in self if self._limits.is_superseded(live)]
         await asyncio.gather(*map(self._evict, superseded))
         now = time.monotonic()
+        if not self._live:
+            self._has_begun.clear()
         for live in self:
             if live.sealed.key in self._ended:
                 await self._release(live)
@@ -464,6 +477,7 @@ class SessionTable:
         on_lists = self.lists_told.emit
         live = LiveSession(sealed, session_id, sdk, on_lists, ttl, is_derived=is_derived)
         self._live[session_id] = live
+        self._has_begun.set()
         return live
 
     def _check_limit(self) -> None:

@@ -14,6 +14,7 @@ from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2,
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.durations import duration
 
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds to wait for an unreachable control plane."""
@@ -200,6 +201,31 @@ class ControlPlane:
         )
         answer: leases_pb2.ShareSessionEndsResponse
         answer = await self.request(self.placement.ShareSessionEnds, request, deadline)
+        return answer
+
+    async def hear_session_ends(
+        self, run: str, known: int, wait: float, deadline: float
+    ) -> leases_pb2.ShareSessionEndsResponse:
+        """Wait for a session of the tenant that ends for good.
+
+        Args:
+            run: The run of the control plane of which an end is known.
+            known: The number of that end.
+            wait: For how many seconds to wait.
+            deadline: When the request fails, in the event loop's time.
+
+        Raises:
+            Fault: The control plane rejected the request, or could not be reached.
+        """
+        request = leases_pb2.ShareSessionEndsRequest(
+            client=self.identity.client_info,
+            tenant=self.identity.tenant,
+            wait=duration(wait),
+            run=run,
+            known=known,
+        )
+        answer: leases_pb2.ShareSessionEndsResponse
+        answer = await self.request(self.placement.ShareSessionEnds, request, deadline, wait=wait)
         return answer
 
     async def close(self) -> None:

@@ -27,6 +27,20 @@ def test_the_tenant_with_the_most_makes_room() -> None:
     assert len(ended) == 10
 
 
+def test_what_has_ended_since_is_known_by_tenant_and_the_newest_first() -> None:
+    ended = EndedSessions()
+    assert ended.last("acme") == 1
+    ended.add("acme", "a", 0.0)
+    known = ended.last("acme")
+    ended.add("beta", "b", 1.0)
+    assert ended.since("acme", known, 10) == []
+    for session in ("c", "d", "a"):
+        ended.add("acme", session, 2.0)
+    assert ended.since("acme", known, 10) == ["a", "d", "c"]
+    assert ended.since("acme", known, 2) == ["a", "d"]
+    assert ended.since("acme", ended.last("acme"), 10) == []
+
+
 def test_a_session_that_ends_twice_counts_once() -> None:
     ended = EndedSessions()
     for at in (0.0, 1.0):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_ENDED: Final = 100_000
 """Ended sessions that are remembered."""
 RETENTION: Final = 7 * 24 * 3600.0
 """Seconds for which one is remembered: as long as the id of a session is valid."""
+
+
+class _End(NamedTuple):
+    at: float
+    number: int
 
 
 class EndedSessions:
@@ -24,7 +29,8 @@ class EndedSessions:
     def __init__(self, limit: int = MAX_ENDED) -> None:
         self._limit = limit
         self._count = 0
-        self._tenants: dict[str, OrderedDict[str, float]] = {}
+        self._number = 1
+        self._tenants: dict[str, OrderedDict[str, _End]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -33,7 +39,8 @@ class EndedSessions:
         """Record that a session has ended."""
         ended = self._tenants.setdefault(tenant, OrderedDict())
         self._count += session not in ended
-        ended[session] = now
+        self._number += 1
+        ended[session] = _End(now, self._number)
         ended.move_to_end(session)
         self._forget_old(tenant, now)
         if self._count > self._limit:
@@ -42,12 +49,32 @@ class EndedSessions:
     def has(self, tenant: str, session: str, now: float) -> bool:
         """Return whether a session has ended within the last 7 days."""
         ended = self._tenants.get(tenant)
-        at = None if ended is None else ended.get(session)
-        return at is not None and now - at < RETENTION
+        end = None if ended is None else ended.get(session)
+        return end is not None and now - end.at < RETENTION
+
+    def last(self, tenant: str) -> int:
+        """Return the number of a tenant's newest end; 1 if it has none."""
+        ended = self._tenants.get(tenant)
+        return ended[next(reversed(ended))].number if ended else 1
+
+    def since(self, tenant: str, number: int, limit: int) -> list[str]:
+        """Return the sessions of a tenant that have ended after a numbered one, the newest first.
+
+        Args:
+            tenant: The tenant.
+            number: The number of an earlier end (`last`).
+            limit: The maximum number of sessions.
+        """
+        found: list[str] = []
+        for session, end in reversed(self._tenants.get(tenant, {}).items()):
+            if end.number <= number or len(found) == limit:
+                break
+            found.append(session)
+        return found
 
     def _forget_old(self, tenant: str, now: float) -> None:
         ended = self._tenants[tenant]
-        while ended and now - next(iter(ended.values())) >= RETENTION:
+        while ended and now - next(iter(ended.values())).at >= RETENTION:
             self._forget_oldest(tenant)
 
     def _forget_oldest(self, tenant: str) -> None:
