@@ -36,6 +36,8 @@ RETRY: Final = Backoff(initial=0.5, maximum=30.0)
 """Of what failed for a reason that is likely to last: a server of somebody else, a probe."""
 REOPEN: Final = Backoff(initial=1.0, maximum=60.0)
 """Of a stream that brings only notifications: nothing waits for it."""
+STEADY_STREAM: Final = 30.0
+"""Seconds after which the end of such a stream does not count as a failure."""
 REDIRECT: Final = Backoff(initial=0.3, maximum=0.3)
 """To a plane's other process, which another one has named: it may not serve for a moment yet."""
 REQUEST_TOKEN: Final = Backoff(initial=1.0, maximum=60.0)

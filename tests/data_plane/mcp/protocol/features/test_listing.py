@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -259,6 +259,44 @@ async def test_a_stream_of_changes_is_reopened_after_an_unexpected_failure(
     assert "What is this?" in caplog.text
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_stream_of_changes_that_ends_at_once_is_opened_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    enough = asyncio.Event()
+
+    class Schedule:
+        def ceiling(self, attempt: int) -> float:
+            asked.append(attempt)
+            if len(asked) == 3:
+                enough.set()
+            return 0.0
+
+    class Listening:
+        async def __aenter__(self) -> Any:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def __aiter__(self) -> AsyncIterator[None]:
+            for nothing in list[None]():
+                yield nothing
+
+    monkeypatch.setattr(listing, "listen", lambda *_, **__: Listening())
+    monkeypatch.setattr(listing, "REOPEN", Schedule())
+    peer = Peer("odd", lambda: None)
+    peer.era = Era("2026-07-28", modern=True)
+    session = cast("ClientSession", Session())
+    stream = listing.ChangeStream(session, peer, lambda: None)
+    task = asyncio.create_task(stream.keep_open())
+    async with asyncio.timeout(BOUND):
+        await enough.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert asked[:3] == [1, 2, 3]
 
 
 def test_a_secret_that_a_server_repeats_in_its_list_is_hidden() -> None:

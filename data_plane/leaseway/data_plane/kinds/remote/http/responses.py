@@ -33,7 +33,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     read_repaired_body,
 )
 from leaseway.wire.errors import Fault
-from leaseway.wire.timing.backoff import REOPEN
+from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM
 
 _logger = logging.getLogger(__name__)
 _MAX_RESUMES: Final = 2
@@ -43,8 +43,6 @@ _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
 
 _OF_REQUESTS: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
-_MIN_LIFETIME: Final = 30.0
-"""A GET stream that lived for so many seconds does not count as a failure."""
 
 _ReadT = TypeVar("_ReadT")
 
@@ -287,7 +285,7 @@ class GetStream:
                     return
             except (*errors.CONNECTION_ERRORS, Fault, SseTooLarge) as error:
                 _logger.debug("The GET stream of the server %s broke: %s", self._server, error)
-            steady = time.monotonic() - opened > _MIN_LIFETIME
+            steady = time.monotonic() - opened > STEADY_STREAM
             failures = 0 if steady else failures + 1
             await asyncio.sleep(max(self._parser.retry or 0.0, REOPEN.ceiling(failures)))
 

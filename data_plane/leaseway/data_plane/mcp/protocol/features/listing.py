@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import SMALL, repair
 from leaseway.wire.bounds import MAX_LISTED, MIB
 from leaseway.wire.messages.portable_json import NotPortable
 from leaseway.wire.secrets.redaction import redact
-from leaseway.wire.timing.backoff import REOPEN
+from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM
 
 _logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 16 * MIB
@@ -404,6 +405,7 @@ class ChangeStream:
             return
         failures = 0
         while not self._peer.closed.is_set():
+            opened = time.monotonic()
             try:
                 async with listen(
                     self._session,
@@ -413,22 +415,22 @@ class ChangeStream:
                 ) as changes:
                     if self._has_gap:
                         self._on_gap()
-                    failures, self._has_gap = 0, True
+                    self._has_gap = True
                     self._tried.set()
                     async for _ in changes:
                         pass
             except MCPError as error:
                 if error.error.code == METHOD_NOT_FOUND:
                     return
-                failures += 1
             except SubscriptionLost:
-                failures += 1
+                pass
             except Exception:  # later list changes must not be missed
-                failures += 1
                 _logger.exception(
                     "Listening to the server %s failed; it is retried.", self._peer.server
                 )
             self._tried.set()
+            # Each opening causes a new list, also on a server that ends the stream at once.
+            failures = 0 if time.monotonic() - opened > STEADY_STREAM else failures + 1
             await asyncio.sleep(REOPEN.ceiling(failures))
 
 
