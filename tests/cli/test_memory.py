@@ -105,6 +105,16 @@ def test_what_stays_is_walked_again_only_when_the_process_has_doubled() -> None:
         assert process.told == ["collect 1", *unfrozen, "collect 2", "freeze"]
 
 
+def test_a_process_that_shrinks_and_grows_again_is_walked_again() -> None:
+    process = Process()
+    for _ in range(2):
+        process.after(5.0, 100 * MIB)
+        process.told.clear()
+        for _ in range(4):
+            process.after(5.0, 300 * MIB)
+        assert "unfreeze" in process.told
+
+
 def test_a_loop_without_its_threads_any_more_is_no_error() -> None:
     async def end() -> GrowthWatch:
         loop = asyncio.get_running_loop()

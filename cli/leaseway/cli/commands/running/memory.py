@@ -130,6 +130,7 @@ class GrowthWatch:
         self._checked = size
         self._low = min(self._low, size)
         self._collected = min(self._collected, size)
+        self._whole = min(self._whole, size)
         if size < self._low + GROWTH or size >= self._collected + GROWTH:
             self._interval = _MIN_INTERVAL
         if size < self._low + GROWTH or self._loop.time() - self._last < self._interval:
