@@ -216,6 +216,16 @@ async def use(running: Running, fake: FakeWorker) -> None:
     await running.until(lambda state: "L1" in state.placements.leases)
 
 
+async def lose_worker_in_use(running: Running) -> None:
+    """Let the only worker, which has a session's lease, count as lost."""
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        await use(running, w1)
+    await running.until(lambda state: not state.workers["w1"].connected)
+    with running.plane.transition() as (state, now):
+        state.roster.forget_lost_workers(Moment(now.mono + 11, now.unix + 11))
+
+
 def first_call(**more: object) -> leases_pb2.PlaceRequest:
     """Return what a caller asks that knows of no lease of the session."""
     return leases_pb2.PlaceRequest(
@@ -301,15 +311,20 @@ async def test_a_session_is_told_once_of_a_lease_on_a_worker_that_shuts_down(
             assert (await running.placement.Place(first_call())).worker.id == "w2"
 
 
+async def test_whoever_acquires_a_lease_does_not_wait_for_the_worker_of_a_lost_one(
+    running: Running,
+) -> None:
+    await lose_worker_in_use(running)
+    acquiring = leases_pb2.PlaceRequest(session="other", server_id="desk")
+    unrelated = await fault_of(running.placement.Place(acquiring))
+    acquiring.session = "s"
+    assert (await fault_of(running.placement.Place(acquiring))).reason is unrelated.reason
+
+
 async def test_a_control_plane_that_was_cut_off_waits_for_the_sessions_worker(
     running: Running,
 ) -> None:
-    async with worker(running.address) as w1:
-        await serve_desk(running, w1)
-        await use(running, w1)
-    await running.until(lambda state: not state.workers["w1"].connected)
-    with running.plane.transition() as (state, now):
-        state.roster.forget_lost_workers(Moment(now.mono + 11, now.unix + 11))
+    await lose_worker_in_use(running)
     fault = await fault_of(running.placement.Place(first_call()))
     assert fault.reason is Reason.SYNCING
     async with worker(running.address, leases=[STARTED]):

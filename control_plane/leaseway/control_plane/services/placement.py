@@ -79,11 +79,11 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if request.report_end:
             # Beside a lease that may live, its state would be missing: the caller tries it again.
             excluded -= holders(self._plane.state, key)
-        awaited = await_worker(
-            self._plane.state, self._plane.end_notices.find(key), self._plane.clock()
-        )
-        if awaited is not None:
-            await abort(context, messages.denial(awaited))
+            awaited = await_worker(
+                self._plane.state, self._plane.end_notices.find(key), self._plane.clock()
+            )
+            if awaited is not None:
+                await abort(context, messages.denial(awaited))
         end = self._settle_end(key, excluded, is_told=not request.report_end)
         if end is not None and request.report_end and end.lease_id not in request.known_ends:
             await abort(context, messages.denial(end_denial(end)))
