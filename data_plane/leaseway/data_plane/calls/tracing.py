@@ -38,6 +38,9 @@ _TOOL_FAILED: Final = "the tool reported an error"
 _SCOPE: Final = "leaseway.data_plane"
 _tracer = tracer(_SCOPE)
 
+_Target = tuple[str, str, str]
+"""Method, tool and server of a call."""
+
 
 class CallTrace(Protocol):
     """The worker's span of one call, and the child span of its MCP request."""
@@ -92,11 +95,12 @@ def call_traces(worker_id: str) -> CallTraces | None:
 class PairTrace(SpanPair):
     """A call's trace as one record, of which the exporter makes spans."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_target",)
 
     def __init__(self, source: PairSource, call: IncomingCall, shape: SpanShape) -> None:
         super().__init__(source, shape, parent_of(call.traceparent, call.tracestate))
-        self._call = call
+        # Not the call, with its arguments and its token: the exporter keeps this for a while.
+        self._target = _target_of(call)
 
     @property
     def traceparent(self) -> str:
@@ -106,7 +110,7 @@ class PairTrace(SpanPair):
         self.add_event(name)
 
     def start_request(self, live: LiveInstance) -> dict[str, object]:
-        self.start_inner(_shape_of_request(self._call, live))
+        self.start_inner(_shape_of_request(self._target, live))
         return meta_from(self.inner_traceparent, self.state)
 
     def set_request_id(self, request_id: object) -> None:
@@ -124,10 +128,10 @@ class PairTrace(SpanPair):
 class SpanTrace:
     """A call's trace as spans of OpenTelemetry's api."""
 
-    __slots__ = ("_call", "_request", "_worker")
+    __slots__ = ("_request", "_target", "_worker")
 
     def __init__(self, call: IncomingCall, shape: SpanShape) -> None:
-        self._call = call
+        self._target = _target_of(call)
         self._request: Span | None = None
         context = context_from(call.traceparent, call.tracestate)
         self._worker = _start(shape, context)
@@ -144,7 +148,7 @@ class SpanTrace:
         if not self._worker.is_recording():
             return _trace_context(self._worker)  # the sampler's decision holds for both spans
         context = trace.set_span_in_context(self._worker)
-        self._request = _start(_shape_of_request(self._call, live), context)
+        self._request = _start(_shape_of_request(self._target, live), context)
         return _trace_context(self._request)
 
     def set_request_id(self, request_id: object) -> None:
@@ -174,11 +178,16 @@ def _trace_context(span: Span) -> dict[str, object]:
     return meta_from(*headers_of(span))
 
 
-def _shape_of_request(call: IncomingCall, live: LiveInstance) -> SpanShape:
+def _target_of(call: IncomingCall) -> _Target:
+    return call.method, call.tool, call.server_id
+
+
+def _shape_of_request(target: _Target, live: LiveInstance) -> SpanShape:
     instance = live.instance
+    method, tool, server_id = target
     return _request_shape(
-        *(call.method, call.tool, instance.protocol_version),
-        *(Attr.PIPE if live.spec.part.uses_pipes else Attr.TCP, call.server_id, instance.id),
+        *(method, tool, instance.protocol_version),
+        *(Attr.PIPE if live.spec.part.uses_pipes else Attr.TCP, server_id, instance.id),
         *(live.spec.launch_hash, (instance.mcp_session, live.lease_id)),
     )
 
