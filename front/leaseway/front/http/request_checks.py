@@ -37,6 +37,8 @@ _SENDER_HEADERS: Final = frozenset({"authorization", "host", "origin"})
 _ONCE: Final = frozenset({"last-event-id", "content-type", "content-encoding"})
 _ONCE_PREFIXES: Final = ("mcp-", "leaseway-")
 """Other headers that say one thing: these, and all that MCP and this product have."""
+_UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii"})
+"""Names of a charset that is UTF-8 or a part of it: a message is checked when it is read."""
 _CLOSING: Final = {"Connection": "close"}
 
 
@@ -127,7 +129,7 @@ class AccessCheck:
 
 async def read_body(http: web.BaseRequest) -> bytes:
     """Return a request's body; raises `HttpError` for a wrong type, size or a timeout."""
-    if http.content_type != "application/json" or (http.charset or "utf-8").lower() != "utf-8":
+    if http.content_type != "application/json" or (http.charset or "utf-8").lower() not in _UTF_8:
         raise HttpError(415, "Send messages as application/json, in UTF-8.")
     if "Content-Encoding" in http.headers:
         raise HttpError(415, "Send messages without Content-Encoding.", _CLOSING)
