@@ -83,10 +83,12 @@ class ProbeWorkers:
 
     def has_room(self, labels: Labels) -> bool:
         """Return whether a worker with these labels can run another probe of some server."""
-        return any(
-            self._first(heap, WorkerScope(labels, patterns))
-            for patterns, heap in self._heaps_of(labels).items()
-        )
+        heaps = self._heaps_of(labels)
+        for patterns, heap in list(heaps.items()):
+            if self._first(heap, WorkerScope(labels, patterns)) is not None:
+                return True
+            del heaps[patterns]  # its workers may have left for good
+        return False
 
     def choose(
         self, spec: ServerSpec, *, last: str, never: str = "", listing: Collection[str] = ()
@@ -104,7 +106,7 @@ class ProbeWorkers:
         """
         labels = required_labels(spec)
         candidates = {last, *listing}
-        for patterns, heap in self._heaps_of(labels).items():
+        for patterns, heap in list(self._heaps_of(labels).items()):
             kind = WorkerScope(labels, patterns)
             if kind.accepts_id(spec.key.server_id):
                 first = self._first_other(heap, kind, {last, never})
