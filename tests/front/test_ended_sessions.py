@@ -82,6 +82,25 @@ async def test_a_front_that_serves_a_session_hears_at_once_that_another_has_ende
         hearing.cancel()
 
 
+async def test_a_session_has_ended_before_its_leases_are_released(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with front(fake) as first, front(fake) as other:
+        live = first.create("", "2025-11-25", {})
+        releases = asyncio.Event()
+
+        async def hang() -> None:
+            releases.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(live, "release", hang)
+        ending = asyncio.create_task(first.end(live))
+        async with asyncio.timeout(BOUND):
+            await releases.wait()
+        assert await other.open(live.id, "") is None
+        ending.cancel()
+
+
 async def test_leases_of_a_session_that_another_front_ended_are_released(
     fake: FakeLeaseway,
 ) -> None:

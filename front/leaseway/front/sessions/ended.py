@@ -28,6 +28,8 @@ _MAX_STATES: Final = 1_000
 _MAX_STATES_SENT: Final = 64
 """States of sessions in one request, which has at most 5 MiB."""
 _TIMEOUT: Final = 2.0
+_GATHERING: Final = 0.1
+"""Seconds between two requests that wait for ends."""
 _PAUSE: Final = 5.0
 """Seconds for which a control plane that does not answer is not asked again."""
 
@@ -107,19 +109,16 @@ class SharedEnds:
         now = asyncio.get_running_loop().time
         until = now() + seconds
         while (rest := until - now()) > 0:
-            if now() < self._paused_until:
-                await asyncio.sleep(min(rest, self._paused_until - now()))
-                continue
             try:
                 answer = await hear_session_ends(self._client, *self._heard, rest, _TIMEOUT)
             except LeasewayError:
-                self._paused_until = now() + _PAUSE
+                await asyncio.sleep(min(rest, _PAUSE))
                 continue
             for key in answer.ended:
                 self._known.add(key)
-            if not answer.last:  # an older control plane, which answers at once
-                await asyncio.sleep(max(until - now(), 0.0))
             self._heard = answer.run, answer.last
+            # An older control plane answers at once. Ends that come together are heard together.
+            await asyncio.sleep(max(until - now(), 0.0) if not answer.last else _GATHERING)
 
     async def exchange(self, asked: Collection[str]) -> dict[str, bytes]:
         """Send the ends that the control plane does not know, and ask about sessions.

@@ -378,9 +378,9 @@ class SessionTable:
         """
         if not live.is_derived:
             self._ended.add(live.sealed.key)
+            if self._ends is not None:  # first: the leases may be on a worker that does not answer
+                await self._ends.end(live.sealed.key)
         await self._release(live)
-        if not live.is_derived and self._ends is not None:
-            await self._ends.end(live.sealed.key)
 
     async def _release(self, live: LiveSession) -> None:
         """Forget a session that has ended, and release its leases."""

@@ -36,8 +36,8 @@ def test_what_has_ended_since_is_known_by_tenant_and_the_newest_first() -> None:
     assert ended.since("acme", known, 10) == []
     for session in ("c", "d", "a"):
         ended.add("acme", session, 2.0)
-    assert ended.since("acme", known, 10) == ["a", "d", "c"]
-    assert ended.since("acme", known, 2) == ["a", "d"]
+    assert ended.since("acme", known, 10) == ["d", "c"], "not one that was known to have ended"
+    assert ended.since("acme", known, 1) == ["d"]
     assert ended.since("acme", ended.last("acme"), 10) == []
 
 

@@ -36,13 +36,14 @@ class EndedSessions:
         return self._count
 
     def add(self, tenant: str, session: str, now: float) -> None:
-        """Record that a session has ended."""
+        """Record that a session has ended, unless that is known."""
         ended = self._tenants.setdefault(tenant, OrderedDict())
-        self._count += session not in ended
-        self._number += 1
-        ended[session] = _End(now, self._number)
-        ended.move_to_end(session)
         self._forget_old(tenant, now)
+        if session in ended:
+            return
+        self._count += 1
+        self._number += 1
+        self._tenants.setdefault(tenant, ended)[session] = _End(now, self._number)
         if self._count > self._limit:
             self._forget_oldest(max(self._tenants, key=lambda known: len(self._tenants[known])))
 
