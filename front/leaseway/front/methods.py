@@ -103,7 +103,7 @@ from leaseway.sdk.relay import (
     send_request,
     template_completion,
 )
-from leaseway.wire.trace_headers import TRACEPARENT
+from leaseway.wire.messages.mcp import TRACEPARENT
 
 _EMPTY: Final = b"{}"
 

@@ -25,8 +25,7 @@ from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import ToolResult
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.channels.trace_context import context_from
-from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
-from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
+from leaseway.wire.messages.mcp import LOG_LEVELS, TRACEPARENT, TRACESTATE, is_reserved_meta
 
 
 class Request:

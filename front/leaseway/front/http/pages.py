@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
+from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
 
 ORIGIN: Final = web.RequestKey("origin", str)
 """The origin of a page that may use the front, on its request."""

@@ -30,7 +30,7 @@ from leaseway.spec.keys import (
     setting,
 )
 from leaseway.wire.messages.json_schema import CHOICES, TOOL_HINTS
-from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
+from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
 
 Position = Literal["path", "query", "header", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]

@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
+from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
 
 NO_TRACE: Final = ("", "")
 """The headers of a call without a trace."""

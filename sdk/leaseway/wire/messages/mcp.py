@@ -13,7 +13,6 @@ from typing import Final
 
 from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.trace_headers import TRACEPARENT, TRACESTATE
 
 ELICIT: Final = "elicitation/create"
 ELICIT_URL: Final = "elicitation/create#url"
@@ -64,6 +63,11 @@ SESSION_ARGUMENT: Final = "session"
 
 CONVERSATION_KEYS: Final = ("openai/session",)
 """The keys of `_meta` in which hosts send ids of their conversations."""
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+BAGGAGE: Final = "baggage"
+"""Members of `_meta` that carry a trace (MCP, General fields), and HTTP headers (W3C)."""
 
 _HOP_KEYS: Final = frozenset({"progressToken", TRACEPARENT, TRACESTATE})
 _OF_EACH_REQUEST: Final = frozenset(

@@ -54,8 +54,7 @@ from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB, MAX_RESULT, MIB
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.artifact_refs import is_reference
-from leaseway.wire.messages.mcp import NO_INTRODUCTION
-from leaseway.wire.trace_headers import BAGGAGE, TRACEPARENT, TRACESTATE
+from leaseway.wire.messages.mcp import BAGGAGE, NO_INTRODUCTION, TRACEPARENT, TRACESTATE
 
 _logger = logging.getLogger(__name__)
 
