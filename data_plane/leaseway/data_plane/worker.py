@@ -321,7 +321,7 @@ class Worker:
         self.executor = Executor(
             self.pool,
             self.leases,
-            options.id,
+            self.logins,
             artifacts=self.artifacts,
             confirmation=Confirmation(approvals.ask),
             recorder=recorder,

@@ -13,6 +13,7 @@ from leaseway.data_plane.calls.stages.login import with_login
 from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset
+from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
@@ -30,9 +31,10 @@ _TOOLSET: Final = compile_toolset(
 class AdminTools:
     """Runs calls of Leaseway's own tools, after the executor has admitted them."""
 
-    def __init__(self, pool: Pool, leases: WorkerLeaseManager) -> None:
+    def __init__(self, pool: Pool, leases: WorkerLeaseManager, logins: LoginWatcher) -> None:
         self._pool = pool
         self._leases = leases
+        self._logins = logins
 
     @staticmethod
     def plan(tool: str) -> ToolPlan:
@@ -76,7 +78,7 @@ class AdminTools:
         if not common.variant.spec.part.auth.logs_in:
             active.handle_outcome(_text(f"Nobody logs in to server {server_id}.", is_error=True))
             return
-        await with_login(active, self._pool, partial(self._connect, server_id))
+        await with_login(active, self._logins, partial(self._connect, server_id))
         text = f"You are logged in to server {server_id}. List the tools again to see its tools."
         active.handle_outcome(_text(text))
 

@@ -43,6 +43,7 @@ from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.budgets import PERMIT_WAIT, PermitNeeded, PermitsPort
 from leaseway.data_plane.core.tools.prompts_resources import METHODS, SUBSCRIBE, has_only_tools
+from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
@@ -71,7 +72,7 @@ class Executor:
     Args:
         pool: The servers of the worker.
         leases: The leases of the worker.
-        worker_id: The worker.
+        logins: The logins of people that calls use.
         artifacts: Stores the media of results, or None to leave media in the results.
         confirmation: Asks people to approve calls, or None if no approver can be reached.
         recorder: Records calls in the audit, or None if there is no audit.
@@ -89,7 +90,7 @@ class Executor:
         self,
         pool: Pool,
         leases: WorkerLeaseManager,
-        worker_id: str,
+        logins: LoginWatcher,
         *,
         artifacts: ArtifactStore | None = None,
         confirmation: Confirmation | None = None,
@@ -99,7 +100,8 @@ class Executor:
     ) -> None:
         self._pool = pool
         self._leases = leases
-        self._worker_id = worker_id
+        self._logins = logins
+        self._worker_id = pool.context.worker_id
         self._background = pool.context.background
         self._loop = asyncio.get_running_loop()
         self.meters = pool.context.meters
@@ -107,7 +109,7 @@ class Executor:
         self._recorder = recorder
         self._holds_calls = recorder is not None and recorder.holds_calls
         self.recent = recent
-        self._admin = AdminTools(pool, leases)
+        self._admin = AdminTools(pool, leases, logins)
         self._permits = permits
         budgets = permits.budgets if permits is not None else None
         self._admission = CallAdmission(pool, leases, budgets)
@@ -120,7 +122,7 @@ class Executor:
         self._held: HeldReplies | None = None
         if recorder is not None and recorder.holds_calls:
             self._held = HeldReplies(recorder, self._background, self._idle.set)
-        self._traces = call_traces(worker_id)
+        self._traces = call_traces(self._worker_id)
         self._active: dict[int, ActiveCall] = {}
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
@@ -129,7 +131,7 @@ class Executor:
     def _all_lines(self, confirmation: Confirmation | None) -> Mapping[_Needs, tuple[Enter, ...]]:
         """Return the stages that calls pass after their admission, by what they need."""
         rules, approval = RulesStage().enter, ApprovalStage(confirmation)
-        instance = InstanceStage(self._pool, self._leases).enter
+        instance = InstanceStage(self._pool, self._leases, self._logins).enter
         send = SendStage(self._subscriptions, self._artifacts, self.meters).enter
         record = None
         if self._recorder is not None:

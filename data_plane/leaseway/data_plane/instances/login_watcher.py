@@ -3,7 +3,8 @@
 `leaseway login` leaves a sealed login in a folder of the worker's machine, `logout` removes it.
 When that folder changes, connections whose login has ended are closed, and starts that failed for
 want of a login are repeated, both at once. Other processes change it, so it is looked at again and
-again; a login that this worker has finished is followed before its person hears of it.
+again, and before a call is refused for want of a login: its person may have logged in since the
+last look. A login that this worker has finished is followed before its person hears of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ class LoginWatcher:
         pool: The served generations.
         folder: The sealed logins, or None if the worker has no vault.
         logins: The logins of this machine, or None if there are none.
+
+    Attributes:
+        changes: How many changes have been followed.
     """
 
     def __init__(
@@ -46,6 +50,9 @@ class LoginWatcher:
         self._scanner = DiskScanner(DISK_TIMEOUT)
         self._following = asyncio.Lock()
         self._stamp: FileStamp = None
+        self._looks = 0
+        self._changed: asyncio.Future[None] | None = None
+        self.changes = 0
         self._waiting: dict[VariantKey, None] = {}
         pool.context.events.login_required.connect(self._add_waiting)
 
@@ -58,14 +65,33 @@ class LoginWatcher:
         """Look again and again."""
         if self._folder is None:
             return
-        self._stamp = await self._look(self._folder)
+        self._stamp = await self._stamp_of(self._folder)
         while True:
             await asyncio.sleep(_POLL)
-            async with self._following:
-                stamp = await self._look(self._folder)
-                if stamp != self._stamp:
-                    self._stamp = stamp
-                    await self._follow()
+            await self.look()
+
+    async def look(self) -> None:
+        """Follow the changes that were made before this was called.
+
+        Many may call it at once: they share the look that begins next.
+        """
+        if self._folder is None:
+            return
+        looks = self._looks
+        async with self._following:
+            if self._looks > looks:
+                return
+            self._looks += 1
+            stamp = await self._stamp_of(self._folder)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                await self._follow()
+
+    def next_change(self) -> asyncio.Future[None]:
+        """Return a future that is done when a change is followed."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
 
     async def follow_now(self) -> None:
         """Follow a login that this worker has just finished: calls use it from now on."""
@@ -76,8 +102,11 @@ class LoginWatcher:
         if self._logins is not None:
             self._pool.end_logins(await self._logins.follow_logins())
         self._start_again()
+        self.changes += 1
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
-    async def _look(self, folder: Path) -> FileStamp:
+    async def _stamp_of(self, folder: Path) -> FileStamp:
         found = await self._scanner.map(file_stamp, [folder])
         return found.get(folder, self._stamp)
 

@@ -94,7 +94,6 @@ class Pool:
         self._probe_instances: dict[VariantKey, _ProbeInstance] = {}
         self._probing: list[ServerSpec] = []
         self._version_reached: asyncio.Future[None] | None = None
-        self._login_changed: asyncio.Future[None] | None = None
 
     @property
     def generations(self) -> Iterable[Generation]:
@@ -224,16 +223,8 @@ class Pool:
             generation.needs_listing = self.lists_subjects and not is_of_token(user)
         return generation
 
-    def next_login(self) -> asyncio.Future[None]:
-        """Return a future that is done when the logins change."""
-        if self._login_changed is None or self._login_changed.done():
-            self._login_changed = asyncio.get_running_loop().create_future()
-        return self._login_changed
-
     def retry_logins(self) -> None:
         """Start at once what could not start for want of a login."""
-        if self._login_changed is not None and not self._login_changed.done():
-            self._login_changed.set_result(None)
         for key, generation in tuple(self._of_logins.items()):
             if generation.needs_login:
                 self._forget_login(key)

@@ -7,6 +7,7 @@ from leaseway.data_plane.calls.stages.login import with_login
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.wire import bounds
@@ -20,11 +21,13 @@ class InstanceStage:
     Args:
         pool: The servers of the worker.
         leases: The leases of the worker.
+        logins: The logins of people that calls use.
     """
 
-    def __init__(self, pool: Pool, leases: WorkerLeaseManager) -> None:
+    def __init__(self, pool: Pool, leases: WorkerLeaseManager, logins: LoginWatcher) -> None:
         self._pool = pool
         self._leases = leases
+        self._logins = logins
 
     def enter(self, active: ActiveCall) -> bool:
         """Let a call pass if its instance is ready; otherwise wait for it in a task."""
@@ -75,7 +78,7 @@ class InstanceStage:
 
     async def _wait(self, active: ActiveCall) -> None:
         if active.generation.variant.spec.part.auth.logs_in:
-            await with_login(active, self._pool, self._find)
+            await with_login(active, self._logins, self._find)
         else:
             await self._find(active)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls.call import Ask
-from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL
 
@@ -25,17 +25,18 @@ class _Answer(msgspec.Struct):
     action: str = ""
 
 
-async def with_login(active: ActiveCall, pool: Pool, find: Find) -> None:
+async def with_login(active: ActiveCall, logins: LoginWatcher, find: Find) -> None:
     """Find the instance of a call; if it needs a login, ask for one and try again after it.
 
-    Only a caller that opens addresses is asked, by an elicitation of the mode `url`, and once. The
-    call waits as long as its deadline lets it.
+    A login that another process has finished before the call is found. Only a caller that opens
+    addresses is asked, by an elicitation of the mode `url`, and once. The call waits as long as its
+    deadline lets it.
 
     Raises:
         Fault: There is none; LOGIN_REQUIRED if nobody has logged in.
     """
     try:
-        await find(active)
+        await _find_with_present(active, logins, find)
         return
     except Fault as fault:
         url = fault.metadata.get("url", "")
@@ -46,7 +47,7 @@ async def with_login(active: ActiveCall, pool: Pool, find: Find) -> None:
     loop = asyncio.get_running_loop()
     assert active.deadline is not None  # set at the admission
     until = active.deadline - _RESERVE
-    changed = pool.next_login()
+    changed = logins.next_change()
     try:
         async with asyncio.timeout_at(until):
             if not await _accepts(active, required, url):
@@ -58,7 +59,7 @@ async def with_login(active: ActiveCall, pool: Pool, find: Find) -> None:
         _, pending = await asyncio.wait([changed], timeout=until - loop.time())
         if pending:
             break
-        changed = pool.next_login()
+        changed = logins.next_change()
         try:
             await find(active)
             return
@@ -67,6 +68,22 @@ async def with_login(active: ActiveCall, pool: Pool, find: Find) -> None:
                 raise
             required = fault  # somebody else has logged in
     raise required
+
+
+async def _find_with_present(active: ActiveCall, logins: LoginWatcher, find: Find) -> None:
+    """Find the instance of a call with the logins that are there when it comes."""
+    followed = logins.changes
+    try:
+        await find(active)
+        return
+    except Fault as fault:
+        if fault.reason is not Reason.LOGIN_REQUIRED:
+            raise
+        required = fault
+    await logins.look()
+    if logins.changes == followed:
+        raise required
+    await find(active)
 
 
 async def _accepts(active: ActiveCall, required: Fault, url: str) -> bool:
