@@ -1290,6 +1290,7 @@ class InstanceStatus(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     CIRCUIT_FIELD_NUMBER: _builtins.int
     NEXT_START_AT_FIELD_NUMBER: _builtins.int
+    SERVES_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The worker that has it."""
     id: _builtins.str
@@ -1324,6 +1325,14 @@ class InstanceStatus(_message.Message):
     def next_start_at(self) -> _timestamp_pb2.Timestamp:
         """The earliest time of the next start, by the worker's clock. Unset if nothing failed."""
 
+    @_builtins.property
+    def serves(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In a worker's report, whom a ready spare serves: `anyone`, `modern` (every client of a version
+        without a handshake, and callers that are no MCP clients), `common` (only those callers), or a
+        digest of what its MCP client declared. At most 4. Empty is anyone for a ready spare: its worker
+        is an older one. Otherwise it is empty.
+        """
+
     def __init__(
         self,
         *,
@@ -1339,10 +1348,11 @@ class InstanceStatus(_message.Message):
         failures: _builtins.int = ...,
         circuit: _builtins.str = ...,
         next_start_at: _timestamp_pb2.Timestamp | None = ...,
+        serves: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_start_at", b"next_start_at", "variant", b"variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["circuit", b"circuit", "failures", b"failures", "id", b"id", "launch_hash", b"launch_hash", "lease_id", b"lease_id", "next_start_at", b"next_start_at", "pid", b"pid", "role", b"role", "starts", b"starts", "state", b"state", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["circuit", b"circuit", "failures", b"failures", "id", b"id", "launch_hash", b"launch_hash", "lease_id", b"lease_id", "next_start_at", b"next_start_at", "pid", b"pid", "role", b"role", "serves", b"serves", "starts", b"starts", "state", b"state", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,6 +126,7 @@ class PlaceRequest(_message.Message):
     REPORT_END_FIELD_NUMBER: _builtins.int
     PREFERS_FIELD_NUMBER: _builtins.int
     KNOWN_ENDS_FIELD_NUMBER: _builtins.int
+    MCP_CLIENT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -148,6 +149,11 @@ class PlaceRequest(_message.Message):
     """The id of the worker in the caller's process, whose leases the caller uses without a connection.
     It is chosen if it has capacity and little more load than the least loaded worker. Empty means
     no preference. Older control planes ignore it.
+    """
+    mcp_client: _builtins.bytes
+    """The MCP client that the caller speaks for, as in AcquireLeaseRequest: among equally loaded workers
+    one is chosen with a spare that serves this client. Empty means a caller that is no MCP client.
+    Older control planes ignore it.
     """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
@@ -191,10 +197,11 @@ class PlaceRequest(_message.Message):
         report_end: _builtins.bool = ...,
         prefers: _builtins.str = ...,
         known_ends: _abc.Iterable[_builtins.str] | None = ...,
+        mcp_client: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "known_ends", b"known_ends", "lost_lease", b"lost_lease", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "known_ends", b"known_ends", "lost_lease", b"lost_lease", "mcp_client", b"mcp_client", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,8 +20,10 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries import place as lookup
 from leaseway.control_plane.services import placement as placement_service
-from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
+from leaseway.wire.greeting import Greeting
+from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.durations import duration
 
@@ -115,6 +117,41 @@ async def test_unused_placements_of_one_tenant_do_not_block_another(running: Run
         )
         assert placed.worker.id == "w1"
         assert running.plane.state.placements.load("w1") == 4
+
+
+async def test_a_spare_is_preferred_for_clients_that_it_serves(running: Running) -> None:
+    one, other = (McpClient("2025-11-25", {}, {"name": name}) for name in ("one", "other"))
+
+    async def placed(session: str, client: McpClient | None) -> str:
+        encoded = client.encoded if client is not None else b""
+        request = leases_pb2.PlaceRequest(session=session, server_id="desk", mcp_client=encoded)
+        return (await running.placement.Place(request)).worker.id
+
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        async with worker(running.address, "w2") as w2:
+            await w2.apply_until("desk", "time")
+            (good,) = [
+                good
+                for key, good in running.plane.state.servers.last_known_good.items()
+                if key.server_id == "desk"
+            ]
+            spare = catalog_pb2.InstanceStatus(
+                id="i",
+                state="ready",
+                role="spare",
+                variant=catalog_pb2.VariantKey(server_id="desk"),
+                launch_hash=good.launch_hash,
+                serves=[Greeting.of(one).name, *("x" * 99 for _ in range(9))],
+            )
+            await w2.send(report=sync_pb2.Report(instances=[spare], instances_changed=True))
+            await running.until(lambda state: bool(state.workers["w2"].instances.live))
+            assert await placed("a", other) == "w1"
+            assert await placed("b", other) == "w2", "the emptier"
+            assert await placed("c", one) == "w2"
+            assert await placed("d", None) == "w1"
+    request = leases_pb2.PlaceRequest(session="e", server_id="desk", mcp_client=b"7")
+    assert (await fault_of(running.placement.Place(request))).reason is Reason.INVALID_REQUEST
 
 
 def wanted(session: str, seconds: float = 30.0, **more: object) -> leases_pb2.PlaceRequest:

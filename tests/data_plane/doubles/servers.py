@@ -15,7 +15,6 @@ from mcp_types import METHOD_NOT_FOUND
 from tests.specs import part
 
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
@@ -28,6 +27,7 @@ from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 ECHO: Mapping[str, bytes] = {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.data_plane.doubles.servers import MemoryInstance
 
 from leaseway.spec.model import InstancePolicy
+from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import Greeting
 from leaseway.wire.mcp_client import McpClient
 
 Bench = Any
@@ -24,6 +27,12 @@ async def called(bench: Bench, client: McpClient | None, **fields: Any) -> Memor
         await bench.answer_call("db", mcp_client=declared, **fields)
     ).instance
     return instance
+
+
+def offers_a_spare(client: McpClient, report: sync_pb2.Report) -> bool:
+    """Return whether a worker reports a spare that serves this client alone."""
+    serves = [one.serves for one in report.instances if one.role == "spare"]
+    return [Greeting.of(client).name] in serves
 
 
 def greeted(bench: Bench) -> list[McpClient | None]:
@@ -103,6 +112,7 @@ async def test_spares_are_leased_only_to_clients_for_which_they_were_greeted(
         instance = await called(bench, client, session=session)
         assert instance.greeting.client == client
         await bench.until(lambda: all(opened.state == "ready" for opened in bench.servers.live))
+        await bench.plane.expect_report(partial(offers_a_spare, client))
     assert (await called(bench, NEW, session="d")).protocol_version == "2026-07-28"
 
 

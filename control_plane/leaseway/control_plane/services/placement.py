@@ -13,7 +13,7 @@ import grpc
 
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd, end_denial
-from leaseway.control_plane.core.placement.table import Placement
+from leaseway.control_plane.core.placement.table import Placement, Preference
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import (
     await_worker,
@@ -35,6 +35,8 @@ from leaseway.control_plane.services.requests import (
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import Greeting
+from leaseway.wire.mcp_clients import McpClients
 from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, LeaseKey, is_valid_key
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
@@ -54,6 +56,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._placing = placements()
+        self._clients = McpClients()
         self._run = secrets.token_hex(8)
         # By tenant; each exists as long as a request waits for it.
         self._next_ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
@@ -87,7 +90,10 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         end = self._settle_end(key, excluded, is_told=not request.report_end)
         if end is not None and request.report_end and end.lease_id not in request.known_ends:
             await abort(context, messages.denial(end_denial(end)))
-        preferred = request.prefers if request.prefers in workers else ""
+        preferred = Preference(
+            worker_id=request.prefers if request.prefers in workers else "",
+            spares=await self._usable_spares(request, context),
+        )
         async with counted(self._placing, key.tenant, context, self._plane):
             outcome = await self._place(key, frozenset(excluded), preferred, wait, context)
         if self._plane.meters is not None:
@@ -190,6 +196,16 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             async with asyncio.timeout(max(limit, 0.0)):
                 await event.wait()
 
+    async def _usable_spares(
+        self, request: leases_pb2.PlaceRequest, context: _Context
+    ) -> frozenset[str]:
+        """Return whom a spare may serve so that the request's lease can use it."""
+        try:
+            client = self._clients.find(request.mcp_client)
+        except Fault as fault:
+            await abort(context, fault)
+        return Greeting.of(client).accepted
+
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context
     ) -> LeaseKey:
@@ -217,7 +233,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         self,
         key: LeaseKey,
         excluded: frozenset[str],
-        preferred: str,
+        preferred: Preference,
         wait: float,
         context: _Context,
     ) -> Placement | Denial:
@@ -251,7 +267,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         return True
 
     def _try_place(
-        self, key: LeaseKey, excluded: frozenset[str], preferred: str, *, wait: bool
+        self, key: LeaseKey, excluded: frozenset[str], preferred: Preference, *, wait: bool
     ) -> Placement | PendingServers | Denial | Waiter:
         with self._plane.transition() as (state, now):
             return place_or_wait(state, key, excluded, now, wait=wait, preferred=preferred)

@@ -31,6 +31,7 @@ from leaseway.control_plane.sync.toolsets import MalformedMessage
 from leaseway.spec.codec import encode_spec, key_from_proto, key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.greeting import ANYONE, MAX_NAME, MAX_SERVED
 from leaseway.wire.messages.states import ProblemScope
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
 from leaseway.wire.timing.durations import seconds
@@ -222,6 +223,7 @@ def _changes_from_proto(message: sync_pb2.Report, worker_id: str) -> InstanceCha
 
 def _instance_from_proto(message: catalog_pb2.InstanceStatus, worker_id: str) -> ReportedInstance:
     ahead = seconds(message.next_start_at) if message.HasField("next_start_at") else None
+    serves = tuple(name for name in message.serves[:MAX_SERVED] if len(name) <= MAX_NAME)
     return ReportedInstance(
         id=message.id,
         worker_id=worker_id,
@@ -235,4 +237,5 @@ def _instance_from_proto(message: catalog_pb2.InstanceStatus, worker_id: str) ->
         failures=message.failures,
         circuit=message.circuit,
         next_start_at=ahead,
+        serves=serves if message.serves else (ANYONE,),
     )

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
+from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import Introduction
 
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instances.greeting import LEGACY
 from leaseway.data_plane.core.instances.lifetimes import age_deadline, idle_deadline
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire.errors import Fault
+from leaseway.wire.greeting import LEGACY
 
 _IDLE: Final = 600.0
 """Seconds without a call after which it ends, unless `idle_timeout` is shorter."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.core.calls.clients import McpClients
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.instances.events import InstanceEvents
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -16,6 +15,7 @@ from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.spec.model import VariantKey
+from leaseway.wire.mcp_clients import McpClients
 from leaseway.wire.secrets.redaction import redact
 
 _LOGS_PER_SERVER: Final = 4

@@ -16,7 +16,6 @@ from typing import Final, assert_never
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
     idle_deadline,
@@ -37,6 +36,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import COMMON, Greeting
 
 _CHANGED_LAUNCH_FAILED: Final = "CHANGED_LAUNCH_FAILED"
 

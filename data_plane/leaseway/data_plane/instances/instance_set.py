@@ -9,7 +9,6 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
@@ -19,6 +18,7 @@ from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
+from leaseway.wire.greeting import COMMON, Greeting
 
 _NEWEST_WITH_SERVER_REQUESTS: Final = "2025-11-25"
 """The newest protocol in which servers can send requests."""

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import structs
 
 from leaseway.data_plane.core.calls.turns import CallTurns
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, is_modern
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -27,6 +26,7 @@ from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import COMMON, Greeting, is_modern
 from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
 
@@ -185,6 +185,11 @@ class LiveInstance:
     def is_typical(self) -> bool:
         """Whether it should list what the registry records, and not what one client may see."""
         return self.greeting is COMMON
+
+    @property
+    def serves(self) -> tuple[str, ...]:
+        """Whom it serves while it is ready and unused (`Greeting.serves`)."""
+        return self.greeting.serves(self.instance.protocol_version)
 
     @property
     def unexplained(self) -> frozenset[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting, suits
 from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
     plan_spares,
@@ -17,6 +16,7 @@ from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire.errors import Fault
+from leaseway.wire.greeting import COMMON, Greeting
 
 _REPLACE_DELAY: Final = 0.05
 """Seconds from the use of a spare to the start of its replacement: starting a process holds up the
@@ -99,7 +99,7 @@ class Spares:
         for live in tuple(self._ready):
             if not live.is_ready or live.suspect:
                 continue  # it is about to end, or its tools are being listed again
-            if not suits(live.greeting, live.instance.protocol_version, self._greeting):
+            if self._greeting.accepted.isdisjoint(live.serves):
                 continue
             if self._instances.is_outdated(live) or now >= age_deadline(policy, live.times):
                 self._close(live)

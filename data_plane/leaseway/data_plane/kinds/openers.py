@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.container import opener as container
@@ -34,6 +33,7 @@ from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Part, ServerSpec
+from leaseway.wire.greeting import COMMON, Greeting
 
 
 @dataclass(frozen=True)

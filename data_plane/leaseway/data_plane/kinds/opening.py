@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.host import Host
@@ -14,6 +13,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.greeting import COMMON, Greeting
 
 if TYPE_CHECKING:
     from leaseway.data_plane.mcp.context import Connect

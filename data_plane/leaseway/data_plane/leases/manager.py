@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instances.greeting import Greeting
 from leaseway.data_plane.core.leases.errors import (
     capacity_error,
     lease_ended,
@@ -33,6 +32,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import Greeting
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey, check_caller_names

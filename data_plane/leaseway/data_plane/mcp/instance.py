@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
@@ -33,6 +32,7 @@ from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 if TYPE_CHECKING:

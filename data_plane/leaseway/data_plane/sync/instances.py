@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from leaseway.data_plane.instances.events import Role
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.spec.codec import key_to_proto
@@ -22,6 +23,7 @@ class InstanceState(NamedTuple):
 
     Attributes:
         retry_at: When its server starts again, in the time of the event loop, or None.
+        serves: Whom a ready spare serves (`Greeting.serves`).
     """
 
     id: str
@@ -35,6 +37,7 @@ class InstanceState(NamedTuple):
     failures: int
     circuit: str
     retry_at: float | None
+    serves: tuple[str, ...] = ()
 
 
 def instance_states(generations: Iterable[Generation]) -> dict[str, InstanceState]:
@@ -105,12 +108,15 @@ def state_to_proto(state: InstanceState, worker_id: str) -> catalog_pb2.Instance
         failures=state.failures,
         circuit=state.circuit,
         next_start_at=timestamp(_wall_time(state.retry_at)) if state.retry_at is not None else None,
+        serves=state.serves,
     )
 
 
 def _state_of(generation: Generation, state: str, live: LiveInstance | None) -> InstanceState:
     instances = generation.instances
     breaker = instances.circuit_breaker
+    role = instances.role(live)
+    is_waiting = live is not None and role is Role.SPARE and state == "ready"
     return InstanceState(
         id=live.instance.id if live is not None else instances.last_id,
         state=state,
@@ -119,10 +125,11 @@ def _state_of(generation: Generation, state: str, live: LiveInstance | None) -> 
         variant=generation.key,
         starts=instances.starts,
         launch_hash=generation.launch_hash,
-        role=instances.role(live).value,
+        role=role.value,
         failures=breaker.failures,
         circuit=breaker.circuit,
         retry_at=breaker.retry_at if breaker.failures else None,
+        serves=live.serves if live is not None and is_waiting else (),
     )
 
 

@@ -515,6 +515,7 @@ class LeaseManager:
             report_end=report_end,
             prefers=self._pool.local_id,
             known_ends=known_ends,
+            mcp_client=self._mcp_clients.get(key.session, b""),
         )
         place = self._control.placement.Place
         answer = await self._control.request(place, request, deadline, wait=wait)

@@ -18,7 +18,6 @@ from typing import Any, Final
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.instances.greeting import COMMON, Greeting
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
@@ -39,6 +38,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 from leaseway.wire.names import DEFAULT_TENANT
 

@@ -15,6 +15,7 @@ from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.control_plane.sync.convert import hello_from_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.wire.greeting import COMMON
 from leaseway.wire.names import LeaseKey
 
 
@@ -138,4 +139,4 @@ def test_a_worker_with_a_spare_is_preferred_among_equally_loaded_ones() -> None:
     state.roster.forget_lost_workers(at(30))
     assert place(state, LeaseKey("t", "s4", "a"), (), at(30)) == Placement("w1")
     launch = state.servers.last_known_good[VariantKey("a")].launch_hash
-    assert not state.roster.workers_with_spare((VariantKey("a"), launch))
+    assert not state.roster.workers_with_spare((VariantKey("a"), launch), COMMON.accepted)

@@ -29,6 +29,7 @@ STATES = st.dictionaries(
         st.sampled_from(["ready", "starting", "backoff"]),
         role=st.sampled_from(["spare", "shared", "leased"]),
         failures=st.integers(0, 1),
+        serves=st.sampled_from([("anyone",), ("modern", "1"), ("modern",), ()]),
     ),
 )
 

@@ -12,6 +12,8 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.core.workers.serving import ServingIndex
 from leaseway.control_plane.core.workers.subscription import Subscription
 from leaseway.spec.model import VariantKey
+from leaseway.wire.greeting import COMMON, Greeting
+from leaseway.wire.mcp_client import McpClient
 
 KEY = VariantKey("a")
 
@@ -29,6 +31,63 @@ def scanned(one: Served, workers: list[WorkerRecord]) -> list[WorkerRecord]:
     if one.spec.truely_stateless and one.spec.starts_eagerly:
         return [w for w in able if w.is_up(*launched)] or able
     return able
+
+
+GREETINGS = [
+    COMMON,
+    *(
+        Greeting.of(McpClient(version, {}, {"name": name}))
+        for version in ("2025-11-25", "2026-07-28")
+        for name in ("one", "other")
+    ),
+]
+SPARES = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from(GREETINGS),
+            st.sampled_from(["", "2025-11-25", "2026-07-28"]),
+            st.sampled_from(["ready", "starting"]),
+        ),
+        max_size=3,
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SPARES, SPARES, st.sampled_from(GREETINGS))
+def test_workers_with_a_usable_spare_are_those_that_a_scan_finds(
+    before: list[list[tuple[Greeting, str, str]]],
+    after: list[list[tuple[Greeting, str, str]]],
+    wanted: Greeting,
+) -> None:
+    index, tables = ServingIndex(), dict[str, InstanceTable]()
+    for spares in (before, after):
+        for number, offered in enumerate(spares):
+            worker_id = f"w{number}"
+            table = tables.setdefault(worker_id, InstanceTable())
+            launches = table.launches
+            table.replace_all(
+                ReportedInstance(
+                    str(count),
+                    worker_id,
+                    KEY,
+                    state,
+                    launch_hash="L",
+                    role="spare",
+                    serves=greeted.serves(version),
+                )
+                for count, (greeted, version, state) in enumerate(offered)
+            )
+            index.update_launches(worker_id, launches, table.launches)
+    usable = {
+        worker_id
+        for worker_id, table in tables.items()
+        for spare in table.all
+        if spare.state == "ready" and not wanted.accepted.isdisjoint(spare.serves)
+    }
+    assert index.workers_with_spare((KEY, "L"), wanted.accepted) == usable
+    assert not index.workers_with_spare((KEY, "another"), wanted.accepted)
 
 
 STATES = st.lists(

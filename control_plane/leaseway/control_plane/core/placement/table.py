@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.wire import bounds
+from leaseway.wire.greeting import COMMON
 from leaseway.wire.names import LeaseKey
 
 _Key = TypeVar("_Key")
@@ -110,7 +111,7 @@ class Eligible(Protocol):
 
     @property
     def spares(self) -> Collection[str]:
-        """Workers with a spare instance of the server, ready for a lease."""
+        """Workers with a spare instance of the server that the lease can use."""
 
     def accepts(self, worker_id: str) -> bool:
         """Return whether a worker could hold the lease."""
@@ -123,6 +124,22 @@ class Eligible(Protocol):
 
     def is_suspect(self, worker_id: str) -> bool:
         """Return whether to use a worker only if no other has free capacity."""
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What a caller prefers among the workers that may hold its lease.
+
+    Attributes:
+        worker_id: The worker in its process, or empty.
+        spares: Whom a spare may serve that it can use (`Greeting.accepted`).
+    """
+
+    worker_id: str = ""
+    spares: frozenset[str] = COMMON.accepted
+
+
+NO_PREFERENCE: Final = Preference()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Final
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.capacity_errors import queue_full_error
 from leaseway.control_plane.core.placement.room import RoomChanges
-from leaseway.control_plane.core.placement.table import Placement
+from leaseway.control_plane.core.placement.table import NO_PREFERENCE, Placement, Preference
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.turns import fair_order, find_evicted
@@ -35,14 +35,14 @@ class Waiter:
     Attributes:
         turn: Its position; the lowest is first.
         avoided: Workers not to try, with the monotonic time at which each may be tried again.
-        preferred: The worker in the caller's process, or empty.
+        preferred: What its caller prefers among the workers.
     """
 
     id: int
     turn: int
     key: LeaseKey
     avoided: Mapping[str, float] = field(default_factory=dict)
-    preferred: str = ""
+    preferred: Preference = NO_PREFERENCE
 
     def at(self, now: float) -> Waiter:
         avoided = {worker: until for worker, until in self.avoided.items() if until > now}
@@ -64,7 +64,11 @@ class PlacementQueue:
         return len(self._waiting)
 
     def join(
-        self, key: LeaseKey, avoided: Iterable[str], now: float, preferred: str = ""
+        self,
+        key: LeaseKey,
+        avoided: Iterable[str],
+        now: float,
+        preferred: Preference = NO_PREFERENCE,
     ) -> Waiter | None:
         """Queue a request; return None if the queue is full.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from leaseway.control_plane.core.catalog.admin_toolset import is_admin
 from leaseway.control_plane.core.catalog.exposure import shown
@@ -18,7 +18,12 @@ from leaseway.control_plane.core.placement.lease_ends import (
     left_on_draining_worker,
     lost_with_worker,
 )
-from leaseway.control_plane.core.placement.table import HeldLease, Placement
+from leaseway.control_plane.core.placement.table import (
+    NO_PREFERENCE,
+    HeldLease,
+    Placement,
+    Preference,
+)
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
@@ -40,10 +45,12 @@ class _EligibleWorkers:
     served: Served
     now: float
     max_leases: int
+    accepted: frozenset[str]
 
-    @property
+    @cached_property
     def spares(self) -> Collection[str]:
-        return self.state.roster.workers_with_spare((self.served.key, self.served.hashes.launch))
+        launched = self.served.key, self.served.hashes.launch
+        return self.state.roster.workers_with_spare(launched, self.accepted)
 
     def accepts(self, worker_id: str) -> bool:
         record = self.state.workers.get(worker_id)
@@ -60,14 +67,22 @@ class _EligibleWorkers:
 
 
 def place(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, preferred: str = ""
+    state: Coordinator,
+    key: LeaseKey,
+    excluded: Collection[str],
+    now: Moment,
+    preferred: Preference = NO_PREFERENCE,
 ) -> Placement | PendingServers | Denial:
     """Choose a worker for a lease and reserve capacity on it (design.md#leases)."""
     return _try_place(state, key, excluded, now, preferred) or _capacity_error(state, key)
 
 
 def _try_place(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, preferred: str
+    state: Coordinator,
+    key: LeaseKey,
+    excluded: Collection[str],
+    now: Moment,
+    preferred: Preference,
 ) -> Placement | PendingServers | Denial | None:
     """Like `place`, but return None if there is no capacity or no worker serves the server."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
@@ -89,7 +104,13 @@ def _try_place(
     disconnected = _holder_disconnected(state, key, excluded, now)
     if disconnected is not None:
         return disconnected
-    eligible = _EligibleWorkers(state, served, now.mono, served.spec.instances.max_instances)
+    eligible = _EligibleWorkers(
+        state=state,
+        served=served,
+        now=now.mono,
+        max_leases=served.spec.instances.max_instances,
+        accepted=preferred.spares,
+    )
     ending = state.placements.workers_ending(key)
     policy = served.spec.policy
     placed = state.placements.place(
@@ -99,7 +120,7 @@ def _try_place(
         now.mono,
         policy.leases_of(key.tenant),
         policy.quota.leases,
-        preferred,
+        preferred.worker_id,
     )
     if placed is None and any(_keeps_leases(state, worker_id) for worker_id in ending):
         message = (
@@ -205,7 +226,7 @@ def place_or_wait(
     now: Moment,
     *,
     wait: bool,
-    preferred: str = "",
+    preferred: Preference = NO_PREFERENCE,
 ) -> Placement | PendingServers | Denial | Waiter:
     """Place a lease after all waiting requests; with `wait`, queue it if there is no capacity."""
     serve_queue(state, now)

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import MAX_REPORTED_INSTANCES
+from leaseway.wire.greeting import ANYONE
 
 Launched = tuple[VariantKey, str]
 """A variant and one of its launch hashes."""
+Offer = tuple[VariantKey, str, str]
+"""A launch, and whom a spare of it serves (`Greeting.serves`)."""
 
-
+_Key = TypeVar("_Key")
 _UNREADY: Final = frozenset({"starting", "disconnected", "closed"})
 
 
@@ -26,7 +29,7 @@ class ReportedInstance(NamedTuple):
 
     A tuple for the reason that `HeldLease` is one.
 
-    `next_start_at` is Unix time in seconds, or None.
+    `next_start_at` is Unix time in seconds, or None; `serves` is whom a ready spare serves.
     """
 
     id: str
@@ -41,6 +44,7 @@ class ReportedInstance(NamedTuple):
     failures: int = 0
     circuit: str = ""
     next_start_at: float | None = None
+    serves: tuple[str, ...] = (ANYONE,)
 
     @property
     def launched(self) -> Launched:
@@ -69,14 +73,14 @@ class Launches(NamedTuple):
     """The launches of a worker's instances by what placement asks.
 
     Attributes:
-        spares: With a ready instance that waits for a lease.
+        offers: With a ready instance that waits for a lease, and whom it serves.
         shares: With a ready shared instance.
         usable: With either.
         failing: Whose last start failed, without a usable instance.
         unready: With instances that start, hang or have ended, without a usable one.
     """
 
-    spares: frozenset[Launched] = frozenset()
+    offers: frozenset[Offer] = frozenset()
     shares: frozenset[Launched] = frozenset()
     usable: frozenset[Launched] = frozenset()
     failing: Set[Launched] = frozenset()
@@ -98,6 +102,7 @@ class InstanceTable:
     def __init__(self, instances: Iterable[ReportedInstance] = ()) -> None:
         self._by_key: dict[str, ReportedInstance] = {}
         self._spares: dict[Launched, int] = {}
+        self._offers: dict[Offer, int] = {}
         self._shares: dict[Launched, int] = {}
         self._failed: dict[Launched, int] = {}
         self._unready: dict[Launched, int] = {}
@@ -156,6 +161,8 @@ class InstanceTable:
         launched = instance.launched
         if instance.state == "ready" and instance.role == "spare":
             _add(self._spares, launched, step)
+            for served in instance.serves:
+                _add(self._offers, (*launched, served), step)
         if instance.state == "ready" and instance.role == "shared":
             _add(self._shares, launched, step)
         if instance.failures:
@@ -164,20 +171,20 @@ class InstanceTable:
             _add(self._unready, launched, step)
 
     def _settle(self) -> None:
-        spares, shares = frozenset(self._spares), frozenset(self._shares)
-        usable = spares | shares
+        offers, shares = frozenset(self._offers), frozenset(self._shares)
+        usable = shares | self._spares.keys()
         failing, unready = self._failed.keys() - usable, self._unready.keys() - usable
         launches = Launches(
-            spares=spares, shares=shares, usable=usable, failing=failing, unready=unready
+            offers=offers, shares=shares, usable=usable, failing=failing, unready=unready
         )
         if launches != self.launches:
             self.launches = launches
 
 
-def _add(counts: dict[Launched, int], launched: Launched, step: int) -> None:
+def _add(counts: dict[_Key, int], key: _Key, step: int) -> None:
     """Change a count; remove it at zero."""
-    number = counts.get(launched, 0) + step
+    number = counts.get(key, 0) + step
     if number:
-        counts[launched] = number
+        counts[key] = number
     else:
-        counts.pop(launched, None)
+        counts.pop(key, None)

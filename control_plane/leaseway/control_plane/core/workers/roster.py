@@ -84,9 +84,9 @@ class Roster:
     def queue_action(self, worker_id: str, action: WorkerAction) -> None:
         self._unsent.append((worker_id, action))
 
-    def workers_with_spare(self, launched: Launched) -> Collection[str]:
-        """Return the workers with a ready spare instance of a launch."""
-        return self._serving.spares[launched]
+    def workers_with_spare(self, launched: Launched, accepted: Iterable[str]) -> Collection[str]:
+        """Return the workers with a ready spare instance of a launch that may serve a client."""
+        return self._serving.workers_with_spare(launched, accepted)
 
     def pop_actions(self) -> list[tuple[str, WorkerAction]]:
         """Return the actions queued since the last call, each with its worker's id."""

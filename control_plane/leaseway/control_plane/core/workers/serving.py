@@ -9,27 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
-from leaseway.control_plane.core.workers.instances import Launched, Launches
+from leaseway.control_plane.core.workers.instances import Launched, Launches, Offer
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 
+_Key = TypeVar("_Key")
 Workers = tuple[WorkerRecord, ...]
 """Workers ordered by id."""
 
 
-class LaunchIndex:
+class LaunchIndex(Generic[_Key]):
     """The workers by launch in one state, such as those with a spare instance."""
 
     def __init__(self) -> None:
-        self._workers: dict[Launched, set[str]] = {}
+        self._workers: dict[_Key, set[str]] = {}
 
-    def __getitem__(self, launched: Launched) -> Set[str]:
+    def __getitem__(self, launched: _Key) -> Set[str]:
         """Return the ids of the workers; do not modify."""
         return self._workers.get(launched, frozenset())
 
-    def update(self, worker_id: str, before: Set[Launched], after: Set[Launched]) -> bool:
+    def update(self, worker_id: str, before: Set[_Key], after: Set[_Key]) -> bool:
         """Replace the launches of a worker; return whether they differ."""
         if before == after:
             return False
@@ -56,17 +58,18 @@ class ServingIndex:
     """Finds the workers that serve a variant; owned by the roster.
 
     Attributes:
-        spares: The workers by launches with a ready instance that waits for a lease.
+        offers: The workers by launches with a ready instance that waits for a lease, and by whom it
+            serves.
         up: The workers by launches with a ready shared instance or spare.
         failing: The workers by launches that failed to start last.
         unready: The workers by launches with instances of which none is usable.
     """
 
     def __init__(self) -> None:
-        self.spares = LaunchIndex()
-        self.up = LaunchIndex()
-        self.failing = LaunchIndex()
-        self.unready = LaunchIndex()
+        self.offers = LaunchIndex[Offer]()
+        self.up = LaunchIndex[Launched]()
+        self.failing = LaunchIndex[Launched]()
+        self.unready = LaunchIndex[Launched]()
         self._groups: list[_Group] = []
         self._grouped_at = -1  # revision of the roster
         self._merged: dict[tuple[int, ...], Workers] = {}
@@ -74,11 +77,22 @@ class ServingIndex:
 
     def update_launches(self, worker_id: str, before: Launches, after: Launches) -> None:
         """Replace the launches of a worker."""
-        self.spares.update(worker_id, before.spares, after.spares)
+        self.offers.update(worker_id, before.offers, after.offers)
         self.unready.update(worker_id, before.unready, after.unready)
         changed = self.up.update(worker_id, before.usable, after.usable)
         if self.failing.update(worker_id, before.failing, after.failing) or changed:
             self._filtered.clear()
+
+    def workers_with_spare(self, launched: Launched, accepted: Iterable[str]) -> Set[str]:
+        """Return the ids of the workers with a ready spare that serves one of some clients.
+
+        Args:
+            launched: The launch.
+            accepted: Whom the spare may serve (`Greeting.accepted`).
+        """
+        found = [self.offers[*launched, served] for served in accepted]
+        found = [workers for workers in found if workers]
+        return found[0] if len(found) == 1 else frozenset().union(*found)
 
     def workers_serving(
         self, served: Served, workers: Iterable[WorkerRecord], revision: int

@@ -16,11 +16,11 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import fault_of
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, answerable
-from leaseway.data_plane.core.instances.greeting import LEGACY as FOR_OLDER_CLIENTS
-from leaseway.data_plane.core.instances.greeting import Greeting
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.wire.errors import Reason
+from leaseway.wire.greeting import LEGACY as FOR_OLDER_CLIENTS
+from leaseway.wire.greeting import Greeting
 from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, ROOTS_CHANGED, SAMPLE
 
