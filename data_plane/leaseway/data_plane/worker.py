@@ -340,8 +340,10 @@ class Worker:
             Continuations(options.id, me.incarnation),
             describe,
         )
-        self.local = LocalCalls(self._exchanges, given.authenticator)
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
+        self.local = LocalCalls(
+            self._exchanges, self.execution, self.lease_service, given.authenticator
+        )
 
         # The stream to the control plane.
         registration = Registration(

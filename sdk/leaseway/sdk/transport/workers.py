@@ -65,7 +65,7 @@ class WorkerLink:
         identity: The client.
         on_notification: As for `Exchange`.
         on_lease_end: As for `Exchange`.
-        local: The worker itself, if it runs in this process; its stream then needs no connection.
+        local: The worker itself, if it runs in this process; no connection is then needed.
 
     Attributes:
         worker: The run of the worker.
@@ -92,7 +92,11 @@ class WorkerLink:
         self._suspect = False
         self.requests = 0
         self._exchange: Exchange | None = None
-        self._channel = open_channel(worker.address, channel_options(worker.address))
+        self._channel = (
+            open_channel(worker.address, channel_options(worker.address))
+            if local is None
+            else local.channel()
+        )
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)
 
