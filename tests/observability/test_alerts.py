@@ -107,6 +107,19 @@ def test_a_busy_worker_whose_records_are_shipped_raises_no_alert(tmp_path: Path)
     _play(tmp_path, [_test_of("busy", series, fired, set())])
 
 
+def test_slots_that_workers_keep_raise_no_alert_while_no_call_is_rejected_for_them(
+    tmp_path: Path,
+) -> None:
+    labels = 'leaseway_quota="concurrent",leaseway_scope="server",leaseway_server="busy"'
+    of_a_rate = 'leaseway_limit="limits.calls",leaseway_scope="server"'
+    series = {
+        f"leaseway_limit_remaining{{{labels}}}": "0x60",
+        f"leaseway_limits_reached_total{{{of_a_rate}}}": "0+5x60",
+    }
+    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
+    _play(tmp_path, [_test_of("kept", series, fired, set())])
+
+
 def test_each_alert_has_a_fault_that_raises_it() -> None:
     alerts = {rule["alert"] for rule in rules() if "alert" in rule}
     assert alerts == frozenset[str]().union(*(fault.fires for fault in FAULTS.values()))
