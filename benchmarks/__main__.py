@@ -19,6 +19,7 @@ from rich.console import Console
 
 from benchmarks.catalogue import ALL, find_row
 from benchmarks.figures import Figures, figures_from_json
+from benchmarks.processes import ending_with_parent
 from benchmarks.report import show
 from benchmarks.rows import peers
 from benchmarks.rows.row import Row
@@ -115,6 +116,7 @@ async def _measure_row(name: str, seconds: float, command: str | None) -> Figure
         *([command] if command is not None else []),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "LEASEWAY_LOG_LEVEL": "error"},
+        preexec_fn=ending_with_parent(),
     )
     try:
         async with asyncio.timeout(_TIMEOUT):

@@ -4,23 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import yaml
 
 from benchmarks.usage import children
 
-__all__ = ["SERVERS", "System", "echo_server", "free_port", "leaseway", "run_process"]
+__all__ = [
+    "SERVERS",
+    "System",
+    "echo_server",
+    "ending_with_parent",
+    "free_port",
+    "leaseway",
+    "run_process",
+]
 
 SERVERS = Path(__file__).with_name("servers")
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 20.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def ending_with_parent() -> Callable[[], None]:
+    """Return what a child runs before its program, to be stopped when this process ends.
+
+    A benchmark that is killed cannot stop what it has started, which would disturb all later ones.
+    Only Linux can do that.
+    """
+    return partial(_end_with_parent, os.getpid())
+
+
+def _end_with_parent(parent: int) -> None:
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended since the fork, which no signal will tell
+        os._exit(1)
 
 
 @contextlib.asynccontextmanager
@@ -48,6 +78,7 @@ async def run_process(
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
         cwd=cwd,
+        preexec_fn=ending_with_parent(),
     )
     drain: asyncio.Task[None] | None = None
     try:
