@@ -24,12 +24,9 @@ from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.definitions import (
-    parse_definition,
-    parse_prompt,
-    parse_resource,
-)
+from leaseway.wire.messages.definitions import parse_definition
 from leaseway.wire.messages.enums import server_state_to_proto
+from leaseway.wire.messages.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.messages.mcp import Introduction
 from leaseway.wire.messages.states import ServerState
 from leaseway.wire.status import status_from_fault
@@ -275,51 +272,35 @@ def instance(info: ReportedInstance) -> catalog_pb2.InstanceStatus:
 
 
 def tool(name: str, target: NamedTarget) -> catalog_pb2.Tool:
-    served = target.served
-    definition = parse_definition(served.listing.by_name[target.item.original].definition)
-    return catalog_pb2.Tool(
-        name=name,
-        original_name=target.item.original,
-        server_id=served.key.server_id,
-        title=definition.title,
-        description=definition.description,
-        input_schema=definition.input_schema,
-        output_schema=definition.output_schema,
-        annotations=definition.annotations,
-        extra=definition.extra,
+    served, original = target.served, target.item.original
+    return listed_tool(
+        name,
+        original,
+        served.key.server_id,
+        served.listing.by_name[original].definition,
         shared=served.spec.truely_stateless,
         sessions_from=served.spec.sessions_from,
     )
 
 
 def prompt(name: str, target: NamedTarget) -> catalog_pb2.Prompt:
-    served = target.served
-    recorded = served.listing.prompts_by_name[target.item.original]
-    definition = parse_prompt(recorded.definition)
-    return catalog_pb2.Prompt(
-        name=name,
-        original_name=target.item.original,
-        server_id=served.key.server_id,
-        title=definition.title,
-        description=definition.description,
-        arguments=definition.arguments,
-        extra=definition.extra,
+    served, original = target.served, target.item.original
+    return listed_prompt(
+        name,
+        original,
+        served.key.server_id,
+        served.listing.prompts_by_name[original].definition,
         shared=served.spec.truely_stateless,
     )
 
 
 def resource(target: ResourceTarget) -> catalog_pb2.Resource:
     assert target.recorded is not None, "only listed resources have a definition"
-    definition = parse_resource(target.recorded.definition)
-    return catalog_pb2.Resource(
-        uri=target.uri,
+    return listed_resource(
+        target.uri,
+        target.served.key.server_id,
+        target.recorded.definition,
         is_template=target.is_template,
-        server_id=target.served.key.server_id,
-        name=definition.name,
-        title=definition.title,
-        description=definition.description,
-        mime_type=definition.mime_type,
-        extra=definition.extra,
         shared=target.served.spec.truely_stateless,
     )
 

@@ -32,7 +32,7 @@ from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import UsageCounter
-from leaseway.wire.messages.definitions import parse_definition, parse_prompt, parse_resource
+from leaseway.wire.messages.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey, split_qualified
 from leaseway.wire.status import abort, status_from_fault
@@ -379,7 +379,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             return leases_pb2.ListLeaseToolsResponse(digest=digest)
         return leases_pb2.ListLeaseToolsResponse(
             digest=digest,
-            tools=[tool_to_proto(plans[name], found.variant.spec) for name in changed],
+            tools=[_listed_tool(plans[name], found.variant.spec) for name in changed],
             absent=bounded_names(absent),
         )
 
@@ -418,12 +418,18 @@ def _list_prompts_resources(
     return leases_pb2.ListLeaseToolsResponse(
         digest=own.digest,
         prompts=[
-            prompt_to_proto(original, name, definition, spec)
+            listed_prompt(name, original, spec.key.server_id, definition, shared=False)
             for original, (name, definition) in own.prompts.changed.items()
         ],
         absent_prompts=bounded_names(own.prompts.absent),
         resources=[
-            resource_to_proto(uri, definition, spec, is_template=number >= templates_from)
+            listed_resource(
+                uri,
+                spec.key.server_id,
+                definition,
+                is_template=number >= templates_from,
+                shared=False,
+            )
             for number, (uri, definition) in enumerate(resources)
         ],
         absent_resources=bounded_names(own.resources.absent),
@@ -431,54 +437,12 @@ def _list_prompts_resources(
     )
 
 
-def prompt_to_proto(
-    original: str, name: str, definition: bytes, spec: ServerSpec
-) -> catalog_pb2.Prompt:
-    """Return a leased prompt as callers list it."""
-    prompt = parse_prompt(definition)
-    return catalog_pb2.Prompt(
-        name=name,
-        original_name=original,
-        server_id=spec.key.server_id,
-        title=prompt.title,
-        description=prompt.description,
-        arguments=prompt.arguments,
-        extra=prompt.extra,
-        shared=False,
-    )
-
-
-def resource_to_proto(
-    uri: str, definition: bytes, spec: ServerSpec, *, is_template: bool
-) -> catalog_pb2.Resource:
-    """Return a leased resource or template as callers list it."""
-    resource = parse_resource(definition)
-    return catalog_pb2.Resource(
-        uri=uri,
-        is_template=is_template,
-        server_id=spec.key.server_id,
-        name=resource.name,
-        title=resource.title,
-        description=resource.description,
-        mime_type=resource.mime_type,
-        extra=resource.extra,
-        shared=False,
-    )
-
-
-def tool_to_proto(plan: ToolPlan, spec: ServerSpec) -> catalog_pb2.Tool:
-    """Return a leased tool as callers list it."""
-    definition = parse_definition(plan.definition)
-    return catalog_pb2.Tool(
-        name=plan.name,
-        original_name=plan.original_name,
-        server_id=spec.key.server_id,
-        title=definition.title,
-        description=definition.description,
-        input_schema=definition.input_schema,
-        output_schema=definition.output_schema,
-        annotations=definition.annotations,
-        extra=definition.extra,
+def _listed_tool(plan: ToolPlan, spec: ServerSpec) -> catalog_pb2.Tool:
+    return listed_tool(
+        plan.name,
+        plan.original_name,
+        spec.key.server_id,
+        plan.definition,
         shared=False,
         sessions_from=spec.sessions_from,
     )
