@@ -382,7 +382,8 @@ class ActiveCall(Struct, eq=False):
         if fault is not None:
             self.fail(self._owner.call_fault(self, fault))
         elif not self.has_ended:
-            if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
+            # `find` is faster than `in`, and still takes longer than all else for a large result.
+            if not outcome.lacks_media and outcome.payload.find(DATA_MARK) >= 0:
                 self.mark("keeping images and sounds")
                 self.pending = self._owner.store_media(self, outcome)
                 if self.pending is None:  # otherwise the store calls `finish`

@@ -301,8 +301,9 @@ class Assembler:
                 )
             parts = self._parts[chunk.call_id] = bytearray()
         if len(parts) <= self._limit:
-            parts += chunk.data
-            self.held_bytes += len(chunk.data)
+            data = chunk.data  # a copy, each time
+            parts += data
+            self.held_bytes += len(data)
 
     def take(self, call_id: int, rest: bytes) -> bytes:
         """Remove and return the payload of a call: its chunks, and the rest from its frame.

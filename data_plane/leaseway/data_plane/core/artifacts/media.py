@@ -19,6 +19,9 @@ from leaseway.wire.messages.artifact_refs import media_type
 
 MediaKind = Literal["image", "audio"]
 
+MEDIA_TYPES: Final = ("image", "audio")
+"""The types of items with media."""
+
 DATA_MARK: Final = b'"data"'
 """Every result with media contains it, and few others do."""
 
@@ -189,7 +192,7 @@ def _starts_with(value: msgspec.Raw, character: bytes) -> bool:
 def _parse_media(members: _Members) -> EncodedMedia | None:
     kind = _text(members.get("type"))
     data = members.get("data")
-    if kind not in ("image", "audio") or data is None or not _starts_with(data, b'"'):
+    if kind not in MEDIA_TYPES or data is None or not _starts_with(data, b'"'):
         return None
     return _build_media(
         "image" if kind == "image" else "audio", _text(members.get("mimeType")), _characters(data)

@@ -119,11 +119,13 @@ class Outcome(Struct):
             `bounds.MAX_RESULT` only if it may contain media, which are removed first.
         is_error: `isError` of the payload.
         fault: Why there is no result, or None.
+        lacks_media: Whether it certainly has no images and sounds; otherwise it may have some.
     """
 
     payload: bytes
     is_error: bool = False
     fault: Fault | None = None
+    lacks_media: bool = False
 
 
 def too_large(server: str, size: int) -> Fault:

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.data_plane.mcp.protocol.messages.codec import SeenResponse
 from leaseway.data_plane.mcp.protocol.messages.reading import (
     MAX_DEPTH,
+    _decode,
+    _glance,
     has_endless_integer,
     read,
     read_body,
@@ -118,3 +121,85 @@ def test_repairing_takes_linear_time(data: bytes) -> None:
     started = time.process_time()
     repair(data * 4)
     assert time.process_time() - started < 16 * short + 0.5
+
+
+LARGE = "x" * 10_000
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [
+            *("{", "}", "}", ",", ",", ":", " ", "\n", "[", "]", "1", "01", '"', '"a":"}"', "null"),
+            *('"id":7', '"id" : 7', '"id":"7"', '"id":07', '"jsonrpc":"2.0"', '"method":"m"'),
+            *('"result":{}', '"result": {"isError":true} ', '"result":{"a":', '"result":[]'),
+        ]
+    ),
+    max_size=9,
+)
+
+
+@given(
+    st.sampled_from(["", "{", '{"id":7,', '{"jsonrpc":"2.0","result":{"content":[]}']), FRAGMENTS
+)
+def test_a_glance_reads_nothing_that_the_decoder_reads_otherwise(
+    start: str, fragments: Sequence[str]
+) -> None:
+    data = (start + "".join(fragments)).encode()
+    seen = _glance(data)
+    if seen is not None:
+        message = _decode(data)
+        assert (seen.id, bytes(seen.result)) == (message.id, bytes(message.result))
+        assert seen.method is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '{"jsonrpc":"2.0","id":7,"result":%s}',
+        '{"jsonrpc": "2.0", "id": 7, "result": %s}\r',
+        '{"id":7,"jsonrpc":"2.0","result":%s}',
+        '{"id":7,"result":%s}',
+        '{"result":%s,"jsonrpc":"2.0","id":7}',
+        '{"jsonrpc":"2.0","result":%s,"id":7}',
+        '{"result":%s, "id": 7 }',
+    ],
+)
+def test_a_large_result_is_passed_once_however_its_server_orders_a_response(message: str) -> None:
+    result = json.dumps({"content": [{"type": "text", "text": LARGE}], "isError": True})
+    seen = read((message % result).encode())
+    assert isinstance(seen, SeenResponse)
+    assert (seen.id, bytes(seen.result).decode()) == (7, result)
+    assert seen.glance.isError
+    assert not seen.glance.has_media
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [{"type": "text"}, {"type": "image", "data": LARGE}]},
+        {"content": [{r"ty\u0070e": "audio", "data": LARGE}]},
+        {"messages": [{"role": "user", "content": {"type": "image", "data": LARGE}}]},
+        {"messages": [{"content": []}, {"content": [{"type": "audio", "data": LARGE}]}]},
+    ],
+)
+def test_a_glance_sees_images_and_sounds(result: object) -> None:
+    text = json.dumps(result).replace(r"\\", "\\")  # a name in escapes
+    seen = read(b'{"jsonrpc":"2.0","id":7,"result":%b}' % text.encode())
+    assert isinstance(seen, SeenResponse)
+    assert seen.glance.has_media
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '{"id":7,"result":{"content":["%s"]}}',
+        '{"id":7,"result":{"isError":1,"a":"%s"}}',
+        '{"id":"7","result":{"a":"%s"}}',
+        '{"id":7,"result":{"a":"%s"},"id":8}',
+        '{"id":7,"result":{"a":"%s"},"error":null}',
+        '{"id":7,"error":{"message":"%s"}}',
+        '{"id":7,"method":"m","params":{"a":"%s"}}',
+    ],
+)
+def test_other_large_messages_are_decoded_as_a_whole(message: str) -> None:
+    data = (message % LARGE).encode()
+    assert type(read(data)) is type(_decode(data))
+    assert read(data) == _decode(data)

@@ -14,8 +14,10 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
 from leaseway.data_plane.mcp.protocol.messages.codec import (
+    Flags,
     JsonRpcMessage,
     ResponseError,
+    SeenResponse,
     read_flags,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import Era
@@ -149,12 +151,17 @@ class ToolCall:
         if answer.has_error:
             return self._outcome_of_error(read_error(answer.error))
         payload = bytes(answer.result)
-        if len(payload) > bounds.MAX_RESULT and not may_hold_media(payload):
+        lacks_media = False
+        if isinstance(answer, SeenResponse):
+            flags: Flags = answer.glance
+            lacks_media = not answer.glance.has_media
+        else:
+            try:
+                flags = read_flags(answer.result)
+            except ValueError:
+                return Outcome(b"", fault=invalid_result(self._server))
+        if len(payload) > bounds.MAX_RESULT and (lacks_media or not may_hold_media(payload)):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
-        try:
-            flags = read_flags(answer.result)
-        except ValueError:
-            return Outcome(b"", fault=invalid_result(self._server))
         if has_endless_integer(payload):
             return Outcome(b"", fault=invalid_result(self._server))
         self._connection.refusals.in_row = 0
@@ -162,7 +169,7 @@ class ToolCall:
             self._connection.warn_no_back_channel()
         if flags.resultType not in _COMPLETE and self._connection.era.modern:
             return self._outcome_of_type(flags.resultType, payload)
-        return Outcome(payload, flags.isError is True)
+        return Outcome(payload, flags.isError is True, lacks_media=lacks_media)
 
     def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:
         if result_type == "input_required" and self.request.callbacks.passes_input:

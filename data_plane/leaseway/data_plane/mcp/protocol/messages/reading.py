@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from leaseway.data_plane.mcp.protocol.messages.codec import CutMessage, JsonRpcMessage, request_key
+from leaseway.data_plane.mcp.protocol.messages.codec import (
+    CutMessage,
+    JsonRpcMessage,
+    SeenResponse,
+    read_glance,
+    request_key,
+)
 
 _EXCERPT: Final = 1024
 """Bytes that are kept of the start and of the end of a skipped line."""
@@ -28,6 +34,24 @@ _id_first: Final = re.compile(
 _result_first: Final = re.compile(rb"\s*\{\s*(?:%b\s*,\s*)?\"(?:result|error)\"" % _VERSION).match
 # Only one brace follows, so the id is the message's own, not part of its result.
 _id_last: Final = re.compile(rb"%b\s*(?:,\s*%b\s*)?\}\s*$" % (_ID, _VERSION)).search
+
+
+# What may stand before and after a result, in every byte: it alone is decoded.
+_WS: Final = rb"[ \t\r\n]*"
+_MARKED: Final = rb'"jsonrpc"%b:%b"2\.0"' % (_WS, _WS)
+_NUMBERED: Final = rb'"id"%b:%b(0|[1-9]\d{0,17})' % (_WS, _WS)
+_NEXT: Final = rb"%b,%b" % (_WS, _WS)
+_RESULT: Final = rb'"result"%b:%b(?=\{)' % (_WS, _WS)
+_before_result: Final = re.compile(
+    rb"%b\{%b(?:%b%b)?(?:%b%b(?:%b%b)?)?%b"
+    % (_WS, _WS, _MARKED, _NEXT, _NUMBERED, _NEXT, _MARKED, _NEXT, _RESULT)
+).match
+_after_result: Final = re.compile(
+    rb"(?:%b%b)?(?:%b%b(?:%b%b)?)?%b\}%b\Z"
+    % (_NEXT, _MARKED, _NEXT, _NUMBERED, _NEXT, _MARKED, _WS, _WS)
+).match
+_GLANCED_FROM: Final = 8 << 10
+"""Bytes of a message from which a look at its result before its decoding saves time."""
 
 
 class LineTooLong(Exception):
@@ -182,7 +206,32 @@ def read(data: bytes) -> JsonRpcMessage:
         ValueError: It is not JSON-RPC. `read_repaired` may help.
         RecursionError: It is nested too deeply; likewise.
     """
-    return _decode(data if data.isascii() else _as_text(data))
+    data = data if data.isascii() else _as_text(data)
+    if len(data) >= _GLANCED_FROM:
+        return _glance(data) or _decode(data)
+    return _decode(data)
+
+
+def _glance(data: bytes) -> SeenResponse | None:
+    """Decode a large response in one pass over its result; None if it must be decoded as others.
+
+    Otherwise each byte is passed three times: to find the end of the result, to find its flags, and
+    to see whether it has media. What stands around the result is known byte by byte, so that the
+    message is JSON if the result is an object.
+    """
+    end = data.rfind(b"}", 0, data.rfind(b"}")) + 1  # no brace follows but the message's own
+    before, after = _before_result(data), _after_result(data, end)
+    if before is None or after is None:
+        return None
+    numbers = [number for number in (before[1], after[1]) if number is not None]
+    if len(numbers) != 1:
+        return None
+    result = memoryview(data)[before.end() : end]
+    try:
+        glance = read_glance(result)
+    except (ValueError, RecursionError):
+        return None
+    return SeenResponse(id=int(numbers[0]), result=msgspec.Raw(result), glance=glance)
 
 
 def read_repaired(data: bytes) -> JsonRpcMessage:
@@ -197,8 +246,9 @@ def read_repaired(data: bytes) -> JsonRpcMessage:
 
 def read_body(data: bytes) -> Sequence[JsonRpcMessage]:
     """Decode a message or a batch; see `read`."""
-    data = data if data.isascii() else _as_text(data)
-    return _decode_batch(data) if _is_batch(data) else (_decode(data),)
+    if _is_batch(data):
+        return _decode_batch(data if data.isascii() else _as_text(data))
+    return (read(data),)
 
 
 def read_repaired_body(data: bytes) -> Sequence[JsonRpcMessage]:
