@@ -4,6 +4,7 @@
 #   make test           run every check, then all tests, three files at a time (20 minutes on two CPUs)
 #   make test-fast      run quick tests that reach 90 % of what all tests in process run (a minute)
 #   make check          run every check without the tests
+#   make stress         run tests 5 times on a busy machine and list those that do not hold (PYTEST_ARGS=tests/...)
 #   make soak           run the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
 #   make bench          measure calls, leases, memory and reloads (25 minutes; PEERS=--peers includes peers)
 #   make scale          measure how the control plane grows with its fleet (10 minutes)
@@ -26,7 +27,7 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test test-fast soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring protos generate runbook record-faults \
+.PHONY: demo docs test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -44,6 +45,9 @@ test: check docs legacy-servers npm-servers conformance-suite frameworks
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2) @tests/fast.txt
+
+stress: .venv/dev.stamp
+	$(BIN)/python tools/stress.py $(or $(PYTEST_ARGS),$(error Name tests: make stress PYTEST_ARGS=tests/...))
 
 soak: .venv/dev.stamp
 	$(BIN)/python -m pytest -m soak -rP $(PYTEST_ARGS)

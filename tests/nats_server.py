@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.certificates import Authority
 from tests.conftest import absent
+from tests.ports import free_port
 
 STREAM, SUBJECT = "AUDIT", "leaseway.audit"
 
@@ -48,7 +49,7 @@ class NatsServer:
 @contextlib.asynccontextmanager
 async def nats_server(
     folder: Path,
-    port: int = -1,
+    port: int = 0,
     *,
     authority: Authority | None = None,
     max_payload: str = "1MB",
@@ -58,7 +59,7 @@ async def nats_server(
 
     Args:
         folder: What it stores; a server that is started there again has it still.
-        port: Its port; -1 for any.
+        port: Its port; 0 for a free one, at which it can be started again.
         authority: Signs its certificate; None for no TLS.
         max_payload: The bytes of the largest message that it takes.
         stream: Settings of its stream, which it has only if they are not those that it keeps.
@@ -69,7 +70,7 @@ async def nats_server(
     assert program is not None
     config = folder / "nats.conf"
     config.write_text(
-        f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}" }}\n'
+        f'listen: "127.0.0.1:{port or free_port()}"\njetstream {{ store_dir: "{folder}" }}\n'
         f"authorization {{ user: leaseway, password: {PASSWORD} }}\nmax_payload: {max_payload}\n"
         + _tls_of(folder, authority)
     )

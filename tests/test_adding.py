@@ -20,7 +20,7 @@ from typing import Final
 
 import pytest
 from tests.conftest import ROOT, absent
-from tests.e2e.system import free_port
+from tests.ports import free_port
 
 LIMIT: Final = 300.0
 """Seconds that one command may take on a busy machine."""

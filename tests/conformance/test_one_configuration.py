@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from tests.conformance.conftest import Suite, marked
 from tests.conftest import BOUND, absent
-from tests.e2e.system import SERVERS, System, eventually, free_port, running
+from tests.e2e.system import SERVERS, System, eventually, running
 from tests.e2e.test_mcp_clients import node
+from tests.ports import free_port
 
 OF_EXTENSIONS = re.compile(r"tasks-")
 """Scenarios of extensions that neither the official package nor Leaseway supports."""

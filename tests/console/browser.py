@@ -90,6 +90,14 @@ class Page:
         assert "exceptionDetails" not in answer, json.dumps(answer["exceptionDetails"])[:800]
         return answer["result"].get("value")
 
+    async def processor_time(self) -> float:
+        """Return the seconds of processor time that the page has used."""
+        await self.send("Performance.enable")
+        answer = await self.send("Performance.getMetrics")
+        return next(
+            float(metric["value"]) for metric in answer["metrics"] if metric["name"] == "ThreadTime"
+        )
+
     async def until(self, expression: str, within: float = 60.0) -> Any:
         """Wait until a script's value is true."""
         value: Any = None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 from tests.conftest import BOUND
 from tests.e2e.forking import ForkedProcess, fork_leaseway, start_fork_server
+from tests.ports import free_port
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
 
@@ -45,23 +44,6 @@ def kit(root: Path, **settings: object) -> dict[str, object]:
         "args": ["-m", "leaseway.data_plane.kit", str(root)],
         **settings,
     }
-
-
-def free_port() -> int:
-    """Return a port for a process that cannot choose one, or that is restarted at the same port.
-
-    It is below the kernel's ephemeral ports, so that no other process gets it meanwhile, and in a
-    range of its own for each test process of a run.
-    """
-    runner = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    width = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    while True:
-        port = 20_000 + width * runner + secrets.randbelow(width)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
 
 
 async def eventually(condition: object, *, within: float = BOUND) -> None:
@@ -227,16 +209,31 @@ class System:
         return ("--metrics", self.metrics[name]) if name in self.metrics else ()
 
     async def ready(self, within: float = 2 * BOUND) -> None:
-        """Wait until every server has been probed."""
+        """Wait until every server has been probed and every running worker serves what is listed.
+
+        A control plane is ready with the first worker that serves a server: without this wait, a
+        call or a lease of a test would go now to one worker, now to several.
+        """
         async with AsyncClient(self.address) as client:
 
             async def is_ready() -> bool:
                 try:
-                    return (await client.status()).ready
+                    return await self._is_served(client)
                 except ControlPlaneUnavailable:  # it may be stopped for longer than a client waits
                     return False
 
             await eventually(is_ready, within=within)
+
+    async def _is_served(self, client: AsyncClient) -> bool:
+        workers = await client.workers()
+        status = await client.status()
+        up_to_date = {
+            worker.id
+            for worker in workers
+            if worker.state == "connected" and worker.acked_version == status.registry_version
+        }
+        running = {name for name, part in self.workers.items() if part.process.returncode is None}
+        return status.ready and running <= up_to_date
 
     async def stop(self) -> None:
         """Stop all processes."""

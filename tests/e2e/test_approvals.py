@@ -213,11 +213,7 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
         async def ready(self, within: float = 2 * BOUND) -> None:
             """Wait until all servers are served; connect with the shared key of the planes."""
             async with AsyncClient(self.address, key="the-planes-shared-key") as client:
-
-                async def is_ready() -> bool:
-                    return (await client.status()).ready
-
-                await eventually(is_ready, within=within)
+                await eventually(lambda: self._is_served(client), within=within)
 
     async with Keyed(tmp_path, {"bank": BANK}, environment=environment) as system:
         at = ("--address", system.address)

@@ -17,7 +17,7 @@ from mcp import Client
 from PIL import Image, ImageChops, ImageDraw
 from tests.conftest import BOUND, ServerCommand
 from tests.e2e.mcp_front import front
-from tests.e2e.system import running
+from tests.e2e.system import eventually, running
 
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession, ToolResult
 
@@ -191,4 +191,8 @@ async def test_an_ai_client_keeps_its_page_from_call_to_call(
         for client, session, pages in clients:
             seen = await client.call_tool("browser_snapshot", session)
             assert pages[0].path in str(seen.content[0])
-        assert len(await sdk.leases()) == 2
+
+        async def each_has_a_lease() -> bool:  # workers report leases with a delay
+            return len(await sdk.leases()) == 2
+
+        await eventually(each_has_a_lease)

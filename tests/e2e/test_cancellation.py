@@ -47,11 +47,16 @@ class Place:
     cancelled: Callable[[], Awaitable[int]]
 
 
+def complete_lines(log: Path) -> list[Any]:
+    """Return the records of a log whose last line its server may still be writing."""
+    return [json.loads(line) for line in log.read_text().splitlines(True) if line.endswith("\n")]
+
+
 def piped(name: str, log: Path) -> Place:
     """Return the place of a stdio server, which logs its messages."""
 
     def lines(method: str, tool: str) -> int:
-        messages = [json.loads(line) for line in log.read_text().splitlines()]
+        messages = complete_lines(log)
         mine = [m for m in messages if m.get("method") == method]
         if method == "tools/call":
             return sum(1 for m in mine if m["params"]["name"] == tool)
@@ -71,7 +76,7 @@ def posted(name: str, url: str, log: Path, *, modern: bool) -> Place:
     """Return the place of an HTTP server, which logs its requests and reports cancellations."""
 
     async def received() -> int:
-        bodies = [json.loads(line)["body"] for line in log.read_text().splitlines()]
+        bodies = [line["body"] for line in complete_lines(log)]
         return sum(1 for body in bodies if body.get("method") == "tools/call")
 
     async def cancelled() -> int:

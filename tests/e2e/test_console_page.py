@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -31,7 +32,7 @@ _VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "approvals", "pr
 _HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 _ROOT = Path(__file__).parents[2]
 _REDRAW_LIMIT = 200
-"""Milliseconds, requests included; on a busy machine the fastest of some tries counts."""
+"""Milliseconds of processor time of the page and the server; how busy others are changes little."""
 _MAX_TRIES = 10
 
 
@@ -134,9 +135,10 @@ async def test_many_servers_and_leases_are_drawn_a_page_at_a_time(page: Page, fi
         await _open_view(page, url, view)
         await page.until(f"document.body.innerText.includes({json.dumps(whole)})")
         assert await page.run("document.querySelectorAll('tbody tr').length") == 100
-        took = [await page.run(_REDRAWN)]
-        while min(took) >= _REDRAW_LIMIT and len(took) < _MAX_TRIES:
-            took.append(await page.run(_REDRAWN))
+        took: list[float] = []
+        while not took or (min(took) >= _REDRAW_LIMIT and len(took) < _MAX_TRIES):
+            took.append(await _turned(page, "next"))
+            await _turned(page, "back")
         assert min(took) < _REDRAW_LIMIT, f"{view}: redrawn in {took} ms"
     await page.run(_type("session-worker-7-123"))
     await page.until("document.querySelectorAll('tbody tr').length === 1")
@@ -145,20 +147,17 @@ async def test_many_servers_and_leases_are_drawn_a_page_at_a_time(page: Page, fi
     assert page.complaints == []
 
 
-_REDRAWN = """(async () => {
-  const cell = () => document.querySelector('tbody td').innerText;
-  const turn = async (button, done) => {
-    const began = performance.now();
-    button.click();
-    while (!done()) await new Promise(requestAnimationFrame);
-    return performance.now() - began;
-  };
-  const [back, next] = document.querySelectorAll('.pager button');
-  const first = cell();
-  const took = await turn(next, () => cell() !== first);
-  await turn(back, () => cell() === first);
-  return took;
-})()"""
+async def _turned(page: Page, button: str) -> float:
+    """Turn to the next page of a table or back; return the processor time in milliseconds."""
+    before = await page.processor_time() + time.process_time()
+    await page.run(f"""(async () => {{
+      const cell = () => document.querySelector('tbody td').innerText;
+      const [back, next] = document.querySelectorAll('.pager button');
+      const shown = cell();
+      {button}.click();
+      while (cell() === shown) await new Promise(requestAnimationFrame);
+    }})()""")
+    return 1000 * (await page.processor_time() + time.process_time() - before)
 
 
 def _type(text: str, where: str = "input[type=search]") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,11 @@ async def exit_status(part: Part) -> int:
         return await part.process.wait()
 
 
+async def have_exited(processes: Iterable[int]) -> None:
+    """Wait until none of some processes is left; whoever inherits those of a worker reaps them."""
+    await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
+
+
 async def in_flight(worker: Part) -> bool:
     """Return whether a worker has a call in flight."""
     return (await counts(worker)).facts["calls"] > 0
@@ -129,7 +134,7 @@ async def test_a_drained_worker_fails_no_shared_call_and_revokes_its_leases(
                 assert (await session.call_tool("next")).text in ("1", "2")
             fresh = [await client.session(f"new{n}").acquire("counter") for n in range(3)]
             assert {lease.worker for lease in fresh} == {other}
-        assert not [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
+        await have_exited(processes)
         del system.workers[name]
         spans = read_spans(trace)
         assert any(
@@ -180,7 +185,7 @@ async def test_a_second_signal_stops_a_worker_whose_call_never_ends(tmp_path: Pa
         assert await exit_status(part) == 0  # ten times sooner than the call ends
         with pytest.raises(LeasewayError):
             await stuck
-        assert not [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
+        await have_exited(processes)
 
 
 @pytest.mark.usefixtures("leak_guard")

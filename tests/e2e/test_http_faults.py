@@ -28,8 +28,9 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import SERVERS, eventually, free_port, running
+from tests.e2e.system import SERVERS, eventually, running
 from tests.e2e.test_cancellation import http_server
+from tests.ports import free_port
 
 from leaseway.sdk import (
     AsyncClient,
@@ -195,7 +196,7 @@ async def test_a_server_that_does_not_listen_is_lost_until_it_is_restarted(site:
         async def is_restarted() -> bool:
             try:
                 return (await site.client.call_tool("faulty_echo", {"text": "x"})).text == "x"
-            except ServerLost:
+            except (ServerLost, ServerNotReady):
                 return False
 
         await eventually(is_restarted, within=AT_ONCE)

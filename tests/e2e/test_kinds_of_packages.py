@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, free_port
+from tests.e2e.system import LEASEWAY
+from tests.ports import free_port
 
 PACKAGES = Path(__file__).parents[1] / "packages"
 GREETER = {"transport": "greeter", "truely-stateless": True, "language": "de"}

@@ -37,7 +37,8 @@ from tests.e2e.mcp_front import (
     text_of,
     write_config,
 )
-from tests.e2e.system import eventually, free_port, python_server, running
+from tests.e2e.system import eventually, python_server, running
+from tests.ports import free_port
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient
@@ -210,7 +211,7 @@ async def test_a_modern_request_with_a_session_header_keeps_the_lease(place: Pla
         for _ in range(2):
             async with http.post(place.url, json=message, headers=carrying) as answer:
                 assert (await answer.json())["result"]["resultType"] == "complete"
-        assert len(await counters(place.sdk)) == 1
+        await eventually(lambda: has_leases(place.sdk, 1))
         async with http.delete(place.url, headers={"Mcp-Session-Id": session}) as answer:
             assert answer.status == 204
         await eventually(lambda: has_leases(place.sdk, 0))
@@ -384,6 +385,11 @@ async def test_a_header_or_an_option_asks_for_links(place: Place) -> None:
         assert result.content[0].type == "resource_link"
 
 
+async def lists_echo(client: Client) -> bool:
+    listed = await client.list_tools(cache_mode="bypass")
+    return "echo" in [tool.name for tool in listed.tools]
+
+
 @TRANSPORTS
 async def test_changed_tools_are_notified_in_both_eras(tmp_path: Path, transport: str) -> None:
     notified = asyncio.Event()
@@ -405,7 +411,7 @@ async def test_changed_tools_are_notified_in_both_eras(tmp_path: Path, transport
                 assert type(await anext(aiter(changes))).__name__ == "ToolsListChanged"
                 await notified.wait()
             for client in (legacy, modern):
-                assert "echo" in [tool.name for tool in (await client.list_tools()).tools]
+                await eventually(lambda client=client: lists_echo(client))
 
 
 @TRANSPORTS
@@ -455,6 +461,10 @@ async def test_up_serves_mcp(tmp_path: Path) -> None:
         assert await process.wait() == 0
 
 
+async def is_calling(client: AsyncClient) -> bool:
+    return any(worker.in_flight for worker in await client.workers(load=True))
+
+
 async def test_a_stopping_system_finishes_the_calls_of_mcp_clients(tmp_path: Path) -> None:
     slow = python_server("echo_raw.py", tools={"whitelist": ["slow"]})
     config = write_config(tmp_path, {"echo": slow})
@@ -472,7 +482,7 @@ async def test_a_stopping_system_finishes_the_calls_of_mcp_clients(tmp_path: Pat
                 opened = await http.post(url, json=INITIALIZE)
                 session = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"]}
                 running = asyncio.create_task(http.post(url, json=call, headers=session))
-                await eventually(client.leases)
+                await eventually(lambda: is_calling(client))
                 process.terminate()
                 answer = await (await running).text()
         assert '"text":"slow"' in answer.replace(" ", "")

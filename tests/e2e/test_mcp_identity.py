@@ -14,8 +14,9 @@ import yaml
 from tests.conftest import BOUND
 from tests.e2e.forking import fork_leaseway, run_leaseway
 from tests.e2e.mcp_front import INITIALIZE, JSON, front
-from tests.e2e.system import System, eventually, free_port, python_server
+from tests.e2e.system import System, eventually, python_server
 from tests.e2e.test_identity import key_for
+from tests.ports import free_port
 
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Role

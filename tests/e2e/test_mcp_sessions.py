@@ -62,8 +62,13 @@ async def test_a_session_keeps_its_lease_on_another_front_after_its_front_is_kil
         async with http.post(first, json=INITIALIZE) as answer:
             session = answer.headers["Mcp-Session-Id"]
         assert "error" not in await call(http, first, session, "next")
-        before = [lease.id for lease in await sdk.leases()]
-        assert len(before) == 1
+        before: list[str] = []
+
+        async def is_listed() -> bool:  # the worker reports its lease with a delay
+            before[:] = [lease.id for lease in await sdk.leases()]
+            return len(before) == 1
+
+        await eventually(is_listed)
         await one.end(signal.SIGKILL)
         assert "error" not in await call(http, second, session, "next")
         assert [lease.id for lease in await sdk.leases()] == before

@@ -72,6 +72,7 @@ async def test_a_session_goes_on_at_every_worker_wherever_its_lease_is(
         http.headers["Mcp-Session-Id"] = await begin(http, first)
         counts = [await call(http, url, "next") for url in (first, second, second, first)]
         assert counts == ["1", "2", "3", "4"]
+        await eventually(lambda: _holds(sdk, 1))
         (lease,) = await sdk.leases()
         holder = lease.worker
         (other,) = (url for name, url in urls.items() if name != holder)

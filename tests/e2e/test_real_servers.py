@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND, ServerCommand
-from tests.e2e.system import SERVERS, eventually, free_port, python_server, running
+from tests.e2e.system import SERVERS, eventually, python_server, running
+from tests.ports import free_port
 
 from leaseway.sdk import PermissionDenied
 

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import Part, System, eventually, free_port, kit
+from tests.e2e.system import Part, System, eventually, kit
+from tests.ports import free_port
 
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import descendants
 from tests.e2e.system import System, eventually, python_server, running
+from tests.e2e.test_drain import have_exited
 
 from leaseway.sdk import AsyncClient, AsyncSession, FateUnknown, LeaseError, LeasewayError
 
@@ -104,7 +105,7 @@ async def replace_worker(system: System, load: Load, name: str) -> None:
     held = sum(holder == name for holder in load.holders.values())
     assert held
     assert await system.workers.pop(name).end(signal.SIGTERM) == 0
-    assert not remaining(processes)
+    await have_exited(processes)
     await system.start_worker(name)
     await eventually(lambda: load.failures or len(load.losses) >= before + held)
     assert not load.failures
@@ -112,10 +113,6 @@ async def replace_worker(system: System, load: Load, name: str) -> None:
     assert {worker for worker, _ in lost} == {name}, lost
     assert sum(lost.values()) == held, lost
     await eventually(lambda: serves(load.client, name))
-
-
-def remaining(processes: dict[int, str]) -> list[str]:
-    return [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
 
 
 async def serves(client: AsyncClient, name: str) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.e2e.forking import run_leaseway
-from tests.e2e.system import System, eventually, free_port, python_server
+from tests.e2e.system import System, eventually, python_server
+from tests.ports import free_port
 
 from leaseway.sdk import AsyncClient, ToolNotFound
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import absent
-from tests.e2e.system import free_port
 from tests.kubernetes.cluster import TOOLS, Cluster, missing
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, Part, free_port
+from tests.e2e.system import LEASEWAY, Part
 from tests.kubernetes.cluster import Cluster
+from tests.ports import free_port
 
 
 class Planes:

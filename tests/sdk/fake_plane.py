@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from tests.ports import free_port
 from tests.sdk.fake_worker import FakeWorker
 
 from leaseway.v1 import (
@@ -94,7 +95,7 @@ class FakeControlPlane(
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(self, self._server)
         leases_pb2_grpc.add_PlacementServiceServicer_to_server(self, self._server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
-        bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        bound = self._server.add_insecure_port(f"127.0.0.1:{port or free_port()}")
         self.address = f"127.0.0.1:{bound}"
         await self._server.start()
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import grpc
 from tests.calls import ReceivedCall
+from tests.ports import free_port
 from tests.sdk.fake_stream import FakeStream
 from tests.sdk.helpers import text_result
 
@@ -102,7 +103,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         execution_pb2_grpc.add_ExecutionServiceServicer_to_server(self, self._server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(self, self._server)
-        bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        bound = self._server.add_insecure_port(f"127.0.0.1:{port or free_port()}")
         self.ref = catalog_pb2.WorkerRef(
             id=self.id, incarnation=f"{self.id}-{incarnation}", address=f"127.0.0.1:{bound}"
         )

@@ -1,4 +1,4 @@
-"""A control plane and workers whose responses a test controls, over real gRPC on port 0."""
+"""A control plane and workers whose responses a test controls, over real gRPC."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, fault_of, until
+from tests.ports import free_port
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience, default_patience
@@ -263,9 +264,9 @@ async def test_a_stopped_http_server_is_disconnected_with_the_reason(bench: Benc
 
 async def test_an_http_server_that_restarts_in_time_stays_connected(bench: Bench) -> None:
     patience = Patience(idle=600.0, answer=40.0)
-    async with bench.serving("http_raw") as address:
+    port = str(free_port())
+    async with bench.serving("http_raw", "--port", port) as address:
         instance = await bench.start(bench.http_spec(f"{address}/mcp"), patience=patience)
-    port = address.rpartition(":")[2]
     assert (await bench.call(instance, "echo")).fault is not None
     assert in_doubt(instance)
     async with bench.serving("http_raw", "--port", port):
