@@ -179,8 +179,9 @@ class PlaceRequest(_message.Message):
 
     @_builtins.property
     def known_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With `report_end`, the ids of the session's ended leases that the caller knows to have ended, at
-        most 8. It is not told their ends.
+        """The ids of the session's ended leases that the caller knows to have ended, at most 8. The session
+        is not told their ends, also if their worker reports them only later. Older control planes heed
+        them with `report_end` only, and not later.
         """
 
     def __init__(

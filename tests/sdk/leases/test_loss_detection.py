@@ -73,6 +73,7 @@ async def test_a_lease_on_a_lost_worker_fails_calls_until_it_is_acquired_again(
     assert not second.calls
     lease = await session.acquire("desk")
     assert lease.worker == "w2"
+    assert plane.places[-1].known_ends == [caught.value.lease_id]
     await session.call_tool("desk_open")
 
 

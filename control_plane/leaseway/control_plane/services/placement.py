@@ -88,6 +88,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             if awaited is not None:
                 await abort(context, messages.denial(awaited))
         end = self._settle_end(key, excluded, is_told=not request.report_end)
+        known = (lease for lease in request.known_ends if 0 < len(lease) <= MAX_KEY_LENGTH)
+        self._plane.end_notices.know(key, known, self._plane.clock().mono)
         if end is not None and request.report_end and end.lease_id not in request.known_ends:
             await abort(context, messages.denial(end_denial(end)))
         preferred = Preference(

@@ -502,7 +502,8 @@ class LeaseManager:
         *,
         report_end: bool = False,
     ) -> WorkerRun:
-        known_ends = session.known_ends(key.server_id) if report_end else None
+        told = session.known_ends(key.server_id)
+        known_ends = told if report_end else None
         request = leases_pb2.PlaceRequest(
             client=self._control.identity.client_info,
             tenant=key.tenant,
@@ -514,7 +515,7 @@ class LeaseManager:
             wait=duration(wait) if wait > 0 else None,
             report_end=report_end,
             prefers=self._pool.local_id,
-            known_ends=known_ends,
+            known_ends=told,
             mcp_client=self._mcp_clients.get(key.session, b""),
         )
         place = self._control.placement.Place

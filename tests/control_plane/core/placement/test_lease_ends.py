@@ -75,6 +75,17 @@ def test_an_end_that_its_session_asked_for_replaces_an_earlier_notice() -> None:
     assert notices.settle(key(), 2.0) is None
 
 
+def test_an_end_that_the_session_knew_before_it_was_reported_is_not_told() -> None:
+    notices = EndNotices()
+    notices.know(key(), ["run-1"], 0.0)
+    notices.record(unasked(1), 1.0)
+    assert notices.settle(key(), 1.0) is None
+    notices.record(unasked(1, "other"), 1.0)  # another session knows nothing
+    assert notices.settle(key("other"), 1.0) is not None
+    notices.record(unasked(2), 2.0)
+    assert notices.settle(key(), 2.0) == unasked(2)
+
+
 def test_an_end_is_told_for_ten_minutes_and_notices_are_bounded() -> None:
     notices = EndNotices()
     notices.record(unasked(1), 0.0)

@@ -57,6 +57,8 @@ class EndNotices:
         self._notices: OrderedDict[LeaseKey, tuple[ReportedLeaseEnd, float]] = OrderedDict()
         # A worker reports recent ends again when its stream was broken.
         self._settled: OrderedDict[str, float] = OrderedDict()
+        # A caller hears of an end from the worker, perhaps before the control plane does.
+        self._known: OrderedDict[tuple[LeaseKey, str], float] = OrderedDict()
         self._told: OrderedDict[LeaseKey, str] = OrderedDict()
 
     def record(self, end: ReportedLeaseEnd, now: float) -> None:
@@ -65,8 +67,21 @@ class EndNotices:
         if end.lease_id in self._settled or not (end.session and end.server_id):
             return
         self._notices.pop(key, None)
-        if end.unasked:
+        if end.unasked and (key, end.lease_id) not in self._known:
             self._notices[key] = (end, now)
+        self._forget_old(now)
+
+    def know(self, key: LeaseKey, lease_ids: Iterable[str], now: float) -> None:
+        """Note ends that the session of a key knows: they are not told if they are reported later.
+
+        Args:
+            key: The key.
+            lease_ids: The leases that have ended.
+            now: The current time.
+        """
+        for lease_id in lease_ids:
+            self._known[key, lease_id] = now
+            self._known.move_to_end((key, lease_id))
         self._forget_old(now)
 
     def find(self, key: LeaseKey) -> ReportedLeaseEnd | None:
@@ -105,6 +120,11 @@ class EndNotices:
             if len(self._settled) <= _MAX_NOTICES and at > oldest:
                 break
             self._settled.popitem(last=False)
+        while self._known:
+            at = next(iter(self._known.values()))
+            if len(self._known) <= _MAX_NOTICES and at > oldest:
+                break
+            self._known.popitem(last=False)
 
 
 def end_denial(end: ReportedLeaseEnd) -> Denial:
