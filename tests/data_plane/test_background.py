@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane import background
-from leaseway.data_plane.background import Background, DiskThreads
+from leaseway.data_plane.background import Background, DiskThreads, LightEvent
 from leaseway.wire.timing.backoff import Backoff
 
 
@@ -182,3 +182,21 @@ def test_a_process_ends_although_its_disk_hangs() -> None:
         [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=BOUND, check=True
     )
     assert done.stdout == "answered False\n"
+
+
+async def test_a_light_event_wakes_all_who_wait_and_lets_who_comes_later_pass() -> None:
+    event = LightEvent()
+    waiters = [asyncio.ensure_future(event.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiters[1].cancel()
+    await asyncio.wait(waiters[1:2])
+    assert not event.is_set()
+    assert not waiters[0].done()
+    event.set()
+    event.clear()
+    await asyncio.wait_for(asyncio.gather(waiters[0], waiters[2]), 10)
+    later = asyncio.ensure_future(event.wait())
+    await asyncio.sleep(0)
+    event.set()
+    await asyncio.wait_for(later, BOUND)
+    await asyncio.wait_for(event.wait(), BOUND)

@@ -1,4 +1,4 @@
-"""Background work of a worker: supervised tasks, a resettable timer, and threads for slow disks."""
+"""Background work of a worker: tasks, a timer, an event, and threads for slow disks."""
 
 from __future__ import annotations
 
@@ -53,6 +53,47 @@ class Alarm:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+
+class LightEvent:
+    """An `asyncio.Event` of 100 bytes while nobody waits, for what each instance has.
+
+    The event of asyncio keeps a queue for its waiters from the start, of 760 bytes in CPython 3.11.
+    """
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake all who wait; who waits from now on does not wait."""
+        self._is_set = True
+        for waiter in self._waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        """Let those wait who come from now on."""
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is set; at once if it is."""
+        if self._is_set:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+            self._waiters = self._waiters or None
 
 
 class Background:

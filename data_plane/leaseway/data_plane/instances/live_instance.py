@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import structs
 
+from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
@@ -163,7 +164,7 @@ class LiveInstance:
         self.idle_since = 0.0
         self.fault: Fault | None = None
         self.differing: frozenset[str] = frozenset()
-        self.closed = asyncio.Event()
+        self.closed = LightEvent()
         self._loop = asyncio.get_running_loop()
         self._meters = meters
         self._heads: dict[str, bytes] = {}

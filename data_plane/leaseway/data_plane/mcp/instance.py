@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
+from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
@@ -138,7 +139,7 @@ class Instance:
         self._deadline = 0.0
         self._changed_early = False
         self._broken: Fault | None = None
-        self._stop = asyncio.Event()
+        self._stop = LightEvent()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
 

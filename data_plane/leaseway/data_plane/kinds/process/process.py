@@ -13,11 +13,12 @@ import os
 import signal
 import subprocess
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from leaseway.data_plane.background import shielded
+from leaseway.data_plane.background import LightEvent, shielded
 from leaseway.data_plane.kinds.process.launch import Launch
 from leaseway.data_plane.kinds.process.reaper import MARK_VARIABLE, Reaper, reap_killed
 from leaseway.data_plane.kinds.process.spawner import SpawnHangsError
@@ -63,7 +64,8 @@ class ServerProcess:
         started: tuple[subprocess.Popen[bytes], str],
     ) -> None:
         self._server = server
-        self._launch = launch
+        # The process has its environment: here, its secrets would stay as long as the process.
+        self._launch = replace(launch, environment={})
         self._reaper = reaper
         self._popen, self._mark = started
         self._loop = asyncio.get_running_loop()
@@ -74,7 +76,7 @@ class ServerProcess:
         self.stdin: IO[bytes] = self._popen.stdin
         self.stdout: IO[bytes] = self._popen.stdout
         self.exited: asyncio.Future[int] = self._loop.create_future()
-        self.stderr_ended = asyncio.Event()
+        self.stderr_ended = LightEvent()
         self._stderr = _StderrReader(stderr, self.stderr_ended)
         self._stderr_transport: asyncio.BaseTransport | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -271,7 +273,7 @@ def pipe_for_loop(pipe: IO[bytes]) -> IO[bytes]:
 
 
 class _StderrReader(asyncio.Protocol):
-    def __init__(self, tail: StderrTail, ended: asyncio.Event) -> None:
+    def __init__(self, tail: StderrTail, ended: LightEvent) -> None:
         self._tail = tail
         self._ended = ended
 

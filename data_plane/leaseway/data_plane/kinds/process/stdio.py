@@ -11,6 +11,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.kinds.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
 from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
@@ -49,7 +50,7 @@ class StdioTransport(Transport):
         self._paused = False
         self._writer: asyncio.WriteTransport | None = None
         self._reader: asyncio.ReadTransport | None = None
-        self._output_ended = asyncio.Event()
+        self._output_ended = LightEvent()
         self._ending: asyncio.Task[None] | None = None
         self._closing = False
 

@@ -24,6 +24,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from msgspec import structs
 
+from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, introduce
@@ -83,7 +84,7 @@ class Liveness:
 
     def __init__(self) -> None:
         self.received_at = _now()
-        self.wake = asyncio.Event()
+        self.wake = LightEvent()
         self._received_up_to = 0
         self._doubtful_up_to = 0
 
@@ -151,7 +152,7 @@ class Peer(Dispatcher[TransportContext]):
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
         self.server = server
         self.era: Era = LEGACY
-        self.closed = asyncio.Event()
+        self.closed = LightEvent()
         self.leased = False
         self.client: McpClient | None = None
         self.asks_alone = False

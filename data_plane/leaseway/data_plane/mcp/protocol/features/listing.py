@@ -23,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 from pydantic import AnyUrl, TypeAdapter, UrlConstraints, ValidationError
 
+from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.definitions.admission import (
     Correct,
     admit,
@@ -383,7 +384,7 @@ class ChangeStream:
         self._peer = peer
         self._on_gap = on_gap
         self._has_gap = False
-        self._tried = asyncio.Event()
+        self._tried = LightEvent()
 
     async def opened(self, seconds: float) -> None:
         """Wait for the first opening or its failure, at most for a time; then lists may be read."""

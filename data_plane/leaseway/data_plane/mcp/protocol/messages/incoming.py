@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
+from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
@@ -206,7 +207,7 @@ class Inbox:
         self._intercept: OnNotifyIntercept | None = None
         self._handlers: RunningTasks[object] = RunningTasks()
         self._queue: deque[tuple[str, Mapping[str, Any] | None]] = deque()
-        self._wake = asyncio.Event()
+        self._wake = LightEvent()
         self._closed = False
         self.dropped = 0
 

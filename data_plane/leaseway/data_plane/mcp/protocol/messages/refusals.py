@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
+
+from leaseway.data_plane.background import LightEvent
 
 _SUSPICIOUS: Final = 3
 """Calls that fail in a row, without a success, before the server is checked."""
@@ -21,7 +22,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.in_row = 0
-        self.wake = asyncio.Event()
+        self.wake = LightEvent()
 
     def add(self) -> None:
         """Count a call that the server refused, or answered with an error."""
