@@ -90,6 +90,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.epoch = epoch
         self.protocol_version = PROTOCOL_VERSION
         self.pulse_interval = 0.0
+        self.patience = timedelta()
         self.fleet: sync_pb2.Fleet | None = None
         self.lists_subjects = False
         self.takes_instance_changes = False
@@ -126,6 +127,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             await context.write(sync_pb2.SyncResponse(ask_held=sync_pb2.AskHeld()))
             self.received.put_nowait(await context.read())
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
+        welcome.patience.FromTimedelta(self.patience)
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
         reader = asyncio.create_task(self._read(context, outgoing))
         try:

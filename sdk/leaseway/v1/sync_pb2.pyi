@@ -219,6 +219,7 @@ class SyncResponse(_message.Message):
     SUBJECT_TOOLSET_FIELD_NUMBER: _builtins.int
     ASK_INSTANCES_FIELD_NUMBER: _builtins.int
     ASK_HELD_FIELD_NUMBER: _builtins.int
+    PULSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -303,6 +304,10 @@ class SyncResponse(_message.Message):
     def ask_held(self) -> Global___AskHeld:
         """Asks for what the Hello names only by its digest. Sent before the Welcome."""
 
+    @_builtins.property
+    def pulse(self) -> Global___Pulse:
+        """Answers a Pulse that has a number. Sent after all that was sent before the Pulse arrived."""
+
     def __init__(
         self,
         *,
@@ -326,12 +331,13 @@ class SyncResponse(_message.Message):
         subject_toolset: Global___SubjectToolset | None = ...,
         ask_instances: Global___AskInstances | None = ...,
         ask_held: Global___AskHeld | None = ...,
+        pulse: Global___Pulse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_held", b"ask_held", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_held", b"ask_held", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "pulse", b"pulse", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_held", b"ask_held", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "ask_held", b"ask_held", "ask_instances", b"ask_instances", "budget_grant", b"budget_grant", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "list_subject", b"list_subject", "login_step", b"login_step", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "pulse", b"pulse", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "server_folders", b"server_folders", "subject_toolset", b"subject_toolset", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset", "ask_instances", "ask_held"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc", "server_folders", "login_step", "budget_grant", "list_subject", "subject_toolset", "ask_instances", "ask_held", "pulse"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -372,12 +378,17 @@ class Pulse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Names the Pulse in its answer. Zero, from an older worker, means that it takes no answer."""
     def __init__(
         self,
+        *,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -608,6 +619,7 @@ class Welcome(_message.Message):
     TAKES_INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
     AUDIT_INTERVAL_FIELD_NUMBER: _builtins.int
     TAKES_HELD_DIGEST_FIELD_NUMBER: _builtins.int
+    PATIENCE_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The sender's protocol version."""
     package_version: _builtins.str
@@ -644,6 +656,12 @@ class Welcome(_message.Message):
     def audit_interval(self) -> _duration_pb2.Duration:
         """The interval of AuditHeads of the worker's run; the first is sent at once. Unset means none."""
 
+    @_builtins.property
+    def patience(self) -> _duration_pb2.Duration:
+        """The time since a worker's last Pulse arrived for which its leases are not given to other
+        workers, as long as the stream lasts. Unset means that Pulses are not answered.
+        """
+
     def __init__(
         self,
         *,
@@ -657,10 +675,11 @@ class Welcome(_message.Message):
         takes_instance_changes: _builtins.bool = ...,
         audit_interval: _duration_pb2.Duration | None = ...,
         takes_held_digest: _builtins.bool = ...,
+        patience: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "fleet", b"fleet", "pulse_interval", b"pulse_interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "fleet", b"fleet", "patience", b"patience", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_held_digest", b"takes_held_digest", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_interval", b"audit_interval", "console_url", b"console_url", "epoch", b"epoch", "fleet", b"fleet", "lists_subjects", b"lists_subjects", "package_version", b"package_version", "patience", b"patience", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval", "takes_held_digest", b"takes_held_digest", "takes_instance_changes", b"takes_instance_changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

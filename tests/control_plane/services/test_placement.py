@@ -281,11 +281,11 @@ async def test_a_session_is_not_placed_beside_a_lease_whose_worker_one_caller_do
         async with worker(running.address, "w2") as w2:
             await w2.apply_until("desk", "time")
             await use(running, w1)
-            placed = await running.placement.Place(first_call(exclude_workers=["w1"]))
-            assert (placed.worker.id, placed.lease_id) == ("w1", "L1")
-            # Whoever acquires a lease gets one where it can use it.
-            request = leases_pb2.PlaceRequest(session="s", server_id="desk", exclude_workers=["w1"])
-            assert (await running.placement.Place(request)).worker.id == "w2"
+            acquiring = leases_pb2.PlaceRequest(session="s", server_id="desk")
+            acquiring.exclude_workers.append("w1")
+            for request in (first_call(exclude_workers=["w1"]), acquiring):
+                placed = await running.placement.Place(request)
+                assert (placed.worker.id, placed.lease_id) == ("w1", "L1")
 
 
 async def test_a_lease_that_has_not_started_binds_no_caller(running: Running) -> None:
@@ -313,6 +313,23 @@ async def test_a_session_is_told_once_of_a_lease_that_neither_its_caller_nor_the
         assert (fault.reason, fault.metadata["lease"]) == (Reason.LEASE_LOST, "L1")
         placed = await running.placement.Place(unreached)
         assert (placed.worker.id, placed.known_end) == ("w2", "L1")
+        async with worker(running.address, leases=[STARTED]) as back:
+            assert (await back.receive("revoke")).revoke.lease_id == "L1"
+
+
+async def test_whoever_acquires_gives_up_a_lease_that_neither_it_nor_the_plane_reaches(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1, AsyncExitStack() as stack:
+        await serve_desk(running, w1)
+        w2 = await stack.enter_async_context(worker(running.address, "w2"))
+        await w2.apply_until("desk", "time")
+        await use(running, w1)
+        await w1.close()
+        await running.until(lambda state: not state.workers["w1"].connected)
+        request = leases_pb2.PlaceRequest(session="s", server_id="desk", exclude_workers=["w1"])
+        placed = await running.placement.Place(request)
+        assert (placed.worker.id, placed.known_end) == ("w2", "L1")  # told by the acquisition
         async with worker(running.address, leases=[STARTED]) as back:
             assert (await back.receive("revoke")).revoke.lease_id == "L1"
 

@@ -79,15 +79,15 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         # A disconnected worker that the caller cannot reach either is not waited for.
         unreached = workers.keys() & set(request.unreached_workers)
         excluded |= {worker_id for worker_id in unreached if not workers[worker_id].connected}
+        # Beside a lease that may live, its state would be missing: the caller tries it again.
+        excluded -= holders(self._plane.state, key)
         if request.report_end:
-            # Beside a lease that may live, its state would be missing: the caller tries it again.
-            excluded -= holders(self._plane.state, key)
             awaited = await_worker(
                 self._plane.state, self._plane.end_notices.find(key), self._plane.clock()
             )
             if awaited is not None:
                 await abort(context, messages.denial(awaited))
-        end = self._settle_end(key, excluded, is_told=not request.report_end)
+        end = self._settle_end(key, excluded)
         known = (lease for lease in request.known_ends if 0 < len(lease) <= MAX_KEY_LENGTH)
         self._plane.end_notices.know(key, known, self._plane.clock().mono)
         if end is not None and request.report_end and end.lease_id not in request.known_ends:
@@ -110,21 +110,17 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             known_end=self._plane.end_notices.last_told(key),
         )
 
-    def _settle_end(
-        self, key: LeaseKey, excluded: Collection[str], *, is_told: bool
-    ) -> ReportedLeaseEnd | None:
+    def _settle_end(self, key: LeaseKey, excluded: Collection[str]) -> ReportedLeaseEnd | None:
         """Return the end of which the session of a key is to be told; count it as told.
 
         Args:
             key: The key.
             excluded: The workers that the caller does not reach.
-            is_told: Whether the caller acquires a lease, whatever the session had.
         """
         notices, now = self._plane.end_notices, self._plane.clock().mono
         with self._plane.transition() as (state, _):
-            if not is_told:
-                for given_up in give_up_leases(state, key, excluded):
-                    notices.record(given_up, now)
+            for given_up in give_up_leases(state, key, excluded):
+                notices.record(given_up, now)
             if state.placements.has_lease(key):
                 return None
             end = notices.settle(key, now)

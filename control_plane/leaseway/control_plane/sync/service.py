@@ -187,6 +187,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         )
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         welcome.audit_interval.FromTimedelta(timedelta(seconds=AUDIT_ANCHOR_INTERVAL))
+        welcome.patience.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL * _MAX_SILENT_CHECKS))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
 
     def _join(self, hello: WorkerHello, stream: _Stream) -> None:
@@ -263,6 +264,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             stream.record_contact(pulse=is_pulse)
             if not is_pulse:
                 self._handle(worker_id, message)
+            elif message.pulse.number:
+                stream.send(sync_pb2.SyncResponse(pulse=message.pulse))
 
     def _handle(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
         transition = self._plane.transition

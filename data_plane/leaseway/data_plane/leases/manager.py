@@ -25,6 +25,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
+from leaseway.data_plane.leases.confirmation import LeaseConfirmation
 from leaseway.data_plane.leases.own_tools import LeaseTools
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.identity.principal import Principal
@@ -63,6 +64,7 @@ class WorkerLeaseManager:
     Attributes:
         refusals: How often each tenant was refused a lease because of its own limit.
         own_tools: The tools in which leases differ from what is recorded.
+        confirmation: Until when leases may be served.
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
@@ -77,6 +79,7 @@ class WorkerLeaseManager:
         self._alarm = Alarm(self._tick)
         self.refusals: Counter[str] = Counter()
         self.own_tools = LeaseTools(pool)
+        self.confirmation = LeaseConfirmation(clock)
         events = self._context.events
         events.ended.connect(self._on_instance_ended)
         events.lease_due.connect(self._on_lease_due)

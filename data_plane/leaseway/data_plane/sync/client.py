@@ -50,6 +50,8 @@ _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
 _REPORT_INTERVAL: Final = 0.1
 _LEAVE_TIMEOUT: Final = 5.0
+_MAX_UNHANDLED: Final = 64
+"""Messages that wait while a delta is applied; with more, the stream is not read."""
 _COMPILE_SLICE: Final = 0.005
 """Seconds that compiling schemas may hold up calls at a time."""
 _COMPILED_INLINE: Final = 4 * bounds.KIB
@@ -106,6 +108,7 @@ class SyncClient:
         self._approvals = approvals
         self._permits = permits
         self._registration = status.registration
+        self._planes = 1 + len(status.registration.standbys)
         self._pool = status.pool
         self._leases = status.leases
         self._on_drain = on_drain
@@ -200,9 +203,13 @@ class SyncClient:
             if not self._leaves:
                 _logger.info("The control plane ended the Sync stream; reconnecting.")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            if not welcomed:
+                self._record_failed_attempt(error)
             if not self._switch_control_plane(error):
                 self._log_loss(error, welcomed or first_failure)
         except (_StreamEnded, OversizeMessage) as error:
+            if not welcomed:
+                self._leases.confirmation.handle_miss(self._planes)
             _logger.error("%s", error)
             self._channel.switch_to_next()
         except Exception:
@@ -215,6 +222,17 @@ class SyncClient:
             self._stream = None
             stream.cancel()
         return welcomed
+
+    def _record_failed_attempt(self, error: Exception) -> None:
+        """Record what an attempt that was not welcomed says about this worker's leases."""
+        fault = fault_from_rpc_error(error) if isinstance(error, grpc.aio.AioRpcError) else None
+        if fault is not None and fault.reason is Reason.NOT_LEADER:
+            if not fault.metadata.get(LEADER, ""):
+                self._leases.confirmation.handle_miss(self._planes)
+        elif isinstance(error, grpc.aio.AioRpcError) and _refusal(error) is not None:
+            self._leases.confirmation.handle_refusal()
+        else:
+            self._leases.confirmation.handle_miss(self._planes)
 
     def _switch_control_plane(self, error: Exception) -> bool:
         """Connect to the leader next; return whether the loss was only a redirect to it."""
@@ -299,12 +317,15 @@ class SyncClient:
         self._status.handle_welcome(welcome)
         self._audit.handle_welcome(welcome)
         self._approvals.handle_stream()
+        self._leases.confirmation.handle_welcome(welcome.patience.ToTimedelta().total_seconds())
         pulse_interval = welcome.pulse_interval.ToTimedelta().total_seconds()
         self._applied_delta = False
         self.joined.set()
         loop = asyncio.get_running_loop()
+        inbox: asyncio.Queue[sync_pb2.SyncResponse] = asyncio.Queue(_MAX_UNHANDLED)
         tasks = [
-            loop.create_task(self._read_all(stream), name="sync reader"),
+            loop.create_task(self._read_all(stream, inbox), name="sync reader"),
+            loop.create_task(self._handle_all(inbox), name="sync handler"),
             loop.create_task(self._write_all(stream, outgoing), name="sync writer"),
             loop.create_task(self._report(), name="sync reporter"),
             loop.create_task(self._permits.return_idle(), name="sync slots"),
@@ -313,7 +334,7 @@ class SyncClient:
         if self._audit.tells_heads:
             tasks.append(loop.create_task(self._audit.tell_heads(), name="sync audit"))
         if pulse_interval > 0:
-            tasks.append(loop.create_task(self._pulse(pulse_interval), name="sync pulse"))
+            tasks.append(loop.create_task(self._pulse(pulse_interval, inbox), name="sync pulse"))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -325,15 +346,32 @@ class SyncClient:
                 raise _StreamEnded("The Sync stream was cancelled in this worker; reconnecting.")
             task.result()
 
-    async def _read_all(self, stream: Stream) -> None:
+    async def _read_all(self, stream: Stream, inbox: asyncio.Queue[sync_pb2.SyncResponse]) -> None:
+        """Read until the stream ends; handle at once what decides whether leases may be served."""
         joiner = Joiner()
-        while (message := await _read(stream)) is not None:
-            if message.WhichOneof("message") == "part":
-                whole = joiner.add(message.part)
-                if whole is None:
-                    continue
-                message = sync_pb2.SyncResponse.FromString(whole)
-            await self._handle(message)
+        try:
+            while (message := await _read(stream)) is not None:
+                if message.WhichOneof("message") == "part":
+                    whole = joiner.add(message.part)
+                    if whole is None:
+                        continue
+                    message = sync_pb2.SyncResponse.FromString(whole)
+                match message.WhichOneof("message"):
+                    case "revoke":
+                        self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
+                    case "pulse":
+                        self._leases.confirmation.handle_answer(message.pulse.number)
+                    case _:
+                        await inbox.put(message)
+        except grpc.aio.BaseError:
+            await inbox.join()
+            raise
+        await inbox.join()
+
+    async def _handle_all(self, inbox: asyncio.Queue[sync_pb2.SyncResponse]) -> None:
+        while True:
+            await self._handle(await inbox.get())
+            inbox.task_done()
 
     async def _handle(self, message: sync_pb2.SyncResponse) -> None:
         match message.WhichOneof("message"):
@@ -348,8 +386,6 @@ class SyncClient:
                 self._prober.cancel(message.cancel_probe.id)
             case "drain":
                 self._on_drain(message.drain.reason or "the control plane asked for it")
-            case "revoke":
-                self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
             case "inspect":
                 self._outgoing.send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
             case "ask_instances":
@@ -412,10 +448,17 @@ class SyncClient:
         for part in split(message.SerializeToString()):
             await stream.write(sync_pb2.SyncRequest(part=part))
 
-    async def _pulse(self, interval: float) -> None:
+    async def _pulse(self, interval: float, inbox: asyncio.Queue[sync_pb2.SyncResponse]) -> None:
         """Show that the worker's loop runs, also while a long delta is applied."""
+        confirmation = self._leases.confirmation
         while True:
-            self._outgoing.send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse()))
+            if confirmation.is_silent() and not inbox.full():  # full: answers are not read
+                raise _StreamEnded(
+                    f"The control plane at {self._outgoing.address} has not answered this worker "
+                    "for as long as it waits for workers itself; joining again."
+                )
+            number = confirmation.next_number()
+            self._outgoing.send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse(number=number)))
             await asyncio.sleep(max(interval, _REPORT_INTERVAL))
 
     async def _report(self) -> None:

@@ -28,6 +28,7 @@ class InstanceStage:
         self._pool = pool
         self._leases = leases
         self._logins = logins
+        self._confirmation = leases.confirmation
 
     def enter(self, active: ActiveCall) -> bool:
         """Let a call pass if its instance is ready; otherwise wait for it in a task."""
@@ -52,7 +53,7 @@ class InstanceStage:
         return True
 
     def _leased(self, active: ActiveCall) -> LiveInstance | None:
-        """Return the instance of a call's lease; None if it has no lease, or it is starting."""
+        """Return the instance of a call's lease; None if the call must wait for one of them."""
         call = active.call
         key = _lease_key(call)
         if call.lease_id:
@@ -72,6 +73,8 @@ class InstanceStage:
             return None
         live = self._leases.live_instance(lease)
         if live is not None and active.lease is None:
+            if self._confirmation.clock() >= self._confirmation.until:
+                return None
             active.lease = lease
             self._leases.start_call(lease)
         return live
@@ -116,6 +119,7 @@ class InstanceStage:
     async def _wait_for_lease(self, active: ActiveCall) -> LiveInstance:
         """Return the instance of a call's lease; acquire the lease if necessary."""
         active.event("waiting for a lease")
+        await self._confirmation.wait()  # first: it may end the lease
         call = active.call
         ttl = call.lease_ttl if call.lease_ttl is not None else bounds.LEASE_TTL
         key = _lease_key(call)
