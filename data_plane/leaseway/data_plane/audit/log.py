@@ -330,6 +330,9 @@ def _groups(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     A sink stores whole groups, and the messages of some have a limit.
     """
     start = size = 0
+    if sum(map(len, bodies)) < _SEALED_SIZE:  # nearly always
+        yield bodies
+        return
     for place, body in enumerate(bodies):
         size += len(body)
         if size >= _SEALED_SIZE:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp, timestamp_of
-from leaseway.data_plane.audit.redact import Redactors
+from leaseway.data_plane.audit.redact import Redactor, Redactors
 from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
@@ -42,12 +41,12 @@ class Plan(Protocol):
         """The tool as its server listed it, as JSON."""
 
 
-@dataclass(slots=True, eq=False)
-class AuditEntry:
+class AuditEntry(msgspec.Struct, eq=False, gc=False):
     """The facts about a call that its audit records need.
 
     Attributes:
         credential: The credential of the caller.
+        started_at: When the call arrived, as `time.perf_counter` counts.
         written: Whether its `begin` record is written.
         holds_reply: Whether its reply waits until the sink has the record of its end.
         plan: The tool, once it is found.
@@ -56,10 +55,10 @@ class AuditEntry:
         parsed: Whether the arguments are known to be a JSON object on one line.
         approval: The id of its approval, or empty.
         approved_by: The credential that approved or denied it, or empty.
-        started_at: When the call arrived, as `time.perf_counter` counts.
     """
 
     credential: str
+    started_at: float
     written: bool = False
     holds_reply: bool = False
     plan: Plan | None = None
@@ -68,7 +67,6 @@ class AuditEntry:
     parsed: bool = False
     approval: str = ""
     approved_by: str = ""
-    started_at: float = field(default_factory=time.perf_counter)
 
 
 StartedCall = tuple[AuditEntry, int, Any, bytes, str]
@@ -106,7 +104,7 @@ class Recorder:
         """
         try:
             head = self._head(b"begin")
-            self._log.write([b"%b%b}" % (head, self._call_members(*call)) for call in calls])
+            self._log.write([self._call_record(head, b"}", *call) for call in calls])
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
         for entry, *_ in calls:
@@ -151,17 +149,15 @@ class Recorder:
         outcome: str,
         fault: Fault | None,
     ) -> None:
+        """Record how a call has ended, within a moment."""
         head = self._head(b"call")
-        if entry.written:
-            members = b"%d" % number
-        else:
-            members = self._call_members(entry, number, call, arguments, lease_id)
-        if entry.approval or fault is not None:
-            members += _optional_members(entry, fault)
+        more = _optional_members(entry, fault) if entry.approval or fault is not None else b""
         took = (time.perf_counter() - entry.started_at) * 1000
-        self._log.add(
-            b'%b%b,"outcome":"%b","duration_ms":%.3f}' % (head, members, outcome.encode(), took)
-        )
+        end = b'%b,"outcome":"%b","duration_ms":%.3f}' % (more, outcome.encode(), took)
+        if entry.written:
+            self._log.add(b"%b%d%b" % (head, number, end))
+        else:
+            self._log.add(self._call_record(head, end, entry, number, call, arguments, lease_id))
 
     def record_approval(self, decision: Any) -> None:
         """Record a person's decision about a call that needs approval."""
@@ -221,9 +217,17 @@ class Recorder:
             self._heads[event] = head
         return head
 
-    def _call_members(
-        self, entry: AuditEntry, number: int, call: Any, arguments: bytes, lease_id: str
+    def _call_record(
+        self,
+        head: bytes,
+        end: bytes,
+        entry: AuditEntry,
+        number: int,
+        call: Any,
+        arguments: bytes,
+        lease_id: str,
     ) -> bytes:
+        """Return a record that describes a call, with what stands before and after that."""
         names = _name_members(
             call.tenant,
             call.agent,
@@ -236,28 +240,29 @@ class Recorder:
             call.method,
             entry.risk,
         )
-        members = b'%d,%b,"arguments":%b' % (number, names, self._arguments(entry, arguments))
         if call.traceparent:
             trace = call.traceparent.split("-")
             if len(trace) == _TRACE_PARTS:
-                members += b',"trace":%b' % _encode(trace[1][:32])
-        return members
-
-    def _arguments(self, entry: AuditEntry, arguments: bytes) -> bytes:
-        if not arguments:
-            return b"{}"
+                end = b',"trace":%b%b' % (_encode(trace[1][:32]), end)
         redactor = self._redactors.get(entry.plan.definition if entry.plan is not None else None)
-        if entry.parsed and redactor.is_clean(arguments):
-            return arguments
-        if len(arguments) > _MAX_PARSED:
-            return _encode({"[left out]": f"{len(arguments)} bytes"})
-        try:
-            parsed = _decode(arguments)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _encode({"[left out]": f"{len(arguments)} bytes that are no JSON object"})
-        if b"\n" in arguments or b"\r" in arguments:  # never in strings; a record is one line
-            arguments = arguments.replace(b"\n", b" ").replace(b"\r", b" ")
-        return _encode(redactor.redact(arguments, parsed))
+        if not arguments:
+            arguments = b"{}"
+        elif not (entry.parsed and redactor.is_clean(arguments)):
+            arguments = _redacted(redactor, arguments)
+        return b'%b%d,%b,"arguments":%b%b' % (head, number, names, arguments, end)
+
+
+def _redacted(redactor: Redactor, arguments: bytes) -> bytes:
+    """Return arguments that may hold secrets, or are long, as a record shows them."""
+    if len(arguments) > _MAX_PARSED:
+        return _encode({"[left out]": f"{len(arguments)} bytes"})
+    try:
+        parsed = _decode(arguments)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _encode({"[left out]": f"{len(arguments)} bytes that are no JSON object"})
+    if b"\n" in arguments or b"\r" in arguments:  # never in strings; a record is one line
+        arguments = arguments.replace(b"\n", b" ").replace(b"\r", b" ")
+    return _encode(redactor.redact(arguments, parsed))
 
 
 def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:

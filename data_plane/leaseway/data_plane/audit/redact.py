@@ -48,7 +48,12 @@ class Redactor:
 
     def is_clean(self, arguments: bytes) -> bool:
         """Return whether a JSON object certainly needs no redaction, without parsing it."""
-        return not self._names and len(arguments) <= _MAX_TEXT and not may_hold_secret(arguments)
+        # `may_hold_secret`, without a function call: this is asked for each call.
+        return (
+            not self._names
+            and len(arguments) <= _MAX_TEXT
+            and _has_no_mark(str(arguments, "utf-8", "replace"))
+        )
 
     def hides(self, name: str | None, text: str) -> bool:
         """Return whether records show neither a member of this name nor this text.

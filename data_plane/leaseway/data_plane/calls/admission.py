@@ -19,7 +19,6 @@ from leaseway.data_plane.core.tools.policy import (
     JudgedCall,
     ToolPolicy,
     judge,
-    reads_only,
 )
 from leaseway.data_plane.core.tools.prompts_resources import (
     AdmittedRequest,
@@ -119,18 +118,15 @@ class CallAdmission:
         elif plan is None:
             self._check_changes(active, tenant)
             plan = toolset.find(call.server_id, call.tool)
-        if active.audit is not None and active.policy is not None:
-            active.audit.plan = plan
-            active.audit.risk = risk = active.policy.risk
-            active.audit.writes_first = not reads_only(risk, plan)
-        if active.policy is not None:
-            self._apply(active, active.policy)
+        policy = active.policy
+        if policy is not None:
+            self._apply(active, policy, plan)
         active.plan = plan
         parsed = check_arguments(active, plan)
         if active.audit is not None:
             active.audit.parsed = True
-        if active.policy is not None and active.policy.judges_calls:
-            extra = _other_values(active) if active.policy.restrictions else None
+        if policy is not None and policy.judges_calls:
+            extra = _other_values(active) if policy.restrictions else None
             active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
 
     def _own_variant(self, active: ActiveCall, tenant: str, variant: HeldVariant) -> HeldVariant:
@@ -166,7 +162,7 @@ class CallAdmission:
             if not is_notice and not policies.allows_all(tenant, call.agent):
                 raise has_only_tools(call.server_id)
             active.policy = policies.limits_of_request(tenant, call.agent, call.method)
-            if active.policy.demands:
+            if active.policy.demands and not active.was_counted:
                 self._count(active, active.policy)
         offered = variant.toolset.prompts_resources
         try:
@@ -188,9 +184,12 @@ class CallAdmission:
                 )
         return request
 
-    def _apply(self, active: ActiveCall, policy: ToolPolicy) -> None:
-        """Count a call against its limits, and note whose it is if a person must approve it."""
-        if policy.demands:
+    def _apply(self, active: ActiveCall, policy: ToolPolicy, plan: ToolPlan) -> None:
+        """Count a call against its limits; note what a record or an approval of it needs."""
+        if active.audit is not None:
+            active.audit.plan, active.audit.risk = plan, policy.risk
+            active.audit.writes_first = not policy.only_reads
+        if policy.demands and not active.was_counted:
             self._count(active, policy)
         if policy.needs_approval and active.caller is None:
             active.caller = caller()
@@ -202,8 +201,6 @@ class CallAdmission:
             Fault: RATE_LIMITED.
             PermitNeeded: Permits must be asked for.
         """
-        if active.was_counted:
-            return
         self.usage.start_call(policy.demands, self._loop.time())
         active.slots = policy.slots
         active.was_counted = True
@@ -216,7 +213,8 @@ class CallAdmission:
         """
         assert active.policy is not None  # it has limits
         try:
-            self._count(active, active.policy)
+            if not active.was_counted:
+                self._count(active, active.policy)
         except PermitNeeded as needed:
             return needed
         return None

@@ -390,7 +390,8 @@ class ActiveCall(Struct, eq=False):
                     self.finish(outcome.payload, outcome.is_error)
                 return
             self._end(None, outcome.is_error)
-            if self.audit is None:  # `_reply`, without a function call
+            # `_reply`, without a function call
+            if self.audit is None or not self.audit.holds_reply:
                 self.sink.finish(self, outcome.payload, outcome.is_error)
             else:
                 self._reply(outcome.payload, outcome.is_error)

@@ -135,7 +135,7 @@ class Executor:
         send = SendStage(self._subscriptions, self._artifacts, self.meters).enter
         record = None
         if self._recorder is not None:
-            record = RecordStage(self._recorder, self._background).enter
+            record = RecordStage(self._recorder, self.resume, self._background).enter
         lines: dict[_Needs, tuple[Enter, ...]] = {}
         for judged, asks, limited, recorded in itertools.product((False, True), repeat=4):
             stages = (
@@ -177,7 +177,7 @@ class Executor:
             active.started_at = active.arrived_at
         if self._recorder is not None:
             active.caller = caller()
-            active.audit = AuditEntry(active.caller.name)
+            active.audit = AuditEntry(active.caller.name, active.arrived_at)
         elif call.subject_token:  # it may acquire a lease by its token
             active.caller = caller()
         try:
@@ -357,8 +357,12 @@ class Executor:
             self._leases.end_call(active.lease)
         if active.slots:
             self.usage.end_call(active.slots)
-        if active.audit is not None:
-            self._record_end(active, active.audit, fault, is_error)
+        if active.audit is not None and self._recorder is not None:
+            lease = active.lease.id if active.lease is not None else ""
+            outcome = call_outcome(fault, is_error)
+            self._recorder.end(
+                active.audit, active.number, active.call, active.arguments, lease, outcome, fault
+            )
         if not self._active:
             self._idle.set()
 
@@ -386,16 +390,6 @@ class Executor:
         if not exists:
             return None
         return meters.timer(variant.spec, call.method or call.tool)
-
-    def _record_end(
-        self, active: ActiveCall, entry: AuditEntry, fault: Fault | None, is_error: bool
-    ) -> None:
-        assert self._recorder is not None
-        outcome = call_outcome(fault, is_error)
-        lease = active.lease.id if active.lease is not None else ""
-        self._recorder.end(
-            entry, active.number, active.call, active.arguments, lease, outcome, fault
-        )
 
     def call_fault(self, active: ActiveCall, fault: Fault) -> Fault:
         """Return the fault of a call whose instance failed: why its lease ended, if it did."""

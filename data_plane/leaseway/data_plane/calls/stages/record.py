@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import copy_context
 
 from leaseway.data_plane.audit.record import Recorder
@@ -15,11 +16,15 @@ class RecordStage:
 
     Args:
         recorder: Writes the audit.
+        resume: Lets a call that has waited here go on.
         background: Runs the wait for a sink that must acknowledge the records.
     """
 
-    def __init__(self, recorder: Recorder, background: Background) -> None:
+    def __init__(
+        self, recorder: Recorder, resume: Callable[[ActiveCall], None], background: Background
+    ) -> None:
         self._recorder = recorder
+        self._resume = resume
         self._background = background
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # of no caller: one write serves all of them
@@ -61,7 +66,7 @@ class RecordStage:
             self._background.spawn(self._resume_acknowledged(waiting), "wait for the audit's sink")
             return
         for active in waiting:
-            active.resume()
+            self._resume(active)
 
     async def _resume_acknowledged(self, waiting: list[ActiveCall]) -> None:
         """Resume calls when the sink has their records; calls that ended meanwhile ignore it."""
@@ -75,4 +80,4 @@ class RecordStage:
         for active in waiting:
             if active.audit is not None:
                 active.audit.holds_reply = True  # from now on the sink has answered it once
-            active.resume()
+            self._resume(active)

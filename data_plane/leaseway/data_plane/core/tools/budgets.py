@@ -264,9 +264,6 @@ class WorkerBudgets:
             LimitReached: One is used up; of some, the one for which to wait longest.
             PermitNeeded: The control plane must be asked.
         """
-        fleet = self.fleet
-        if fleet is not None and fleet.lost_at is None and self._take_own(demands, now):
-            return
         known = len(self._shares)
         shares = [self._open(demand, now) for demand in demands]
         if len(self._shares) > known:
@@ -286,15 +283,18 @@ class WorkerBudgets:
         for share in shares:
             self._take_one(share, now)
 
-    def _take_own(self, demands: Sequence[Demand], now: float) -> bool:
+    def take_own(self, demands: Sequence[Demand], now: float) -> bool:
         """Take a permit of each limit if this worker has one of each: what most calls do."""
-        shares = self._shares
+        fleet, shares = self.fleet, []
+        if fleet is None or fleet.lost_at is not None:
+            return False
         for demand in demands:
-            share = shares.get(demand.key)
+            share = self._shares.get(demand.key)
             if share is None or share.left <= 0 or share.ends <= now or share.demand is not demand:
                 return False
-        for demand in demands:
-            shares[demand.key].take()
+            shares.append(share)
+        for share in shares:
+            share.take()
         return True
 
     def end_call(self, slots: Iterable[BudgetKey]) -> None:

@@ -81,12 +81,14 @@ class ToolPolicy:
         expressions: The expressions of all rules, evaluated together.
         needs_approval: Whether a person must approve each call.
         judges_calls: Whether rules or permissions judge each call.
+        only_reads: Whether calls of the tool change nothing.
     """
 
     risk: Risk
     rules: tuple[CompiledRule, ...] = ()
     demands: tuple[Demand, ...] = ()
     restrictions: tuple[Restrictions, ...] = ()
+    only_reads: bool = False
     slots: tuple[BudgetKey, ...] = field(init=False, repr=False, compare=False)
     expressions: Expressions = field(init=False, repr=False, compare=False)
     needs_approval: bool = field(init=False, repr=False, compare=False)
@@ -160,11 +162,13 @@ class ToolPolicies:
         of_tool = BudgetKey("", "calls", self._server_id, tool=tool)
         demands += _demands_of(self._policy.quota.of_tool(tool), of_tool)
         schema = msgspec.json.decode(plan.definition).get("inputSchema")
+        only_reads = risk == "read_only" or (risk == "external" and plan.read_only)
         return ToolPolicy(
-            risk,
-            self._numbered_rules(tool),
-            tuple(demands),
-            self._restrictions_of(tenant, tool, schema, reads_only(risk, plan)),
+            risk=risk,
+            rules=self._numbered_rules(tool),
+            demands=tuple(demands),
+            restrictions=self._restrictions_of(tenant, tool, schema, only_reads),
+            only_reads=only_reads,
         )
 
     def allows_all(self, tenant: str, agent: str) -> bool:
@@ -187,7 +191,7 @@ class ToolPolicies:
         """
         lasts = method in (SUBSCRIBE, ROOTS_CHANGED)
         demands = (demand for demand in self._demands(tenant, agent) if demand.period or not lasts)
-        return ToolPolicy("read_only", demands=tuple(demands))
+        return ToolPolicy("read_only", demands=tuple(demands), only_reads=True)
 
     def find_request(self, tenant: str, agent: str, method: str, name: str) -> ToolPolicy:
         """Return the policy of a caller's request that calls no tool.
@@ -265,11 +269,6 @@ def _restrict(permissions: Permissions, base: str, schema: object, *, reads: boo
     return Restrictions(
         judge=PathJudge(permissions, base, schema) if permissions.names_paths else None
     )
-
-
-def reads_only(risk: Risk, plan: ToolPlan) -> bool:
-    """Return whether calls of a tool change nothing."""
-    return risk == "read_only" or (risk == "external" and plan.read_only)
 
 
 def _annotations(plan: ToolPlan) -> Mapping[str, Any]:
