@@ -161,13 +161,13 @@ class AuditLog:
         """Write a record, a JSON object on one line, within a moment."""
         if self._closed:
             return
-        is_full = self._backlog is not None and self._backlog.is_full
-        if is_full or self._buffered_bytes + len(body) > _MAX_BUFFERED:
+        size = self._buffered_bytes + len(body)
+        if size > _MAX_BUFFERED or (self._backlog is not None and self._backlog.is_full):
             self.lost += 1
             return
         self._buffer.append(body)
-        self._buffered_bytes += len(body)
-        if self._buffered_bytes >= _FLUSH_SIZE and not self._problem:
+        self._buffered_bytes = size
+        if size >= _FLUSH_SIZE and not self._problem:
             self._flush()
         elif self._timer is None:
             delay = _RETRY if self._problem else _FLUSH_DELAY

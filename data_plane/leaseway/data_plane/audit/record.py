@@ -69,8 +69,34 @@ class AuditEntry(msgspec.Struct, eq=False, gc=False):
     approved_by: str = ""
 
 
-StartedCall = tuple[AuditEntry, int, Any, bytes, str]
-"""A call that is about to run: entry, number, `Call` message, arguments, lease id or empty."""
+class HeldLease(Protocol):
+    """A lease."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
+class RecordedCall(Protocol):
+    """A call in flight.
+
+    Attributes:
+        number: Its id in the worker.
+        call: What it asks for, and for whom.
+        arguments: JSON.
+    """
+
+    number: int
+    call: Any
+    arguments: bytes
+
+    @property
+    def audit(self) -> AuditEntry | None:
+        """What else its records need; None if it is not recorded."""
+
+    @property
+    def lease(self) -> HeldLease | None:
+        """The lease that it uses, or None."""
 
 
 class Recorder:
@@ -94,20 +120,23 @@ class Recorder:
         self._redactors = Redactors()
         self._worker = _encode(log.worker)[1:-1]
         self._millisecond = -1
-        self._heads: dict[bytes, bytes] = {}
+        self._heads = b"", b""
 
-    def start(self, calls: Sequence[StartedCall]) -> None:
+    def start(self, calls: Sequence[RecordedCall]) -> None:
         """Record calls before they run, all of them or none.
 
         Raises:
             Fault: OVERLOADED: they cannot be recorded, so they must not run.
         """
+        begin, _ = self._new_heads(int(self._now() * 1000))
+        entries = [(call.audit, call) for call in calls if call.audit is not None]
         try:
-            head = self._head(b"begin")
-            self._log.write([self._call_record(head, b"}", *call) for call in calls])
+            self._log.write(
+                [self._call_record(begin, b"}", entry, call) for entry, call in entries]
+            )
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
-        for entry, *_ in calls:
+        for entry, _call in entries:
             entry.written = True
 
     @property
@@ -139,25 +168,17 @@ class Recorder:
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error)) from None
 
-    def end(
-        self,
-        entry: AuditEntry,
-        number: int,
-        call: Any,
-        arguments: bytes,
-        lease_id: str,
-        outcome: str,
-        fault: Fault | None,
-    ) -> None:
+    def end(self, entry: AuditEntry, call: RecordedCall, outcome: str, fault: Fault | None) -> None:
         """Record how a call has ended, within a moment."""
-        head = self._head(b"call")
+        millisecond = int(self._now() * 1000)
+        _, head = self._heads if millisecond == self._millisecond else self._new_heads(millisecond)
         more = _optional_members(entry, fault) if entry.approval or fault is not None else b""
         took = (time.perf_counter() - entry.started_at) * 1000
         end = b'%b,"outcome":"%b","duration_ms":%.3f}' % (more, outcome.encode(), took)
         if entry.written:
-            self._log.add(b"%b%d%b" % (head, number, end))
+            self._log.add(b"%b%d%b" % (head, call.number, end))
         else:
-            self._log.add(self._call_record(head, end, entry, number, call, arguments, lease_id))
+            self._log.add(self._call_record(head, end, entry, call))
 
     def record_approval(self, decision: Any) -> None:
         """Record a person's decision about a call that needs approval."""
@@ -204,37 +225,28 @@ class Recorder:
         head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._worker)
         self._log.add(head + _encode(members)[1:])
 
-    def _head(self, event: bytes) -> bytes:
-        """Return the start of records of this millisecond, up to the call's number."""
-        millisecond = int(self._now() * 1000)
-        if millisecond != self._millisecond:
-            self._millisecond = millisecond
-            self._heads.clear()
-        head = self._heads.get(event)
-        if head is None:
-            moment = timestamp_of(millisecond).encode()
-            head = b'{"time":"%b","event":"%b",%b,"call":' % (moment, event, self._worker)
-            self._heads[event] = head
-        return head
+    def _new_heads(self, millisecond: int) -> tuple[bytes, bytes]:
+        """Return the starts of both records in a millisecond, up to the call's number."""
+        moment, worker = timestamp_of(millisecond).encode(), self._worker
+        self._millisecond = millisecond
+        self._heads = (
+            b'{"time":"%b","event":"begin",%b,"call":' % (moment, worker),
+            b'{"time":"%b","event":"call",%b,"call":' % (moment, worker),
+        )
+        return self._heads
 
     def _call_record(
-        self,
-        head: bytes,
-        end: bytes,
-        entry: AuditEntry,
-        number: int,
-        call: Any,
-        arguments: bytes,
-        lease_id: str,
+        self, head: bytes, end: bytes, entry: AuditEntry, recorded: RecordedCall
     ) -> bytes:
         """Return a record that describes a call, with what stands before and after that."""
+        call, arguments, lease = recorded.call, recorded.arguments, recorded.lease
         names = _name_members(
             call.tenant,
             call.agent,
             call.user,
             entry.credential,
             call.session,
-            lease_id or call.lease_id,
+            call.lease_id if lease is None else lease.id,
             call.server_id,
             call.tool,
             call.method,
@@ -249,7 +261,7 @@ class Recorder:
             arguments = b"{}"
         elif not (entry.parsed and redactor.is_clean(arguments)):
             arguments = _redacted(redactor, arguments)
-        return b'%b%d,%b,"arguments":%b%b' % (head, number, names, arguments, end)
+        return b'%b%d,%b,"arguments":%b%b' % (head, recorded.number, names, arguments, end)
 
 
 def _redacted(redactor: Redactor, arguments: bytes) -> bytes:

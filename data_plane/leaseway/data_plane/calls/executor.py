@@ -358,11 +358,7 @@ class Executor:
         if active.slots:
             self.usage.end_call(active.slots)
         if active.audit is not None and self._recorder is not None:
-            lease = active.lease.id if active.lease is not None else ""
-            outcome = call_outcome(fault, is_error)
-            self._recorder.end(
-                active.audit, active.number, active.call, active.arguments, lease, outcome, fault
-            )
+            self._recorder.end(active.audit, active, call_outcome(fault, is_error), fault)
         if not self._active:
             self._idle.set()
 

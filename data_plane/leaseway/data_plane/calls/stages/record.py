@@ -45,19 +45,7 @@ class RecordStage:
         if not waiting:
             return
         try:
-            self._recorder.start(
-                [
-                    (
-                        active.audit,
-                        active.number,
-                        active.call,
-                        active.arguments,
-                        active.lease.id if active.lease is not None else "",
-                    )
-                    for active in waiting
-                    if active.audit is not None
-                ]
-            )
+            self._recorder.start(waiting)
         except Exception as error:  # noqa: BLE001 - the calls that wait for it get it
             for active in waiting:
                 active.fail_with(error)
