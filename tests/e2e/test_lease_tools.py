@@ -125,16 +125,26 @@ async def test_a_session_lists_and_uses_the_prompts_and_resources_of_its_own_ins
         assert await offered(one) == TO_GUESTS
 
 
-async def test_a_watch_yields_the_tools_of_its_session_until_the_lease_is_lost(
+async def test_watches_yield_the_lists_of_their_session_until_the_lease_is_lost(
     place: Place,
 ) -> None:
     async with place.sdk.session("watched") as session, asyncio.timeout(2 * BOUND):
         lease = await session.acquire("growing")
         watch = session.watch_tools(["growing"])
         assert [tool.name for tool in await anext(watch)] == AT_FIRST
+        prompts, resources = (
+            session.watch_prompts(["growing"]),
+            session.watch_resources(["growing"]),
+        )
+        assert [prompt.name for prompt in await anext(prompts)] == TO_GUESTS[0]
+        assert [resource.uri for resource in await anext(resources)] == TO_GUESTS[1]
+        others = asyncio.gather(anext(prompts), anext(resources))
         changed = asyncio.create_task(anext(watch))
         await session.call_tool("g_login", {"user": "ada"})
         assert [tool.name for tool in await changed] == LOGGED_IN
+        of_user = await others
+        assert [prompt.name for prompt in of_user[0]] == TO_USERS[0]
+        assert [resource.uri for resource in of_user[1]] == TO_USERS[1]
         changed = asyncio.create_task(anext(watch))
         await place.sdk.revoke_lease(lease.id)
         with pytest.raises(LeaseRevoked):

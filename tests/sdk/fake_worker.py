@@ -85,6 +85,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         )
         self.waits_for_tools = True
         self.waiting_lists = 0
+        self.lists = 0
         self._tools_changed = asyncio.Event()
         self.stateful = {"desk"}
         self.ttl = 60.0
@@ -240,6 +241,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         """Return the tools in which the lease differs; an older worker has no such method."""
         waits = request.HasField("wait") and self.waits_for_tools
         self.waiting_lists += waits
+        self.lists += 1
         try:
             while True:
                 changed = self._tools_changed

@@ -14,18 +14,18 @@ import pytest
 import leaseway.sdk as sdk
 
 PUBLIC = """
-Approval Artifact ArtifactLost AsyncArtifact AsyncClient AsyncResourceUpdates AsyncSession
-AsyncToolStream AsyncToolWatch AuthorizationFailed CallOptions Cancelled Capacity Client Completion
-ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown
+Approval Artifact ArtifactLost AsyncArtifact AsyncClient AsyncListWatch AsyncResourceUpdates
+AsyncSession AsyncToolStream AsyncToolWatch AuthorizationFailed CallOptions Cancelled Capacity
+Client Completion ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown
 IncompatibleVersion InputRequired InstanceInfo InstanceLog InternalError InvalidArguments
 InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked
-LeasewayError LimitInfo LogMessage LoginRequired Media ModelContent NotApplied NotLeader NotLeasable
-Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument PromptList
-PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate ResourceTemplateList
-ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo ServerLost ServerNotReady
-ServerState Session SessionRequired Status StoreUnavailable StreamOptions Syncing Tool ToolDiffers
-ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated UserRequired
-Violation WorkerInfo WorkerLost project_tools
+LeasewayError LimitInfo ListWatch LogMessage LoginRequired Media ModelContent NotApplied NotLeader
+NotLeasable Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument
+PromptList PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate
+ResourceTemplateList ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo
+ServerLost ServerNotReady ServerState Session SessionRequired Status StoreUnavailable StreamOptions
+Syncing Tool ToolDiffers ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch
+Unauthenticated UserRequired Violation WorkerInfo WorkerLost project_tools
 """
 
 

@@ -12,7 +12,13 @@ import leaseway.wire.forking  # noqa: F401 - must be imported before gRPC
 
 # isort: split
 from leaseway.sdk.blocking.client import Client, Session
-from leaseway.sdk.blocking.streams import Artifact, ResourceUpdates, ToolStream, ToolWatch
+from leaseway.sdk.blocking.streams import (
+    Artifact,
+    ListWatch,
+    ResourceUpdates,
+    ToolStream,
+    ToolWatch,
+)
 from leaseway.sdk.calls.media import Media, ModelContent
 from leaseway.sdk.calls.prompt_results import Completion, PromptResult, ResourceResult
 from leaseway.sdk.calls.results import ToolResult
@@ -34,7 +40,7 @@ from leaseway.sdk.client.options import CallOptions, StreamOptions
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
-from leaseway.sdk.client.watches import AsyncToolWatch
+from leaseway.sdk.client.watches import AsyncListWatch, AsyncToolWatch
 from leaseway.sdk.errors import (
     ArtifactLost,
     AuthorizationFailed,
@@ -98,6 +104,7 @@ __all__ = [
     "ArtifactLost",
     "AsyncArtifact",
     "AsyncClient",
+    "AsyncListWatch",
     "AsyncResourceUpdates",
     "AsyncSession",
     "AsyncToolStream",
@@ -129,6 +136,7 @@ __all__ = [
     "LeaseRevoked",
     "LeasewayError",
     "LimitInfo",
+    "ListWatch",
     "LogMessage",
     "LoginRequired",
     "Media",

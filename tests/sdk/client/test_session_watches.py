@@ -1,4 +1,4 @@
-"""`session.watch_tools`: the session's list, then one for each change of it or of its leases."""
+"""`session.watch_tools` and the like: the session's list, then one for each change of it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ OPENED = leases_pb2.ListLeaseToolsResponse(
     absent=["open"],
 )
 CLOSED = leases_pb2.ListLeaseToolsResponse()
+GREETED = leases_pb2.ListLeaseToolsResponse(
+    digest="2",
+    prompts=[catalog_pb2.Prompt(name="desk_greet", original_name="greet", server_id="desk")],
+    resources=[
+        catalog_pb2.Resource(uri="desk://me", server_id="desk", name="me"),
+        catalog_pb2.Resource(
+            uri="desk://{name}", server_id="desk", name="anybody", is_template=True
+        ),
+    ],
+)
 
 
 @pytest.fixture
@@ -135,6 +145,47 @@ async def test_a_watch_ends_with_its_session_or_its_client(
     async with asyncio.timeout(BOUND):
         assert await rest == []
     assert await all_of(watch) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "seen"),
+    [
+        ("watch_prompts", ["desk_greet"]),
+        ("watch_resources", ["me"]),
+        ("watch_resource_templates", ["anybody"]),
+    ],
+)
+async def test_prompts_and_resources_are_watched_like_tools(
+    plane: FakeControlPlane, worker: FakeWorker, session: AsyncSession, method: str, seen: list[str]
+) -> None:
+    watch = getattr(session, method)()
+    assert names(await next_list(watch)) == []
+    changed = asyncio.create_task(next_list(watch))
+    await until(lambda: worker.waiting_lists)
+    worker.change_tools(GREETED)
+    assert names(await changed) == seen
+
+    def first_of_synchronous_watch() -> list[str]:
+        with Client(plane.address) as client, client.session("one") as blocking:
+            blocking.acquire("desk")
+            return names(next(getattr(blocking, method)()))
+
+    assert await asyncio.to_thread(first_of_synchronous_watch) == seen
+
+
+async def test_a_worker_that_waits_for_tools_only_is_asked_again_for_prompts(
+    worker: FakeWorker, session: AsyncSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_lists, "_MIN_WATCH", 0.01)
+    worker.change_tools(OPENED)  # it answers with tools, whatever it is asked
+    watch = session.watch_prompts()
+    assert names(await next_list(watch)) == []
+    changed = asyncio.create_task(next_list(watch))
+    asked = worker.lists
+    await until(lambda: worker.lists > asked + 2)
+    assert not changed.done()
+    worker.change_tools(GREETED)  # it was upgraded
+    assert names(await changed) == ["desk_greet"]
 
 
 async def test_the_synchronous_session_watches_tools(

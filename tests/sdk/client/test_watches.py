@@ -6,21 +6,24 @@ import asyncio
 import gc
 import threading
 import weakref
+from typing import Any
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, until
 
 from leaseway.sdk import (
     AsyncClient,
+    AsyncListWatch,
     AsyncToolWatch,
     Client,
     ControlPlaneUnavailable,
     ToolList,
     ToolNotFound,
 )
+from leaseway.sdk.client.listings import CatalogListT
 
 
-async def next_list(watch: AsyncToolWatch) -> ToolList:
+async def next_list(watch: AsyncListWatch[CatalogListT]) -> CatalogListT:
     async with asyncio.timeout(BOUND):
         return await anext(watch)
 
@@ -33,8 +36,8 @@ async def watch(client: AsyncClient) -> AsyncToolWatch:
     return watch
 
 
-def names(tools: ToolList) -> list[str]:
-    return [tool.name for tool in tools]
+def names(items: Any) -> list[str]:
+    return [item.name for item in items]
 
 
 async def test_a_watch_returns_the_first_list_at_once_and_then_each_change(

@@ -6,19 +6,20 @@ All clients of a process share one event-loop thread. A client is thread-safe.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
 from leaseway.sdk.blocking.calls import Calls
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, BlockingContext
-from leaseway.sdk.blocking.streams import ToolWatch
+from leaseway.sdk.blocking.streams import ListWatch, ToolWatch
 from leaseway.sdk.catalog.prompts_resources import PromptList, ResourceList, ResourceTemplateList
 from leaseway.sdk.catalog.tools import Tool, ToolList
 from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.client.listings import CatalogListT
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession
-from leaseway.sdk.client.watches import AsyncToolWatch
+from leaseway.sdk.client.watches import AsyncListWatch
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.views import (
     Approval,
@@ -206,7 +207,7 @@ class Client(Calls):
 
     def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
         """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
-        return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner, servers)))
+        return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner.watch_tools, servers)))
 
     def servers(self, *, load: bool = False, timeout: float | None = None) -> list[ServerInfo]:
         """List the configured servers with their state; see `AsyncClient.servers`.
@@ -355,7 +356,23 @@ class Session(BlockingContext, Calls):
 
     def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
         """Watch the tools that the session sees; see `AsyncSession.watch_tools`."""
-        return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner, servers)))
+        return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner.watch_tools, servers)))
+
+    def watch_prompts(self, servers: Sequence[str] | None = None) -> ListWatch[PromptList]:
+        """Watch the prompts that the session sees; see `AsyncSession.watch_tools`."""
+        return ListWatch(LOOP_THREAD.run(partial(_watch, self._inner.watch_prompts, servers)))
+
+    def watch_resources(self, servers: Sequence[str] | None = None) -> ListWatch[ResourceList]:
+        """Watch the resources that the session sees; see `AsyncSession.watch_tools`."""
+        return ListWatch(LOOP_THREAD.run(partial(_watch, self._inner.watch_resources, servers)))
+
+    def watch_resource_templates(
+        self, servers: Sequence[str] | None = None
+    ) -> ListWatch[ResourceTemplateList]:
+        """Watch the resource templates that the session sees; see `AsyncSession.watch_tools`."""
+        return ListWatch(
+            LOOP_THREAD.run(partial(_watch, self._inner.watch_resource_templates, servers))
+        )
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
@@ -373,9 +390,10 @@ async def _reopened(session: AsyncSession) -> AsyncSession:
 
 
 async def _watch(
-    watched: AsyncClient | AsyncSession, servers: Sequence[str] | None
-) -> AsyncToolWatch:
-    return watched.watch_tools(servers)
+    watch: Callable[[Sequence[str] | None], AsyncListWatch[CatalogListT]],
+    servers: Sequence[str] | None,
+) -> AsyncListWatch[CatalogListT]:
+    return watch(servers)
 
 
 async def _leases(session: AsyncSession) -> list[Lease]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Self
+from typing import Generic, Self
 
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, BlockingContext
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.artifacts import AsyncArtifact
+from leaseway.sdk.client.listings import CatalogListT
 from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
-from leaseway.sdk.client.watches import AsyncToolWatch
+from leaseway.sdk.client.watches import AsyncListWatch
 from leaseway.sdk.transport.events import LogMessage, Progress
 from leaseway.sdk.transport.server_requests import Handlers, ServerRequest
 
@@ -89,27 +90,31 @@ class ResourceUpdates(BlockingContext):
         return LOOP_THREAD.run(partial(self._inner.next, timeout))
 
 
-class ToolWatch:
-    """The tools that a tenant or a session sees, as they change: an iterator that blocks.
+class ListWatch(Generic[CatalogListT]):
+    """What a tenant or a session sees of one kind, as it changes: an iterator that blocks.
 
-    See `AsyncToolWatch`. To end it, close the client or the session from another thread.
+    See `AsyncListWatch`. To end it, close the client or the session from another thread.
     """
 
-    def __init__(self, inner: AsyncToolWatch) -> None:
+    def __init__(self, inner: AsyncListWatch[CatalogListT]) -> None:
         self._inner = inner
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ToolList:
-        tools = LOOP_THREAD.run(self._next)
-        if tools is None:
+    def __next__(self) -> CatalogListT:
+        items = LOOP_THREAD.run(self._next)
+        if items is None:
             raise StopIteration
-        return tools
+        return items
 
-    async def _next(self) -> ToolList | None:
+    async def _next(self) -> CatalogListT | None:
         # A StopAsyncIteration raised in a coroutine would become a RuntimeError.
         return await anext(self._inner, None)
+
+
+class ToolWatch(ListWatch[ToolList]):
+    """The tools that a tenant or a session sees, as they change. See `ListWatch`."""
 
 
 class Artifact:

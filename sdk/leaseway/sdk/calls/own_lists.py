@@ -112,28 +112,33 @@ class SessionLists:
         return dict(zip(leases, own, strict=True))
 
     async def wait_beyond(
-        self, session: str, seen: Mapping[ClientLease, LeaseItems[Any] | None]
+        self, session: str, kind: ListKind, seen: Mapping[ClientLease, LeaseItems[Any] | None]
     ) -> None:
-        """Wait until a session holds other leases than were seen, or they have other tools.
+        """Wait until a session holds other leases than were seen, or they have other lists.
 
-        Or until it is closed.
+        Or until it is closed. A change of prompts also counts as one of resources.
 
         Args:
             session: The session.
-            seen: What `of_session` has returned for tools.
+            kind: Which list was seen.
+            seen: What `of_session` has returned for it.
         """
         changed = self._leases.changes.next_of(session)
         if seen.keys() != set(self._leases.book.held_leases(session)):
             return
+        of_tools = kind == "tools"
         await first_of(
             changed.wait(),
-            *(self._wait_for_other(lease, digest_of(tools)) for lease, tools in seen.items()),
+            *(
+                self._wait_for_other(lease, digest_of(items), of_tools=of_tools)
+                for lease, items in seen.items()
+            ),
         )
 
-    async def _wait_for_other(self, lease: ClientLease, digest: str) -> None:
-        """Wait until a lease has other tools, or has ended, which is recorded."""
+    async def _wait_for_other(self, lease: ClientLease, digest: str, *, of_tools: bool) -> None:
+        """Wait until a lease has other lists, or has ended, which is recorded."""
         loop, failures = asyncio.get_running_loop(), 0
-        request = self._request(lease, digest)
+        request = self._request(lease, digest, of_tools=of_tools)
         request.wait.CopyFrom(duration(_WATCH))
         link = self._pool.link(lease.worker)
         while True:
@@ -150,27 +155,30 @@ class SessionLists:
                 await asyncio.sleep(RECONNECT.delay(failures) + 0.02)
                 failures += 1
                 continue
-            if answer.digest != digest:
+            if answer.digest != digest and not (answer.tools and not of_tools):
                 return
             failures = 0
             # An older or a busy worker answers at once.
             await asyncio.sleep(max(0.0, asked_at + _MIN_WATCH - loop.time()))
 
-    def _request(self, lease: ClientLease, digest: str) -> leases_pb2.ListLeaseToolsRequest:
+    def _request(
+        self, lease: ClientLease, digest: str, *, of_tools: bool
+    ) -> leases_pb2.ListLeaseToolsRequest:
         return leases_pb2.ListLeaseToolsRequest(
             client=self._identity.client_info,
             tenant=self._identity.tenant,
             session=lease.key.session,
             lease_id=lease.lease_id,
             known_digest=digest,
+            prompts_resources=not of_tools,
         )
 
     async def _list(self, lease: ClientLease, *, of_tools: bool) -> _Lists | None:
         before = self._listed.setdefault(lease, {})
         known = before.get(of_tools)
         link = self._pool.link(lease.worker)
-        request = self._request(lease, known.digest if known is not None else "")
-        request.prompts_resources = not of_tools
+        digest = known.digest if known is not None else ""
+        request = self._request(lease, digest, of_tools=of_tools)
         try:
             answer = await link.request(link.leases.ListLeaseTools, request, _LIST_TIMEOUT)
         except Fault:
@@ -264,9 +272,9 @@ class SessionLists:
         return None
 
 
-def digest_of(tools: LeaseItems[Any] | None) -> str:
-    """Return what identifies the tools in which a lease differs; empty if it does not."""
-    return tools.digest if tools is not None else ""
+def digest_of(items: LeaseItems[Any] | None) -> str:
+    """Return what identifies the list in which a lease differs; empty if it does not."""
+    return items.digest if items is not None else ""
 
 
 async def first_of(*waits: Coroutine[Any, Any, object]) -> None:

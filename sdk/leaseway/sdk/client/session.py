@@ -24,7 +24,7 @@ from leaseway.sdk.client.listings import (
     fetch_templates,
     fetch_tools,
 )
-from leaseway.sdk.client.watches import AsyncToolWatch, SessionTools
+from leaseway.sdk.client.watches import AsyncListWatch, AsyncToolWatch, SessionList
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.operations import perform
@@ -216,7 +216,24 @@ class AsyncSession(AsyncCalls):
             closed.
         """
         self._runtime()  # raises if the session is closed
-        return AsyncToolWatch(SessionTools(self), servers)
+        return AsyncToolWatch(SessionList(self, "tools", fetch_tools), servers)
+
+    def watch_prompts(self, servers: Sequence[str] | None = None) -> AsyncListWatch[PromptList]:
+        """Watch the prompts that the session sees; see `watch_tools`."""
+        self._runtime()
+        return AsyncListWatch(SessionList(self, "prompts", fetch_prompts), servers)
+
+    def watch_resources(self, servers: Sequence[str] | None = None) -> AsyncListWatch[ResourceList]:
+        """Watch the resources that the session sees; see `watch_tools`."""
+        self._runtime()
+        return AsyncListWatch(SessionList(self, "resources", fetch_resources), servers)
+
+    def watch_resource_templates(
+        self, servers: Sequence[str] | None = None
+    ) -> AsyncListWatch[ResourceTemplateList]:
+        """Watch the resource templates that the session sees; see `watch_tools`."""
+        self._runtime()
+        return AsyncListWatch(SessionList(self, "templates", fetch_templates), servers)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""

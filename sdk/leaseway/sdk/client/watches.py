@@ -1,4 +1,4 @@
-"""Watches a tool list: yields the current list, then a new one after each change.
+"""Watches a list of the catalog: yields the current one, then a new one after each change.
 
 Nothing is queued: a list is fetched when the caller asks for the next one, so a slow caller gets
 the newest list and skips those between.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, Self
+from typing import Any, Final, Generic, Protocol, Self
 
 import grpc
 
 from leaseway.sdk.calls.own_lists import first_of
-from leaseway.sdk.catalog.lease_items import LeaseItems
+from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind
 from leaseway.sdk.catalog.resolver import RegistryVersion
-from leaseway.sdk.catalog.tools import Tool, ToolList
-from leaseway.sdk.client.listings import fetch_tools, with_own
+from leaseway.sdk.catalog.tools import ToolList
+from leaseway.sdk.client.listings import CatalogListT, Fetch, fetch_tools, with_own
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
@@ -28,15 +28,19 @@ _TRANSIENT: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
 """Reasons for which a list is missing for a while only, for example during a restart."""
 
 
-class ToolSource(Protocol):
-    """Whose tools a watch yields."""
+class ListSource(Protocol[CatalogListT]):
+    """Whose list a watch yields, and which one."""
+
+    @property
+    def fetch(self) -> Fetch[CatalogListT]:
+        """Reads the list of all."""
 
     def is_closed(self) -> bool:
         """Return whether the watch has ended."""
 
     @property
     def user(self) -> str | None:
-        """The user for whom tools are listed; None means the client's."""
+        """The user for whom is listed; None means the client's."""
 
     def runtime(self) -> Runtime:
         """Return the client's runtime; raises a RuntimeError if it cannot be used."""
@@ -45,8 +49,8 @@ class ToolSource(Protocol):
         """Raise a Fault if something has ended that the watch depends on."""
 
     async def complete(
-        self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
-    ) -> ToolList:
+        self, runtime: Runtime, items: CatalogListT, servers: Sequence[str] | None
+    ) -> CatalogListT:
         """Return the list that is yielded, from that of the tenant."""
 
     async def wait_beyond(
@@ -63,6 +67,7 @@ class TenantTools:
     """
 
     user: Final = None
+    fetch: Final = staticmethod(fetch_tools)
 
     def __init__(self, client: RuntimeOwner) -> None:
         self._client = client
@@ -79,10 +84,10 @@ class TenantTools:
         """Nothing ends before the client."""
 
     async def complete(
-        self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
+        self, runtime: Runtime, items: ToolList, servers: Sequence[str] | None
     ) -> ToolList:
         """Return the list unchanged."""
-        return tools
+        return items
 
     async def wait_beyond(
         self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
@@ -103,16 +108,20 @@ class WatchedSession(Protocol):
         """Return the runtime; raises a RuntimeError if the session or its client is closed."""
 
 
-class SessionTools:
-    """The tools that a session sees, with those of its leases.
+class SessionList(Generic[CatalogListT]):
+    """A list that a session sees, with what is in those of its leases.
 
     Args:
         session: The session.
+        kind: Which list it is.
+        fetch: Reads the list of all.
     """
 
-    def __init__(self, session: WatchedSession) -> None:
+    def __init__(self, session: WatchedSession, kind: ListKind, fetch: Fetch[CatalogListT]) -> None:
         self._session = session
-        self._seen: Mapping[ClientLease, LeaseItems[Tool] | None] = {}
+        self._kind: ListKind = kind
+        self.fetch = fetch
+        self._seen: Mapping[ClientLease, LeaseItems[Any] | None] = {}
 
     def is_closed(self) -> bool:
         """Return whether the session or its client is closed."""
@@ -134,45 +143,46 @@ class SessionTools:
             raise ended
 
     async def complete(
-        self, runtime: Runtime, tools: ToolList, servers: Sequence[str] | None
-    ) -> ToolList:
-        """Return the list with the tools in which the session's leases differ."""
-        self._seen = await runtime.caller.own_lists.of_session(self._session.key, "tools")
-        return with_own(tools, "tools", self._seen.values(), servers)
+        self, runtime: Runtime, items: CatalogListT, servers: Sequence[str] | None
+    ) -> CatalogListT:
+        """Return the list with that in which the session's leases differ."""
+        self._seen = await runtime.caller.own_lists.of_session(self._session.key, self._kind)
+        return with_own(items, self._kind, self._seen.values(), servers)
 
     async def wait_beyond(
         self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
     ) -> None:
-        """Wait for a change of the registry, of the session's leases or of their tools."""
+        """Wait for a change of the registry, of the session's leases or of their lists."""
         own = runtime.caller.own_lists
         await first_of(
-            registry.wait_beyond(version, lists), own.wait_beyond(self._session.key, self._seen)
+            registry.wait_beyond(version, lists),
+            own.wait_beyond(self._session.key, self._kind, self._seen),
         )
 
 
-class AsyncToolWatch:
-    """The tools that a tenant or a session sees, as they change: an iterator of `ToolList`s.
+class AsyncListWatch(Generic[CatalogListT]):
+    """What a tenant or a session sees of one kind, as it changes: an iterator of lists.
 
     The first list is returned at once, or its error is raised. Each later list differs from the
-    one before in its tools or in `pending`. While the control plane or a worker is unreachable, the
-    watch waits; a server that is removed has no tools until it is added again. The iterator ends
+    one before in its items or in `pending`. While the control plane or a worker is unreachable, the
+    watch waits; a server that is removed has no items until it is added again. The iterator ends
     when the client or the session is closed. Iterating may stop early without clean-up.
 
     After a lease of a watched session was lost, the iterator raises a `LeaseError`, as calls do,
     until `acquire` or `release`.
     """
 
-    def __init__(self, source: ToolSource, servers: Sequence[str] | None) -> None:
+    def __init__(self, source: ListSource[CatalogListT], servers: Sequence[str] | None) -> None:
         self._source = source
         self._servers = list(servers) if servers is not None else None
-        self._last: ToolList | None = None
+        self._last: CatalogListT | None = None
         self._read_at = 0
         self._lists: int | None = None
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ToolList:
+    async def __anext__(self) -> CatalogListT:
         source = self._source
         if source.is_closed():
             raise StopAsyncIteration
@@ -184,16 +194,16 @@ class AsyncToolWatch:
             self._lists = registry_version.lists
             if source.is_closed():
                 break
-            tools = await self._read(runtime)
-            if tools is None or source.is_closed() or registry_version.ended:
+            items = await self._read(runtime)
+            if items is None or source.is_closed() or registry_version.ended:
                 break
-            self._read_at = max(self._read_at, tools.registry_version)
-            if self._last is None or _differs(self._last, tools):
-                self._last = tools
-                return tools
+            self._read_at = max(self._read_at, items.registry_version)
+            if self._last is None or _differs(self._last, items):
+                self._last = items
+                return items
         raise StopAsyncIteration
 
-    async def _read(self, runtime: Runtime) -> ToolList | None:
+    async def _read(self, runtime: Runtime) -> CatalogListT | None:
         """Return the current list, or None if the client was closed meanwhile."""
         attempt = 0
         registry_version = runtime.resolver.registry_version
@@ -201,8 +211,8 @@ class AsyncToolWatch:
             try:
                 deadline = runtime.loop.time() + STARTUP_TIMEOUT
                 self._source.check(runtime, self._servers)
-                tools = await self._fetch(runtime, deadline)
-                return await self._source.complete(runtime, tools, self._servers)
+                items = await self._fetch(runtime, deadline)
+                return await self._source.complete(runtime, items, self._servers)
             except Fault as fault:
                 if registry_version.ended:
                     return None
@@ -216,17 +226,24 @@ class AsyncToolWatch:
             await asyncio.sleep(RECONNECT.delay(attempt))
             attempt += 1
 
-    async def _fetch(self, runtime: Runtime, deadline: float) -> ToolList:
-        user = self._source.user
+    async def _fetch(self, runtime: Runtime, deadline: float) -> CatalogListT:
+        user, fetch = self._source.user, self._source.fetch
         try:
-            return await fetch_tools(runtime, deadline, servers=self._servers, user=user)
+            return await fetch(runtime, deadline, servers=self._servers, user=user)
         except Fault as fault:
             if self._last is None or fault.reason is not Reason.TOOL_NOT_FOUND:
                 raise
-        # One of the servers was removed: select the tools of the others from the whole list.
-        tools = await fetch_tools(runtime, deadline, servers=None, user=user)
-        wanted = [tool for tool in tools if tool.server_id in (self._servers or ())]
-        return ToolList(wanted, tools.registry_version, tools.pending, tools.config_loaded_at)
+        # One of the servers was removed: select the items of the others from the whole list.
+        items = await fetch(runtime, deadline, servers=None, user=user)
+        wanted = [item for item in items if item.server_id in (self._servers or ())]
+        return type(items)(**(items._asdict() | {"items": wanted}))
+
+
+class AsyncToolWatch(AsyncListWatch[ToolList]):
+    """The tools that a tenant or a session sees, as they change: an iterator of `ToolList`s.
+
+    See `AsyncListWatch`.
+    """
 
 
 def _is_cancelling() -> bool:
@@ -234,5 +251,5 @@ def _is_cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _differs(before: ToolList, after: ToolList) -> bool:
+def _differs(before: CatalogListT, after: CatalogListT) -> bool:
     return list(before) != list(after) or before.pending != after.pending
