@@ -172,12 +172,15 @@ class Recorder:
         """Record how a call has ended, within a moment."""
         millisecond = int(self._now() * 1000)
         _, head = self._heads if millisecond == self._millisecond else self._new_heads(millisecond)
-        more = _optional_members(entry, fault) if entry.approval or fault is not None else b""
         took = (time.perf_counter() - entry.started_at) * 1000
-        end = b'%b,"outcome":"%b","duration_ms":%.3f}' % (more, outcome.encode(), took)
+        more = _optional_members(entry, fault) if entry.approval or fault is not None else b""
+        ended = more, outcome.encode(), took
         if entry.written:
-            self._log.add(b"%b%d%b" % (head, call.number, end))
+            self._log.add(
+                b'%b%d%b,"outcome":"%b","duration_ms":%.3f}' % (head, call.number, *ended)
+            )
         else:
+            end = b'%b,"outcome":"%b","duration_ms":%.3f}' % ended
             self._log.add(self._call_record(head, end, entry, call))
 
     def record_approval(self, decision: Any) -> None:
