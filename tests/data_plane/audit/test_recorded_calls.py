@@ -97,6 +97,26 @@ async def test_a_call_for_a_user_is_recorded_with_him_and_with_the_credential(
     assert all(record["credential"] for record in audited.records("begin"))
 
 
+async def test_of_a_name_that_is_there_twice_a_record_shows_what_any_server_may_read(
+    audited: Audited,
+) -> None:
+    await audited.bench.serve("time")
+    caller = audited.bench.caller()
+    for secret in ("", ', "password": "s3"'):
+        twice = f'{{"text": "a", "in": [{{"text": "b", "text": "c"}}], "text": "d"{secret}}}'
+        await caller.call("time", arguments=twice.encode())
+    plain, redacted = audited.records("begin")
+    assert plain["arguments"] == json.loads(twice.replace(secret, ""))
+    lines = b"".join(path.read_bytes() for path in sorted(audited.folder.iterdir()))
+    assert b'"text": "a"' in lines, "without a secret the record has the very bytes"
+    shown = redacted["arguments"]
+    assert shown["[first of each name]"]["text"] == "a"
+    assert shown["[first of each name]"]["in"] == [{"text": "b"}]
+    assert shown["[last of each name]"]["text"] == "d"
+    assert shown["[last of each name]"]["in"] == [{"text": "c"}]
+    assert {values["password"] for values in shown.values()} == {"[redacted]"}
+
+
 async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_sent(
     audited: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:

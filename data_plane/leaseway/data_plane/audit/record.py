@@ -9,6 +9,7 @@ See design.md#traces-metrics-and-logs.
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -30,6 +31,9 @@ _MAX_NAME: Final = 256
 _RETRY: Final = 1.0
 _TRACE_PARTS: Final = 4
 _encode: Final = msgspec.json.Encoder().encode
+_FIRST: Final = "[first of each name]"
+_LAST: Final = "[last of each name]"
+"""How arguments are shown of which a member occurs twice, so that none is missing."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -273,11 +277,20 @@ def _redacted(redactor: Redactor, arguments: bytes) -> bytes:
         return _encode({"[left out]": f"{len(arguments)} bytes"})
     try:
         parsed = _decode(arguments)
+        first = json.loads(arguments, object_pairs_hook=_first_values)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _encode({"[left out]": f"{len(arguments)} bytes that are no JSON object"})
     if b"\n" in arguments or b"\r" in arguments:  # never in strings; a record is one line
         arguments = arguments.replace(b"\n", b" ").replace(b"\r", b" ")
-    return _encode(redactor.redact(arguments, parsed))
+    shown = redactor.redact(arguments, parsed)
+    if isinstance(shown, msgspec.Raw) or first == parsed:
+        return _encode(shown)
+    # Servers differ in which of two values of one name they read.
+    return _encode({_FIRST: redactor.redact(_encode(first), first), _LAST: shown})
+
+
+def _first_values(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(reversed(members))
 
 
 def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:
