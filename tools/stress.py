@@ -111,11 +111,19 @@ def _run(number: int, *, stops: bool, arguments: list[str]) -> list[str]:
             over.set()
             if stops:
                 stopping.join()
+            if tests.poll() is None:  # this program is being ended: they stop their processes
+                tests.send_signal(signal.SIGINT)
+                tests.wait()
     failed = list(_failed(report)) if report.exists() else []
     if status not in (0, 5) and not failed:
         failed = [f"pytest ended with status {status}"]
     print(f"run {number}: {len(failed)} failed, {log.relative_to(ROOT)}", flush=True)
     return failed
+
+
+def _end(*_: object) -> None:
+    """End as after Ctrl-C: a test run leaves no processes."""
+    raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -126,6 +134,7 @@ def main() -> int:
     )
     parser.add_argument("--no-stops", action="store_true", help="stop no process of the tests")
     options, arguments = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, _end)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     failures: Counter[str] = Counter()
     with _computing(options.loops):

@@ -61,8 +61,12 @@ async def started_worker() -> tuple[asyncio.subprocess.Process, Path, int]:
         sys.executable, "-c", WORKER, str(SERVERS / "counter.py"), stdout=asyncio.subprocess.PIPE
     )
     assert worker.stdout is not None
-    async with asyncio.timeout(BOUND):
-        folder, reaper = (await worker.stdout.readline()).decode().split()
+    try:
+        async with asyncio.timeout(2 * BOUND):  # it imports a worker, and starts two programs
+            folder, reaper = (await worker.stdout.readline()).decode().split()
+    except BaseException:
+        worker.kill()
+        raise
     return worker, Path(folder), int(reaper)
 
 

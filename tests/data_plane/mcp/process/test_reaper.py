@@ -53,7 +53,7 @@ async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, 
     )
     assert worker.stdout is not None
     try:
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(2 * BOUND):  # it imports a worker, and starts two programs
             server, reaper = map(int, (await worker.stdout.readline()).split())
     except BaseException:
         worker.kill()
