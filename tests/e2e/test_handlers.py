@@ -86,12 +86,16 @@ async def test_a_server_that_needs_a_back_channel_is_restarted_in_the_legacy_era
         assert (
             await session.call_tool("greet", on_elicitation=on_elicitation)
         ).text == "Hello, Ada."
-    [problem] = [
-        each_problem
-        for each_problem in await client.problems()
-        if each_problem.reason == "NO_BACK_CHANNEL"
-    ]
-    assert "release an older lease" in problem.message
+
+    async def is_reported() -> bool:
+        messages = [
+            problem.message
+            for problem in await client.problems()
+            if problem.reason == "NO_BACK_CHANNEL"
+        ]
+        return len(messages) == 1 and "release an older lease" in messages[0]
+
+    await eventually(is_reported)
 
 
 @pytest.mark.parametrize("era", SERVERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import warnings
@@ -41,7 +42,7 @@ from tests.e2e.system import eventually, python_server, running
 from tests.ports import free_port
 from tests.servers.pictures import png
 
-from leaseway.sdk import AsyncClient
+from leaseway.sdk import AsyncClient, LeaseLost
 
 
 async def send_roots(context: Any) -> Any:
@@ -65,6 +66,15 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
     made = running(tmp_path_factory.mktemp("system"), servers, worker_options=("--mcp", address))
     async with made as (system, sdk), front(system) as url:
         yield Place(system, sdk, url, f"http://{address}/mcp")
+
+
+@pytest.fixture
+async def uncounted(place: Place) -> None:
+    """End leases of the counter, such as a failed test leaves behind."""
+    for lease in await counters(place.sdk):
+        with contextlib.suppress(LeaseLost):
+            await place.sdk.revoke_lease(lease.id)
+    await eventually(lambda: has_leases(place.sdk, 0))
 
 
 @PLACES
@@ -126,6 +136,7 @@ async def test_progress_arrives_before_the_result(place: Place, era: str) -> Non
             await eventually(lambda count=count: reports == [(0, 3), (1, 3), (2, 3)] * count)
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_each_session_has_a_lease_that_ends_with_the_session(place: Place) -> None:
     system, sdk, url = place.system, place.sdk, place.url
     async with (
@@ -145,6 +156,7 @@ async def test_each_session_has_a_lease_that_ends_with_the_session(place: Place)
     await eventually(lambda: has_leases(sdk, 0))
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_a_modern_call_without_a_session_releases_its_lease_at_the_end(place: Place) -> None:
     async with (
         front(place.system, "--sessions-from", "handle") as url,
@@ -192,6 +204,7 @@ async def test_a_legacy_session_id_is_valid_until_the_session_is_deleted(place: 
             assert answer.status == 404
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_a_modern_request_with_a_session_header_keeps_the_lease(place: Place) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -273,6 +286,7 @@ async def test_meta_of_the_client_reaches_the_server_without_reserved_keys(
             await client.call_tool("meta", {}, meta=meta)
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_a_modern_client_acquires_a_lease_by_handle(place: Place) -> None:
     async with Client(place.url, mode="2026-07-28") as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
@@ -303,6 +317,7 @@ async def test_a_modern_client_acquires_a_lease_by_handle(place: Place) -> None:
         assert "lease_acquire" not in [tool.name for tool in (await client.list_tools()).tools]
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_over_stdio_each_handle_has_its_own_lease(place: Place) -> None:
     searching = stdio(place.system, "--tools", "search")
     async with Client(searching, mode="2026-07-28") as client:
