@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -53,8 +53,7 @@ MODERN_CAPABILITIES: Final[Mapping[Answers, Mapping[str, Any]]] = {
 def roots_result(folders: Iterable[str]) -> bytes:
     """Return the result of a roots request: folders, by their absolute paths."""
     roots = [
-        {"uri": PurePosixPath(folder).as_uri(), "name": PurePosixPath(folder).name or folder}
-        for folder in folders
+        {"uri": Path(folder).as_uri(), "name": Path(folder).name or folder} for folder in folders
     ]
     return msgspec.json.encode({"roots": roots})
 
