@@ -155,25 +155,44 @@ class System:
 
     Attributes:
         address: Where its control plane listens.
-        planes: The process ids of its control plane and workers.
-        workers: Those of its workers.
     """
 
     def __init__(self, address: str, pid: int) -> None:
         self.address = address
-        self.planes = list(children(pid))
-        self.workers = [child for child, line in children(pid).items() if " worker " in line]
+        self._pid = pid
+
+    @property
+    def planes(self) -> list[int]:
+        """The process ids of its control plane and workers."""
+        return list(children(self._pid))
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
+        return [child for child, line in children(self._pid).items() if " worker " in line]
 
 
 @contextlib.asynccontextmanager
 async def leaseway(
-    servers: Mapping[str, object], *, workers: int = 1, options: Sequence[str] = ()
+    servers: Mapping[str, object], *, workers: int = 1, options: Sequence[str] = (), port: int = 0
 ) -> AsyncIterator[System]:
-    """Run `leaseway up` on free ports with these servers until the block ends."""
+    """Run `leaseway up` on free ports with these servers until the block ends.
+
+    Args:
+        servers: Entries of the configuration file.
+        workers: How many workers run.
+        options: Further options of the command line.
+        port: The port of its control plane; the block then starts as soon as that listens, and not
+            only when all servers have been tried.
+    """
     with tempfile.TemporaryDirectory(prefix="leaseway-bench-") as folder:
         config = Path(folder) / "mcp.yaml"
         config.write_text(yaml.safe_dump({"version": 1, "servers": dict(servers)}))
         command = [sys.executable, "-m", "leaseway.cli.main", "up", "--config", str(config)]
-        command += ["--listen", "127.0.0.1:0", "--workers", str(workers), *options]
-        async with run_process(command, ready_text="ready ", cwd=Path(folder)) as (process, line):
-            yield System(line.split()[-1], process.pid)
+        command += ["--listen", f"127.0.0.1:{port}", "--workers", str(workers), *options]
+        ready = "" if port else "ready "
+        async with run_process(command, ready_text=ready, ready_port=port, cwd=Path(folder)) as (
+            process,
+            line,
+        ):
+            yield System(line.split()[-1] if line else f"127.0.0.1:{port}", process.pid)

@@ -19,16 +19,27 @@ from rich.table import Table
 
 from benchmarks.scale.content import TOOLS
 from benchmarks.scale.row import SIZES, ScaleRow, growth
+from benchmarks.scale.rows.commits import COMMITS
 from benchmarks.scale.rows.herds import HERDS
 from benchmarks.scale.rows.loss import LOSS
 from benchmarks.scale.rows.questions import QUESTIONS
 from benchmarks.scale.rows.reports import REPORTS
 from benchmarks.scale.rows.rest import REST
 from benchmarks.scale.rows.restart import RESTART
+from benchmarks.scale.rows.start import START
 
 __all__ = ["main"]
 
-_ROWS: tuple[ScaleRow, ...] = (RESTART, REPORTS, QUESTIONS, LOSS, REST, *HERDS)
+_ROWS: tuple[ScaleRow, ...] = (
+    RESTART,
+    REPORTS,
+    QUESTIONS,
+    LOSS,
+    REST,
+    *HERDS,
+    START,
+    COMMITS,
+)
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -46,13 +57,13 @@ async def _measure(
 ) -> None:
     for row in rows:
         figures: dict[str, Mapping[str, float]] = {}
-        for size in SIZES[: min(sizes, row.sizes)]:
+        for size in row.sizes[:sizes]:
             start = time.monotonic()
             figures[size.name] = await row.measure(size)
             console.print(f"{row.name}, {size.name}: {time.monotonic() - start:.0f} s")
         console.print(_table(row, figures))
         if path is not None:
-            _save(path, row.name, figures)
+            _save(path, row, figures)
 
 
 def _table(row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> Table:
@@ -70,11 +81,11 @@ def _table(row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def _save(path: Path, row: str, figures: Mapping[str, Mapping[str, float]]) -> None:
+def _save(path: Path, row: ScaleRow, figures: Mapping[str, Mapping[str, float]]) -> None:
     known = json.loads(path.read_text())["rows"] if path.exists() else {}
-    sizes = {size.name for size in SIZES}  # figures of earlier sizes cannot be compared
-    kept = {size: measured for size, measured in known.get(row, {}).items() if size in sizes}
-    known[row] = {**kept, **figures}
+    sizes = {size.name for size in row.sizes}  # figures of earlier sizes cannot be compared
+    kept = {size: measured for size, measured in known.get(row.name, {}).items() if size in sizes}
+    known[row.name] = {**kept, **figures}
     document = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",

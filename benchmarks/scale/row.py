@@ -34,13 +34,13 @@ class ScaleRow:
 
     Attributes:
         measure: Returns its figures, by name.
-        sizes: How many of the sizes, the smallest first, the simulated workers can bear.
+        sizes: The sizes, the smallest first.
     """
 
     name: str
     title: str
     measure: Callable[[Size], Awaitable[Mapping[str, float]]]
-    sizes: int = len(SIZES)
+    sizes: Sequence[Size] = SIZES
 
 
 def growth(figures: Sequence[float]) -> list[float | None]:

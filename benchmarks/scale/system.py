@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks.figures import percentile
 from benchmarks.processes import run_process
 from benchmarks.scale.content import SEAL_KEY, HeldContent, configuration
-from benchmarks.usage import cpu_of
+from benchmarks.usage import cpu_of, rss_of
 
 __all__ = ["Callers", "Calls", "ControlPlane", "Fleet", "callers", "control_plane", "fleet"]
 
@@ -70,6 +70,11 @@ class ControlPlane:
     def cpu(self) -> float:
         """CPU seconds since its start."""
         return cpu_of([self._pid])
+
+    @property
+    def rss_mib(self) -> float:
+        """Its resident memory."""
+        return rss_of([self._pid])
 
     @property
     def peak_mib(self) -> float:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.scale.row import ScaleRow, Size
+from benchmarks.scale.row import SIZES, ScaleRow, Size
 from benchmarks.scale.system import ControlPlane, control_plane, fleet
 
 __all__ = ["REPORTS"]
@@ -49,4 +49,4 @@ async def _until_idle(plane: ControlPlane) -> float:
     return used
 
 
-REPORTS = ScaleRow("reports", "events of 500 instances a worker", _reports, sizes=2)
+REPORTS = ScaleRow("reports", "events of 500 instances a worker", _reports, SIZES[:2])
