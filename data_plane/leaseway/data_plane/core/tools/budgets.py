@@ -264,6 +264,8 @@ class WorkerBudgets:
             LimitReached: One is used up; of some, the one for which to wait longest.
             PermitNeeded: The control plane must be asked.
         """
+        if self._take_own(demands, now):
+            return
         known = len(self._shares)
         shares = [self._open(demand, now) for demand in demands]
         if len(self._shares) > known:
@@ -283,7 +285,7 @@ class WorkerBudgets:
         for share in shares:
             self._take_one(share, now)
 
-    def take_own(self, demands: Sequence[Demand], now: float) -> bool:
+    def _take_own(self, demands: Sequence[Demand], now: float) -> bool:
         """Take a permit of each limit if this worker has one of each: what most calls do."""
         fleet, shares = self.fleet, []
         if fleet is None or fleet.lost_at is not None:

@@ -38,8 +38,6 @@ class CallUsage:
             Fault: RATE_LIMITED, with the delay after which to try again; nothing was counted.
             PermitNeeded: The control plane must be asked first; nothing was counted.
         """
-        if self._budgets.take_own(demands, now):
-            return
         try:
             self._budgets.take(demands, now)
         except LimitReached as reached:
