@@ -38,7 +38,11 @@ async def test_a_desktop_client_runs_the_servers_of_a_file(tmp_path: Path) -> No
     words = [*arguments, "mcp", "--config", str(config)]
     before = set(descendants(os.getpid()))
     async with Client(StdioServerParameters(command=command, args=words), mode="legacy") as client:
-        assert {"echo", "next"} <= {tool.name for tool in (await client.list_tools()).tools}
+
+        async def both_are_listed() -> bool:  # a first list does not wait for every server
+            return {"echo", "next"} <= set(await listed(client))
+
+        await eventually(both_are_listed)
         assert text_of(await client.call_tool("echo", {"text": "here"})) == "here"
         assert text_of(await client.call_tool("next", {})) == "1"
     await eventually(lambda: not set(descendants(os.getpid())) - before)
