@@ -113,9 +113,10 @@ async def test_a_call_that_needs_approval_asks_the_user(place: Place, era: str) 
         assert denied.value.data["reason"] == "PERMISSION_DENIED"
         assert [f"yes {era}" in messages[0], f"no {era}" in messages[1]] == [True, True]
     async with Client(place.url, mode=era) as client:
-        with pytest.raises(MCPError, match="leaseway approvals approve") as needed:
+        with pytest.raises(MCPError, match="needs a person's approval") as needed:
             await client.call_tool("bank_echo", {"text": f"mute {era}"})
     approval = needed.value.data["confirmationId"]
+    assert "leaseway" not in needed.value.message
     assert approval in [
         each_approval.id
         for each_approval in await place.sdk.approvals()

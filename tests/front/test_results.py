@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from leaseway.front.handshake import SERVER_META
 from leaseway.front.results import adapt_result, rpc_error
 from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
+from leaseway.wire.advice import LISTED_BY, for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT
-from leaseway.wire.suggestions import LISTED_BY
 
 MEMBERS = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("resultType", "_meta")),
@@ -104,6 +105,15 @@ def test_a_tool_that_a_server_does_not_offer_to_a_client_is_unknown_to_it(
 ) -> None:
     error = error_from_fault(Fault(Reason.TOOL_DIFFERS, "It does not offer it.", metadata=facts))
     assert rpc_error(error, modern=True).code == code
+
+
+def test_what_an_operator_does_is_told_to_no_client() -> None:
+    facts = for_operators("See `leaseway workers`.")
+    error = error_from_fault(Fault(Reason.WORKER_LOST, "Worker 'w' is lost.", metadata=facts))
+    said = rpc_error(error, modern=True)
+    assert said.message == "Worker 'w' is lost."
+    assert "leaseway" not in str(said.data)
+    assert error.advice in "".join(format_exception(error)), "developers read it"
 
 
 def test_an_unknown_name_gets_no_advice_for_a_terminal() -> None:

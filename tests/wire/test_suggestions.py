@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leaseway.wire import suggestions as likeness
 from leaseway.wire.names import nearest
-from leaseway.wire.suggestions import LISTED_BY, Reader, alike, where_listed
+from leaseway.wire.suggestions import alike
 
 MANY = [f"server{n // 20:03}_some_tool_name_{n % 20:02}_{n}" for n in range(10_000)]
 
@@ -44,22 +44,3 @@ def test_a_name_over_the_limit_has_no_suggestion() -> None:
     assert alike("a" * 301, ["a" * 301]) == []
     assert alike("", ["a"]) == []
     assert alike("ab", []) == []
-
-
-@pytest.mark.parametrize(
-    ("metadata", "at_a_terminal", "for_a_model"),
-    [
-        ({}, "", ""),
-        ({LISTED_BY: "tools"}, " See `leaseway tools`.", " Use a name that is listed."),
-        (
-            {LISTED_BY: "resources files"},
-            " See `leaseway resources files`.",
-            " Use a URI that is listed.",
-        ),
-    ],
-)
-def test_only_who_has_commands_is_told_one_that_lists_the_known_names(
-    metadata: dict[str, str], at_a_terminal: str, for_a_model: str
-) -> None:
-    assert where_listed(metadata, Reader.TERMINAL) == at_a_terminal
-    assert where_listed(metadata, Reader.MODEL) == for_a_model

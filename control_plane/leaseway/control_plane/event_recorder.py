@@ -90,7 +90,7 @@ class EventRecorder:
         specs = {**specs, **stay}
         changes = tuple(spec_changes(self._specs, specs))
         self._specs = specs
-        errors = [problem.message for problem in problems if problem.severity == "error"]
+        errors = [problem.text for problem in problems if problem.severity == "error"]
         message = f"{files}: {_counted(changes)}"
         if errors:
             message += f"; {pluralize(len(errors), 'error')}, whose entries do not change"
@@ -115,7 +115,7 @@ class EventRecorder:
                 at=at,
                 severity="error",
                 reason=problems[0].reason if problems else "",
-                details=tuple(problem.message for problem in problems),
+                details=tuple(problem.text for problem in problems),
             )
         )
 
@@ -251,7 +251,7 @@ class EventRecorder:
             EventRecord(
                 kind="problem",
                 action=action,
-                message=problem.message,
+                message=problem.text,
                 at=now.unix,
                 severity=problem.severity if action == "opened" else "info",
                 reason=problem.reason,

@@ -249,4 +249,4 @@ def _degraded(problem: Problem | None) -> Condition:
     if problem is None:
         return _NOT_DEGRADED
     reason = "".join(part.capitalize() for part in problem.reason.split("_"))
-    return Condition(True, reason, problem.message)
+    return Condition(True, reason, problem.text)

@@ -40,6 +40,7 @@ from leaseway.control_plane.store.port import (
     StoreUnavailable,
     read_all,
 )
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.signals import Signal
 
@@ -333,7 +334,10 @@ def _unavailable() -> Fault:
     return Fault(
         Reason.STORE_UNAVAILABLE,
         "The control plane cannot use its store, which keeps approvals: no call is approved, or"
-        " runs with an approval, until it can. Try again later; `leaseway problems` says why. A"
-        " decision may have been kept: look at `leaseway approvals` before you repeat it.",
+        " runs with an approval, until it can. Try again later. A decision may have been kept.",
+        metadata=for_operators(
+            "`leaseway problems` says why. Look at `leaseway approvals` before you repeat a"
+            " decision."
+        ),
         retry_delay=RETRY,
     )

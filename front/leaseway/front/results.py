@@ -31,9 +31,9 @@ from leaseway.sdk import (
     ServerError,
     ToolNotFound,
 )
+from leaseway.wire.advice import Reader, advice_for
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
-from leaseway.wire.suggestions import Reader, where_listed
 
 _RESERVED: Final = "io.modelcontextprotocol/"
 _TYPE_MARK: Final = b"resultType"
@@ -164,7 +164,7 @@ def _converted(error: LeasewayError, uri: str) -> JsonRpcError:
         data |= {name: error.metadata[name] for name in _OF_LOGIN if name in error.metadata}
     if server := error.metadata.get("server"):
         data["server"] = server
-    message = f"{error}{where_listed(error.metadata, Reader.MODEL)}"
+    message = f"{error}{advice_for(Reader.MODEL, error.metadata)}"
     converted = JsonRpcError(_code(error), message, data)
     if isinstance(error, AuthorizationFailed) and error.oauth_error == _INSUFFICIENT_SCOPE:
         converted.needed_scope = data["scope"] = _scopes_in(error.metadata.get("scope", ""))

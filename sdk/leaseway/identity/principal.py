@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, TENANT_RULE, is_valid_key, is_valid_tenant
 
@@ -135,8 +136,10 @@ class Principal:
                 Reason.PERMISSION_DENIED,
                 f"{target} requires the role {' or '.join(sorted(roles))}; this credential "
                 f"({self.name}) has {', '.join(sorted(self.roles)) or 'none'}. Use another "
-                "credential, or "
-                "create a key with that role: leaseway key create --role ROLE.",
+                "credential.",
+                metadata=for_operators(
+                    "To create a key with that role: leaseway key create --role ROLE."
+                ),
             )
 
 

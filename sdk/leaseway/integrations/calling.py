@@ -21,8 +21,8 @@ from leaseway.sdk import (
     ToolNotFound,
     ToolResult,
 )
+from leaseway.wire.advice import Reader, advice_for
 from leaseway.wire.messages.admin import RELEASE_TOOL
-from leaseway.wire.suggestions import Reader, where_listed
 
 Caller = AsyncClient | AsyncSession | Client | Session
 
@@ -129,7 +129,7 @@ class ToolCaller:
 
 
 def _error_answer(error: LeasewayError) -> Answer:
-    text = f"{error}{where_listed(error.metadata, Reader.MODEL)}"
+    text = f"{error}{advice_for(Reader.MODEL, error.metadata)}"
     return Answer([_text(text)], is_error=True)
 
 

@@ -55,6 +55,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from leaseway.wire.advice import ADVICE
 from leaseway.wire.errors import Fault, Reason, Started
 
 
@@ -85,7 +86,9 @@ class LeasewayError(Exception):
 
     Attributes:
         reason: The reason, a constant of the class; docs/runbook.md explains each one.
-        message: What happened, where, and what to do, in sentences.
+        message: What happened and where, in sentences.
+        advice: What an operator does about it, in sentences; empty if there is nothing. Tracebacks
+            show it, and `str()` does not: a model may read that.
         started: Whether the MCP server has started the call: `no`, `yes` or `unknown`. After `no`,
             repeating the call is safe.
         retry_after: Seconds after which another try may succeed, or None if unknown.
@@ -113,7 +116,10 @@ class LeasewayError(Exception):
         self.started: Started = started
         self.retry_after = retry_after
         self.metadata: Mapping[str, str] = dict(metadata or {})
+        self.advice = self.metadata.get(ADVICE, "")
         self._violations = tuple(violations)
+        if self.advice:
+            self.add_note(self.advice)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Task queues pickle exceptions; the default would lose the keyword arguments.

@@ -68,6 +68,7 @@ class Problem(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     SEVERITY_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
     scope: _builtins.str
     """The kind of thing affected: `workspace`, `server`, `worker` or `client`."""
     server_id: _builtins.str
@@ -81,7 +82,9 @@ class Problem(_message.Message):
     reason of the runbook.
     """
     message: _builtins.str
-    """What happened, where, and what to do, in sentences."""
+    """What happened, where, and what to do, in sentences. To the control plane, only what may be told to
+    callers; `advice` is the rest.
+    """
     count: _builtins.int
     """How often it was seen."""
     severity: _builtins.str
@@ -89,6 +92,10 @@ class Problem(_message.Message):
     subject: _builtins.str
     """Distinguishes problems of the same place and reason, such as a tool's name. Empty if there can
     be only one.
+    """
+    advice: _builtins.str
+    """From a worker, what an operator does about it, in sentences. Lists of problems have it at the end
+    of the message. Empty if there is nothing, or the message says it.
     """
     @_builtins.property
     def first_seen(self) -> _timestamp_pb2.Timestamp:
@@ -112,10 +119,11 @@ class Problem(_message.Message):
         count: _builtins.int = ...,
         severity: _builtins.str = ...,
         subject: _builtins.str = ...,
+        advice: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["first_seen", b"first_seen", "last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_seen", b"first_seen", "last_seen", b"last_seen", "message", b"message", "reason", b"reason", "scope", b"scope", "server_id", b"server_id", "severity", b"severity", "subject", b"subject", "tenant", b"tenant", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "count", b"count", "first_seen", b"first_seen", "last_seen", b"last_seen", "message", b"message", "reason", b"reason", "scope", b"scope", "server_id", b"server_id", "severity", b"severity", "subject", b"subject", "tenant", b"tenant", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal
 
+from leaseway.wire.advice import ADVICE
+
 Started = Literal["no", "yes", "unknown"]
 """Whether the MCP server may have started to work on a call (design.md#calls, fate)."""
 
@@ -88,7 +90,8 @@ class Fault(Exception):
 
     Attributes:
         reason: The reason, from design.md#errors.
-        message: A sentence that a person can act on, without secrets and argument values.
+        message: A sentence that its caller can act on, without secrets and argument values. What an
+            operator does about it is `advice`: a caller may be a model without commands.
         started: Whether the MCP server may have started to work on the call.
         metadata: Facts for programs (`server`, `worker`, `lease`, `exit_status`, `stderr`,
             `code`, `data`, `nearest` …), all strings.
@@ -102,6 +105,11 @@ class Fault(Exception):
     metadata: Mapping[str, str] = field(default_factory=dict)
     retry_delay: float | None = None
     violations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What an operator does about it, in sentences, or empty (`leaseway.wire.advice`)."""
+        return self.metadata.get(ADVICE, "")
 
     def __str__(self) -> str:
         return self.message

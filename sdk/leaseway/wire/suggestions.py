@@ -1,4 +1,4 @@
-"""Suggests known names that are similar to an unknown one, or says where they are listed.
+"""Suggests known names that are similar to an unknown one.
 
 There may be tens of thousands of names, and comparing two takes time proportional to the product of
 their lengths. The work is bounded, so that one caller's typing error does not delay others.
@@ -7,10 +7,9 @@ their lengths. The work is bounded, so that one caller's typing error does not d
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
-from typing import Final, assert_never
+from typing import Final
 
 from leaseway.wire.names import nearest
 
@@ -19,32 +18,6 @@ _MAX_LENGTH: Final = 300
 
 _MAX_PAIRS: Final = 250_000
 """Limit of compared pairs of characters: all names of 50 small servers, or 60 long names."""
-
-LISTED_BY: Final = "listed_by"
-"""Metadata of an error about an unknown name without similar ones: the command's words that list
-the known ones, such as `resources SERVER`."""
-
-
-class Reader(Enum):
-    """Who reads an error: at a terminal, where there are commands, or behind an MCP client."""
-
-    TERMINAL = auto()
-    MODEL = auto()
-
-
-def where_listed(metadata: Mapping[str, str], reader: Reader) -> str:
-    """Return the sentence that follows an error: where its reader finds the known names, or ""."""
-    words = metadata.get(LISTED_BY)
-    if not words:
-        return ""
-    match reader:
-        case Reader.TERMINAL:
-            return f" See `leaseway {words}`."
-        case Reader.MODEL:
-            noun = "URI" if words.startswith("resources") else "name"
-            return f" Use a {noun} that is listed."
-        case _:
-            assert_never(reader)
 
 
 def alike(name: str, known: Collection[str]) -> list[str]:

@@ -47,7 +47,8 @@ async def test_nothing_reaches_the_server_before_approval(bench: Bench) -> None:
     fault = await refused
     assert (fault.reason, fault.started) == (Reason.CONFIRMATION_REQUIRED, "no")
     assert fault.metadata["confirmation_id"] == "a1"
-    assert "leaseway approvals approve a1" in fault.message
+    assert "approval (a1)" in fault.message
+    assert "leaseway approvals approve a1" in fault.advice
     assert not any(server.calls for server in bench.servers.opened)
 
 

@@ -48,7 +48,7 @@ def with_client(
     """
     from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
     from leaseway.telemetry.tracing import configure_telemetry
-    from leaseway.wire.suggestions import Reader, where_listed
+    from leaseway.wire.advice import Reader, advice_for
 
     connection.log.configure("cli", default_level="warning")
     telemetry = configure_telemetry("leaseway-cli")
@@ -59,10 +59,9 @@ def with_client(
 
     try:
         return asyncio.run(run())
-    except ControlPlaneUnavailable as error:
-        raise CliFailure(str(error), UNREACHABLE) from None
     except LeasewayError as error:
-        advice = where_listed(error.metadata, Reader.TERMINAL)
-        raise CliFailure(f"{error}{advice}", FAILED) from None
+        advice = advice_for(Reader.TERMINAL, error.metadata)
+        status = UNREACHABLE if isinstance(error, ControlPlaneUnavailable) else FAILED
+        raise CliFailure(f"{error}{advice}", status) from None
     finally:
         telemetry.shutdown(_FLUSH)

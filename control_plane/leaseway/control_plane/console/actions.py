@@ -23,6 +23,7 @@ from leaseway.identity.principal import Principal
 from leaseway.sdk import LeasewayError
 from leaseway.sdk.relay import PlacedCall, RelayEvents, call_placed
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
+from leaseway.wire.advice import Reader, advice_for
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
@@ -69,7 +70,7 @@ class Actions:
         try:
             self._commands.revoke(lease_id, who.name)
         except Fault as fault:
-            raise ActionRefused(fault.message) from None
+            raise ActionRefused(_told(fault)) from None
         ended = await self._commands.wait_for_end(lease_id, _CONFIRM_TIMEOUT)
         return {
             "message": "The lease has ended."
@@ -86,7 +87,7 @@ class Actions:
         try:
             self._commands.drain(worker_id, who.name)
         except Fault as fault:
-            raise ActionRefused(fault.message) from None
+            raise ActionRefused(_told(fault)) from None
         return {"message": "The worker rejects new work and exits."}
 
     async def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
@@ -100,7 +101,7 @@ class Actions:
                 approval_id, who.tenant or "", who.name, approve=approve
             )
         except Fault as fault:
-            raise ActionRefused(fault.message) from None
+            raise ActionRefused(_told(fault)) from None
         return {"message": "The call may run once." if approve else "The call is denied."}
 
     async def try_tool(
@@ -150,7 +151,7 @@ class Actions:
         try:
             result = await call_placed(call, json.dumps(arguments).encode(), _TryEvents(), timeout)
         except LeasewayError as error:
-            raise ActionRefused(f"{error.reason.value}: {error.message}") from None
+            raise ActionRefused(f"{error.reason.value}: {_told(error)}") from None
         return {
             "worker": record.id,
             "seconds": time.perf_counter() - began,
@@ -207,8 +208,13 @@ class Actions:
         if isinstance(outcome, Placement):
             return state.workers[outcome.worker_id]
         raise ActionRefused(
-            outcome.message if isinstance(outcome, Denial) else "It is still starting."
+            _told(outcome) if isinstance(outcome, Denial) else "It is still starting."
         )
+
+
+def _told(failure: Fault | Denial | LeasewayError) -> str:
+    """Return what an operator reads of a failure."""
+    return f"{failure.message}{advice_for(Reader.TERMINAL, failure.metadata)}"
 
 
 def _channel(record: WorkerRecord) -> AbstractAsyncContextManager[grpc.aio.Channel]:

@@ -281,7 +281,7 @@ def problems(plane: Plane, query: Json) -> Json:
         entry
         for entry in found
         if words
-        in f"{entry.problem.message} {entry.problem.reason} {entry.problem.server_id}".casefold()
+        in f"{entry.problem.text} {entry.problem.reason} {entry.problem.server_id}".casefold()
     ]
     return {"items": [_problem(row) for row in rows[:_PROBLEMS_SHOWN]], "total": len(rows)}
 

@@ -33,8 +33,9 @@ class Problem:
 
     Attributes:
         reason: A constant in capitals that programs compare.
-        message: What happened, where, and what to do, in sentences.
+        message: What happened and where, in sentences; if callers are not told, also what to do.
         subject: Distinguishes problems with equal place and reason, such as a tool's name.
+        advice: What an operator does about what callers are told, or empty.
     """
 
     scope: ProblemScope
@@ -45,10 +46,16 @@ class Problem:
     worker_id: str = ""
     severity: Severity = "error"
     subject: str = ""
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """All that an operator reads."""
+        return f"{self.message} {self.advice}".rstrip()
 
     @property
     def key(self) -> ProblemKey:
-        """Its identity: all fields except message and severity."""
+        """Its identity: all fields except message, severity and advice."""
         where = (self.scope, self.server_id, self.tenant, self.worker_id)
         return (*where, self.reason, self.subject)
 

@@ -13,6 +13,7 @@ from leaseway.control_plane.plane import Plane
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.v1 import sync_pb2
 from leaseway.wire import bounds
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventRecord
 
@@ -69,7 +70,8 @@ class OperatorCommands:
         held = self._plane.state.placements.leases.get(lease_id)
         metadata = {"lease": shown}
         if held is None:
-            message = f"No worker holds lease '{shown}'. Look at `leaseway leases`."
+            message = f"No worker holds lease '{shown}'."
+            metadata |= for_operators("Look at `leaseway leases`.")
             raise self._refused(action, Fault(Reason.LEASE_LOST, message, metadata=metadata))
         key = held.key
         action.tenant, action.session, action.server_id = key.tenant, key.session, key.server_id

@@ -28,6 +28,7 @@ from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL, Principal
 from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventRecord, event_to_proto, matches
 from leaseway.wire.names import nearest
@@ -171,10 +172,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if request.problem.reason not in known:
             near = nearest(request.problem.reason[:64], known)
             message = (
-                "The reason of a reported problem is one of the runbook (`leaseway runbook` lists "
-                f"them), such as {', '.join(near) or 'PROVIDER_REFUSED'}."
+                "The reason of a reported problem is one of the runbook, such as "
+                f"{', '.join(near) or 'PROVIDER_REFUSED'}."
             )
-            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+            advice = for_operators("`leaseway runbook` lists them.")
+            await abort(context, Fault(Reason.INVALID_REQUEST, message, metadata=advice))
         # Callers cannot set other scopes or workers: those are for problems that planes detect.
         problem = replace(problem_from_proto(request.problem), scope="client", worker_id="")
         tenant = caller().tenant

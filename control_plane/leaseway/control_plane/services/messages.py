@@ -117,7 +117,7 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
         tenant=detail.tenant,
         worker_id=detail.worker_id,
         reason=detail.reason,
-        message=detail.message,
+        message=detail.text,
         first_seen=timestamp(open_problem.first_seen),
         last_seen=timestamp(open_problem.last_seen),
         count=open_problem.count,
@@ -171,7 +171,7 @@ def errors_by_server(state: Coordinator) -> Mapping[str, str]:
     errors: dict[str, str] = {}
     for entry in state.problems.open():
         if entry.problem.severity == "error":
-            errors.setdefault(entry.problem.server_id, entry.problem.message)
+            errors.setdefault(entry.problem.server_id, entry.problem.text)
     return errors
 
 
@@ -198,7 +198,7 @@ def server(
     spec = served.spec if served else desired.get(key)
     good = state.servers.last_known_good.get(key)
     failure = state.servers.failures.get(key)
-    problem = failure.message if failure else ""
+    problem = failure.text if failure else ""
     if not problem and _may_have_problem(variant.state):
         problem = errors.get(key.server_id, "")
     if _is_partial(variant):

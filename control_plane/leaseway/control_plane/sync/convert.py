@@ -129,6 +129,7 @@ def problem_from_proto(message: admin_pb2.Problem) -> Problem:
         worker_id=message.worker_id[:_MAX_TEXT],
         severity="warning" if message.severity == "warning" else "error",
         subject=message.subject[:_MAX_TEXT],
+        advice=message.advice[:_MAX_MESSAGE],
     )
 
 

@@ -20,6 +20,7 @@ from leaseway.data_plane.calls.approval_view import ApprovalView, view_call
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.secrets.redaction import redact
@@ -142,14 +143,16 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
     if answer.state == "full":
         return Fault(
             Reason.RATE_LIMITED,  # without a delay, so that the caller learns it at once
-            f"Too many calls of this tenant wait for an approval, so none was requested for "
-            f"{tool}. Approve or deny the waiting calls: leaseway approvals.",
+            "Too many calls of this tenant wait for an approval, so none was requested for "
+            f"{tool}.",
+            metadata=for_operators("Approve or deny the waiting calls: leaseway approvals."),
         )
     if answer.state == "unavailable":
         return Fault(
             Reason.STORE_UNAVAILABLE,
             f"This call of {tool} needs a person's approval, and the control plane cannot use the"
-            " store that keeps approvals. Try again later; `leaseway problems` says why.",
+            " store that keeps approvals. Try again later.",
+            metadata=for_operators("`leaseway problems` says why."),
             retry_delay=2.0,
         )
     approval = answer.approval_id
@@ -162,9 +165,10 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
     valid_for = seconds(answer.expires_in)
     return Fault(
         Reason.CONFIRMATION_REQUIRED,
-        f"This call of {tool} needs a person's approval: leaseway approvals approve {approval}. "
-        f"Then make the same call again, within {valid_for / 60:.0f} minutes.",
+        f"This call of {tool} needs a person's approval ({approval}). Once it is given, make the "
+        f"same call again, within {valid_for / 60:.0f} minutes.",
         metadata={
+            **for_operators(f"To approve it: leaseway approvals approve {approval}."),
             "confirmation_id": approval,
             "server": active.call.server_id,
             "expires_in": f"{valid_for:.0f}",

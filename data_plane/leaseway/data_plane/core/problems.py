@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from leaseway.spec.model import VariantKey
+from leaseway.wire.errors import Fault
 from leaseway.wire.messages.states import Severity
 
 LIMIT_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
@@ -34,9 +35,10 @@ class WorkerProblem:
     Attributes:
         scope: `server` or `worker`.
         reason: A constant in capitals.
-        message: What happened, where, and what to do.
+        message: What happened and where; if callers are not told, also what to do.
         key: The variant that has the problem, or None.
         severity: `error` or `warning`.
+        advice: What an operator does about what callers are told, or empty.
     """
 
     scope: Literal["server", "worker"]
@@ -44,6 +46,17 @@ class WorkerProblem:
     message: str
     key: VariantKey | None = None
     severity: Severity = "error"
+    advice: str = ""
+
+    @classmethod
+    def of_fault(cls, fault: Fault, key: VariantKey) -> WorkerProblem:
+        """Return the problem of a server whose start or listing failed."""
+        return cls("server", problem_reason(fault), fault.message, key, advice=fault.advice)
+
+    @property
+    def text(self) -> str:
+        """All that an operator reads."""
+        return f"{self.message} {self.advice}".rstrip()
 
     @property
     def identity(self) -> _Identity:
@@ -112,3 +125,8 @@ class ProblemBook:
     def report_all_again(self) -> None:
         """Report all open problems, to a control plane that may know none of them."""
         self._added = dict(self._open)
+
+
+def problem_reason(fault: Fault) -> str:
+    """Return the reason of the problem that a fault is to operators."""
+    return fault.metadata.get("problem", fault.reason.value)

@@ -376,6 +376,7 @@ class Generation(InstanceOwner):
                 f"{sentence(fault.message)} So the changed configuration is not in use "
                 f"there: the previous one keeps serving, and the start is retried. "
                 f"{self.problems.place}",
+                advice=fault.advice,
             )
 
     async def acquire_for_lease(

@@ -19,6 +19,7 @@ from leaseway.data_plane.oauth.errors import no_caller_token
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
 from leaseway.wire.suggestions import alike
@@ -285,8 +286,11 @@ class Pool:
             return Fault(
                 Reason.SERVER_NOT_READY,
                 f"Server {server_id} has not started yet: worker {self.context.worker_id} is "
-                "probing it. Call again in a moment; `leaseway problems` shows why if it fails.",
-                metadata={"server": server_id},
+                "probing it. Call again in a moment.",
+                metadata={
+                    "server": server_id,
+                    **for_operators("`leaseway problems` shows why if it fails."),
+                },
                 retry_delay=_PROBE_RETRY_DELAY,
             )
         visible = self.desired_state.visible_to(tenant, agent)

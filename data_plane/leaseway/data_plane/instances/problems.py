@@ -47,12 +47,19 @@ class ServerProblems:
         """The end of each message: operators read the cause first."""
         return f"(Server {self._key} on worker {self._worker_id}.)"
 
-    def report(self, reason: str, message: str, severity: Severity = "error") -> None:
+    def report(
+        self, reason: str, message: str, severity: Severity = "error", advice: str = ""
+    ) -> None:
         """Report a problem, which stays open until it is cleared."""
         self._open.add(reason)
         self._reports.report_problem(
             WorkerProblem(
-                scope="server", reason=reason, message=message, key=self._key, severity=severity
+                scope="server",
+                reason=reason,
+                message=message,
+                key=self._key,
+                severity=severity,
+                advice=advice,
             )
         )
 
@@ -61,9 +68,10 @@ class ServerProblems:
         of_user = fault.metadata.get("login") == "missing" or fault.metadata.get("whose")
         if self._key.user and of_user:
             return  # nobody but the user can change that, and the caller is told
-        reason = fault.metadata.get("problem", fault.reason.value)
-        self._until_start.add(reason)
-        self.report(reason, fault.message)
+        problem = WorkerProblem.of_fault(fault, self._key)
+        self._until_start.add(problem.reason)
+        self._open.add(problem.reason)
+        self._reports.report_problem(problem)
 
     def report_crash(self, fault: Fault) -> None:
         """Report that an instance ended by itself, until later ones run for long enough.

@@ -342,6 +342,7 @@ class ReferenceWatcher:
                 f"{sentence(fault.message)} So the new values of its secrets, files or module "
                 f"are not in use: it keeps the old ones, and the start is retried. "
                 f"{old.problems.place}",
+                advice=fault.advice,
             )
 
     async def _swap(self, old: Generation, live: LiveInstance) -> None:

@@ -63,10 +63,10 @@ class Reports:
 
     def report_problem(self, problem: WorkerProblem) -> None:
         """Report a problem, and log it if it is new."""
-        problem = replace(problem, message=redact(problem.message))
+        problem = replace(problem, message=redact(problem.message), advice=redact(problem.advice))
         if self.problems.add(problem):
             level = logging.ERROR if problem.severity == "error" else logging.WARNING
-            _logger.log(level, "%s", problem.message, extra={"reason": problem.reason})
+            _logger.log(level, "%s", problem.text, extra={"reason": problem.reason})
         self._changed.set()
 
     def clear_problem(self, problem: WorkerProblem) -> None:

@@ -33,6 +33,7 @@ from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.lease_names import marks
 from leaseway.spec.model import Part, ServerSpec
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import secret_forms
@@ -84,7 +85,7 @@ def resolve(
     resolver = Resolver(known_or_marks, known, vault, spec.confined_files, on_open)
     resolved = _values_of(spec)(spec.part, resolver)
     if resolver.missing:
-        raise _missing_fault(spec.key.server_id, resolver.missing)
+        raise _missing_fault(spec.key.server_id, resolver.missing, resolver.commands)
     secrets = secret_forms(resolver.secrets)
     hidden = hide(secrets)
     if hidden not in _recently_hidden:
@@ -170,12 +171,15 @@ def _files(spec: ServerSpec) -> dict[str, str]:
     return {key: value.text for key, value in spec.values.items() if value.kind == "file"}
 
 
-def _missing_fault(server: str, missing: list[tuple[str, str]]) -> Fault:
+def _missing_fault(
+    server: str, missing: list[tuple[str, str]], commands: Collection[str] = ()
+) -> Fault:
     parts = "; ".join(f"{key} {problem}" for key, problem in missing)
     return Fault(
         Reason.SERVER_NOT_READY,
         f"The server {server} can't start on this worker: {parts}.",
         metadata={
+            **for_operators(f"Where workers run: {'; '.join(commands)}." if commands else ""),
             "server": server,
             "problem": "MISSING_REFERENCE",
             "keys": ", ".join(key for key, _ in missing),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Final, Protocol
 
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 
@@ -130,13 +131,12 @@ def needs_scopes(server: str, scope: str) -> Fault:
 
 def _login_required(wanted: Subject, error: AuthorizationError) -> Fault:
     server, tenant, user = wanted.server, wanted.tenant, wanted.user
-    named = {"tenant": tenant, "user": user}
-    words = [f"--{option} {shlex.quote(name)}" for option, name in named.items() if name]
-    command = " ".join(["leaseway login", server, *words])
+    command = _login_command(wanted)
     whom = f"the tenant {tenant} needs a login" if tenant else "a login is needed"
     if user:
         whom = f"the user {user} of the tenant {tenant} needs a login"
     metadata = {
+        **for_operators(f"Log in on the worker's machine with: {command}."),
         "server": server,
         "tenant": tenant,
         "user": user,
@@ -146,6 +146,12 @@ def _login_required(wanted: Subject, error: AuthorizationError) -> Fault:
     }
     return Fault(
         Reason.LOGIN_REQUIRED,
-        f"For the server {server} {whom}: {error}. Log in on the worker's machine with: {command}",
+        f"For the server {server} {whom}: {error}.",
         metadata={name: value for name, value in metadata.items() if value},
     )
+
+
+def _login_command(wanted: Subject) -> str:
+    named = {"tenant": wanted.tenant, "user": wanted.user}
+    words = [f"--{option} {shlex.quote(name)}" for option, name in named.items() if name]
+    return " ".join(["leaseway login", wanted.server, *words])

@@ -54,7 +54,19 @@ NO_VAULT: Final[Vault] = _EmptyVault()
 
 
 class MissingReference(UnresolvedValue):
-    """A reference does not resolve."""
+    """A reference does not resolve.
+
+    Args:
+        problem: Completes "the key x ...".
+        command: As given.
+
+    Attributes:
+        command: What an operator runs where workers run to set it, or empty.
+    """
+
+    def __init__(self, problem: str, command: str = "") -> None:
+        super().__init__(problem)
+        self.command = command
 
 
 class BadEnvFile(ValueError):
@@ -129,17 +141,24 @@ class Resolver:
         self._vault = vault
         self.secrets: set[str] = set()
         self.missing: list[tuple[str, str]] = []
+        self.commands: list[str] = []
+        """What an operator runs to set what is missing."""
 
     def value(self, key: str, value: Value, secret: bool) -> str:
         """Return a resolved value; record a missing reference under its key."""
         try:
             text = self.read(value)
         except MissingReference as missing:
-            self.missing.append((key, str(missing)))
+            self._record(key, missing)
             return ""
         if secret or self._is_secret(value, text):
             self.secrets.add(text)
         return text
+
+    def _record(self, key: str, missing: MissingReference) -> None:
+        self.missing.append((key, str(missing)))
+        if missing.command:
+            self.commands.append(missing.command)
 
     @staticmethod
     def _is_secret(value: Value, text: str) -> bool:
@@ -214,7 +233,8 @@ class Resolver:
         if found is None:
             raise MissingReference(
                 f"refers to the secret {name}, which neither the worker's environment nor its "
-                f"vault has: set it there, with: leaseway vault set {name}"
+                "vault has: set it there",
+                f"leaseway vault set {name}",
             )
         return found
 
@@ -227,7 +247,7 @@ class Resolver:
         try:
             found = parse_env_file(self._file(path))
         except MissingReference as missing:
-            self.missing.append((key, str(missing)))
+            self._record(key, missing)
             return {}
         except BadEnvFile as error:
             self.missing.append((key, f"refers to the file {path}, {error}"))

@@ -82,6 +82,7 @@ def sink_settings(environment: Mapping[str, str], vault: WorkerVault) -> SinkSet
         try:
             return resolver.read(Value("secret", name))
         except MissingReference as missing:
-            raise SecretMissing(str(missing)) from None
+            command = f", with: {missing.command}" if missing.command else ""
+            raise SecretMissing(f"{missing}{command}") from None
 
     return SinkSettings(environment, read_secret)

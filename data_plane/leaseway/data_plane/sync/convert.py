@@ -168,6 +168,7 @@ def problem_to_proto(problem: WorkerProblem, worker_id: str) -> admin_pb2.Proble
         worker_id=worker_id,
         reason=problem.reason,
         message=problem.message,
+        advice=problem.advice,
         first_seen=now,
         last_seen=now,
         count=1,

@@ -16,7 +16,7 @@ from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     ListedPromptsResources,
 )
-from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.problems import WorkerProblem, problem_reason
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -152,7 +152,7 @@ class Prober:
                     live = await self._start_instance(spec, probe.launch_hash)
                 add_lists(result, live)
             except Fault as fault:
-                reason = _problem_reason(fault)
+                reason = problem_reason(fault)
                 span.set_attribute(Attr.ERROR_TYPE, reason)
                 span.set_status(trace.StatusCode.ERROR, reason)
                 result.problem.CopyFrom(self._problem(spec.key, fault))
@@ -176,7 +176,7 @@ class Prober:
         except Fault as fault:
             self._context.stderr_history.add(spec.key, live.instance, "did not start")
             values = live.instance.resolved_values
-            if values is not None or _problem_reason(fault) == "MISSING_REFERENCE":
+            if values is not None or problem_reason(fault) == "MISSING_REFERENCE":
                 self._context.events.probe_failed.emit(spec, values)
             raise
         try:
@@ -360,8 +360,7 @@ class Prober:
             self._send(result)
 
     def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
-        problem = WorkerProblem("server", _problem_reason(fault), fault.message, key)
-        return problem_to_proto(problem, self._context.worker_id)
+        return problem_to_proto(WorkerProblem.of_fault(fault, key), self._context.worker_id)
 
 
 async def _decode(probe: sync_pb2.Probe) -> ServerSpec:
@@ -370,7 +369,3 @@ async def _decode(probe: sync_pb2.Probe) -> ServerSpec:
     if len(probe.spec) <= _DECODED_INLINE:
         return decode_spec(key, probe.spec)
     return await asyncio.to_thread(decode_spec, key, probe.spec)
-
-
-def _problem_reason(fault: Fault) -> str:
-    return fault.metadata.get("problem", fault.reason.value)

@@ -232,7 +232,13 @@ class SubjectLists:
         assert generation.listed_for is not None
         if fault.reason is Reason.LOGIN_REQUIRED and len(self._waiting) < _MAX_WAITING:
             self._waiting[generation.key] = generation.listed_for
-        problem = WorkerProblem("server", fault.reason.value, fault.message, generation.key)
+        problem = WorkerProblem(
+            scope="server",
+            reason=fault.reason.value,
+            message=fault.message,
+            key=generation.key,
+            advice=fault.advice,
+        )
         # A login may have let thousands try again at once.
         self._outgoing.send_all((self._failed(_message(generation), problem),))
 

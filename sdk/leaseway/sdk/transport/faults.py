@@ -7,6 +7,7 @@ from typing import Final
 
 import grpc
 
+from leaseway.wire.advice import for_operators
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.status import fault_from_rpc_error
@@ -24,14 +25,18 @@ _NOT_CONNECTED: Final = "failed to connect"
 _ENDED: Final = "Internal error from Core"
 _DROPPED: Final = "CANCELLED"
 """gRPC's only detail for an RPC that the server dropped because its queue was full."""
+_MEANINGS: Final = {
+    Reason.WORKER_LOST: "It has exited, or this machine cannot reach it.",
+    Reason.INCOMPATIBLE_VERSION: "It does not support this request.",
+    Reason.DEADLINE_EXCEEDED: "The timeout passed first.",
+    Reason.OVERLOADED: "Too many requests are waiting for it; this one was not started.",
+}
 _ADVICE: Final = {
     Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the client's address (or "
     "LEASEWAY_ADDRESS) is correct.",
-    Reason.WORKER_LOST: "It has exited, or this machine cannot reach it; see `leaseway workers`.",
+    Reason.WORKER_LOST: "See `leaseway workers`.",
     Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY.",
-    Reason.INCOMPATIBLE_VERSION: "It does not support this request: upgrade the older side.",
-    Reason.DEADLINE_EXCEEDED: "The timeout passed first.",
-    Reason.OVERLOADED: "Too many requests are waiting for it; this one was not started.",
+    Reason.INCOMPATIBLE_VERSION: "Upgrade the older side.",
 }
 _OF_CALLER: Final = frozenset(
     {
@@ -66,7 +71,8 @@ def silent_worker(worker: str, seconds: float) -> Fault:
     """Return the fault of a stream on which the worker sent nothing for too long."""
     return Fault(
         Reason.DEADLINE_EXCEEDED,
-        f"Worker '{worker}' has sent nothing for {seconds:g} s; see `leaseway workers`.",
+        f"Worker '{worker}' has sent nothing for {seconds:g} s.",
+        metadata=for_operators("See `leaseway workers`."),
     )
 
 
@@ -90,10 +96,10 @@ def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault
     else:
         reason = _REASONS.get(code, Reason.INTERNAL)
     started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
-    advice = _ADVICE.get(reason, "")
+    meaning, advice = _MEANINGS.get(reason, ""), _ADVICE.get(reason, "")
     status = "cannot be reached" if reason is unavailable else f"answered {code.name}"
-    message = f"{peer} {status}: {error.details() or 'no details'}. {advice}"
-    return Fault(reason, message.strip(), started)
+    message = f"{peer} {status}: {error.details() or 'no details'}. {meaning}"
+    return Fault(reason, message.strip(), started, for_operators(advice))
 
 
 def stream_failed(worker: str) -> Fault:

@@ -19,7 +19,7 @@ from leaseway.sdk import (
     Violation,
 )
 from leaseway.wire import bounds
-from leaseway.wire.suggestions import LISTED_BY
+from leaseway.wire.advice import LISTED_BY
 
 Run = Callable[..., Result]
 

@@ -25,9 +25,9 @@ from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
+from leaseway.wire.advice import LISTED_BY
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
-from leaseway.wire.suggestions import LISTED_BY
 
 
 def offered(**found: tuple[ServerSpec, ServerListing]) -> Coordinator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -28,9 +28,10 @@ from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
+from leaseway.wire.advice import LISTED_BY, for_operators
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import ALL_TENANTS, LeaseKey
-from leaseway.wire.suggestions import LISTED_BY, alike
+from leaseway.wire.suggestions import alike
 
 _NOT_READY_RETRY = 0.5
 _RECONNECT_RETRY = 1.0
@@ -311,15 +312,16 @@ def not_served(state: Coordinator, key: VariantKey) -> Denial:
     server_id = key.server_id
     problem = state.servers.unplaced.get(key)
     if problem is not None:
-        metadata = {"server": server_id}
+        metadata = {"server": server_id, **for_operators(problem.advice)}
         return Denial(
             Reason.SERVER_NOT_READY, problem.message, _RECONNECT_RETRY, metadata, can_wait=False
         )
     message = (
         f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
-        " Look at `leaseway workers` and `leaseway problems`."
     )
-    return Denial(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
+    advice = for_operators("Look at `leaseway workers` and `leaseway problems`.")
+    metadata = {"server": server_id, **advice}
+    return Denial(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, metadata)
 
 
 def no_server(
@@ -333,14 +335,14 @@ def no_server(
     failure = None if key is None else state.servers.failures.get(key)
     if key is not None and failure is not None:
         outlook = state.servers.probes.retry_outlook(key, now.mono)
-        return _not_ready(server_id, failure.message, outlook)
+        return _not_ready(server_id, failure.message, for_operators(failure.advice), outlook)
     if key is not None and (key in state.servers.unplaced or key in state.servers.last_known_good):
         return not_served(state, key)
     own = VariantKey(server_id, tenant)
     refused = server_id in state.servers.rejected and not state.visible.is_restricted
     if refused or own in state.servers.refused:
-        message = "its entry in the configuration has an error; run `leaseway problems`"
-        return _not_ready(server_id, message)
+        message = "its entry in the configuration has an error"
+        return _not_ready(server_id, message, for_operators("Run `leaseway problems`."))
     known = list(state.visible.view(tenant).servers) + pending
     near = alike(server_id, known)
     message = f"There is no server {shown(server_id)}."
@@ -364,11 +366,13 @@ def _keeps_leases(state: Coordinator, worker_id: str) -> bool:
     return record is not None and record.accepts_work
 
 
-def _not_ready(server_id: str, problem: str, outlook: RetryOutlook | None = None) -> Denial:
+def _not_ready(
+    server_id: str, problem: str, advice: Mapping[str, str], outlook: RetryOutlook | None = None
+) -> Denial:
     state = f"Server '{server_id}' is configured but has not started"
-    metadata = {"server": server_id}
+    metadata = {"server": server_id, **advice}
     if outlook is None:  # only another configuration fixes it
-        return Denial(Reason.SERVER_NOT_READY, f"{state}: {problem}", metadata=metadata)
+        return Denial(Reason.SERVER_NOT_READY, f"{state}: {problem}.", metadata=metadata)
     wait = max(outlook.wait or 0.0, _NOT_READY_RETRY)
     if outlook.wait is None:
         retry = "The next try is running."
