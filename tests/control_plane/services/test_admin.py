@@ -14,10 +14,13 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of
 
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.queries.status import servers_down
 from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.services import admin as admin_service
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.identity.refusals import RpcRefusal
+from leaseway.spec.model import VariantKey
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
@@ -38,6 +41,33 @@ async def serve_desk(running: Running, fake: FakeWorker, policy: ServerPolicy = 
     await fake.serve("open")
     await fake.apply_until("desk", "time")
     await running.until(lambda state: state.ready)
+
+
+async def test_others_have_their_turn_while_servers_are_counted(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen = 0, list[int]()
+    loop = asyncio.get_running_loop()
+
+    def take_turn() -> None:
+        nonlocal turns
+        turns += 1
+        if len(seen) < 2:
+            loop.call_soon(take_turn)
+
+    def counting(state: Coordinator, variants: Sequence[VariantKey]) -> set[str]:
+        seen.append(turns)
+        return servers_down(state, variants)
+
+    monkeypatch.setattr(admin_service, "_COUNTED_AT_ONCE", 1)
+    monkeypatch.setattr(admin_service, "servers_down", counting)
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        loop.call_soon(take_turn)
+        status = await running.admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=BOUND)
+    assert (status.servers_up, status.servers) == (2, 2)
+    assert len(seen) == 2
+    assert seen[0] < seen[1]
 
 
 async def test_a_revocation_waits_until_the_worker_confirms_it(running: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,23 +70,22 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
     return VariantStatus(ServerState.READY if whole else ServerState.DEGRADED, up, len(workers))
 
 
-def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int, int]:
-    """Return the number of servers that are up, and of all configured servers.
-
-    A server with tenant variants is up if all of them are.
+def counted_variants(state: Coordinator, tenant: str | None = None) -> list[VariantKey]:
+    """Return the variants of all configured servers, in any order.
 
     Args:
         state: The state.
         tenant: The tenant whose servers are counted; None for all.
     """
     if tenant is not None:
-        wanted = set(variants_of(state, tenant).values())
-    else:
-        wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
-        wanted |= {VariantKey(server_id) for server_id in state.servers.rejected}
-    down = {key.server_id for key in wanted if not variant_status(state, key).is_up}
-    ids = {key.server_id for key in wanted}
-    return len(ids - down), len(ids)
+        return list(variants_of(state, tenant).values())
+    wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
+    return [*wanted.union(map(VariantKey, state.servers.rejected))]
+
+
+def servers_down(state: Coordinator, variants: Iterable[VariantKey]) -> set[str]:
+    """Return the servers of which one of these variants is not up: a server is up if all are."""
+    return {key.server_id for key in variants if not variant_status(state, key).is_up}
 
 
 def _needs_login(state: Coordinator, key: VariantKey) -> bool:
