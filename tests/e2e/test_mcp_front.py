@@ -258,6 +258,21 @@ async def test_a_modern_client_answers_the_requests_of_a_legacy_server(
         assert refused["code"] < 0
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_gets_an_error_for_what_its_client_has_not_declared(
+    place: Place, era: str
+) -> None:
+    form = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}
+    questions = [
+        {"method": "elicitation/create", "params": form},
+        {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 8}},
+        {"method": "roots/list"},
+    ]
+    async with Client(place.url, mode=era) as client, asyncio.timeout(BOUND):
+        result = await client.call_tool("old_ask", {"questions": questions})
+    assert [reply["code"] for reply in json.loads(text_of(result))] == [-32601] * 3
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_legacy_server_sends_requests_during_prompts_and_resources(
     place: Place, mode: str
