@@ -190,7 +190,7 @@ async def test_a_light_event_wakes_all_who_wait_and_lets_who_comes_later_pass() 
     await asyncio.sleep(0)
     waiters[1].cancel()
     await asyncio.wait(waiters[1:2])
-    assert not event.is_set()
+    assert not event.is_set
     assert not waiters[0].done()
     event.set()
     event.clear()

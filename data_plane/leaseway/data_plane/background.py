@@ -59,31 +59,31 @@ class LightEvent:
     """An `asyncio.Event` of 100 bytes while nobody waits, for what each instance has.
 
     The event of asyncio keeps a queue for its waiters from the start, of 760 bytes in CPython 3.11.
+
+    Attributes:
+        is_set: Whether nobody needs to wait. An attribute, because each call asks.
     """
 
-    __slots__ = ("_is_set", "_waiters")
+    __slots__ = ("_waiters", "is_set")
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.is_set = False
         self._waiters: list[asyncio.Future[None]] | None = None
-
-    def is_set(self) -> bool:
-        return self._is_set
 
     def set(self) -> None:
         """Wake all who wait; who waits from now on does not wait."""
-        self._is_set = True
+        self.is_set = True
         for waiter in self._waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
     def clear(self) -> None:
         """Let those wait who come from now on."""
-        self._is_set = False
+        self.is_set = False
 
     async def wait(self) -> None:
         """Wait until it is set; at once if it is."""
-        if self._is_set:
+        if self.is_set:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiters is None:

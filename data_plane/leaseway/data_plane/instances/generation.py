@@ -320,7 +320,7 @@ class Generation(InstanceOwner):
             live: The instance, which reported that its lists changed.
             failure: Why it could not be listed again, if it could not.
         """
-        if live.closed.is_set():
+        if live.closed.is_set:
             return
         live.tell_lists(self.variant.toolset)
         if self.draining or not live.is_typical:

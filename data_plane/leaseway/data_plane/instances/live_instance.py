@@ -293,7 +293,7 @@ class LiveInstance:
             except BaseException:
                 await asyncio.shield(self.close())
                 raise
-        if self.closed.is_set():  # it ended before this task ran again
+        if self.closed.is_set:  # it ended before this task ran again
             raise self.fault or ended_by_itself(self.spec)
         self.up_since = self.idle_since = self._loop.time()
         self.is_modern = is_modern(self.instance.protocol_version)

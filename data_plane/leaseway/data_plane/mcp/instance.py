@@ -171,7 +171,7 @@ class Instance:
                 LIST_FAILED or START_FAILED; with `exit_status` and `stderr` if known.
         """
         assert self._owner is None, "An instance starts once."
-        if self._stop.is_set():
+        if self._stop.is_set:
             raise self._start_fault(asyncio.CancelledError())
         self._owner = asyncio.get_running_loop().create_task(
             self._run(), name=f"mcp instance {self.id} of {self._server}"
@@ -288,7 +288,7 @@ class Instance:
                 self._host.eras.note_failure(
                     self.spec.launch_hash, self._session.greeted_in_vain(error)
                 )
-            if first is None or self._stop.is_set():
+            if first is None or self._stop.is_set:
                 raise
         _logger.info(
             "The server %s failed after server/discover; a second connection starts with "
@@ -370,7 +370,7 @@ class Instance:
         try:
             await asyncio.wait((*ends, *watches), return_when=asyncio.FIRST_COMPLETED)
             for watch in watches:
-                if watch.done() and not self._stop.is_set():
+                if watch.done() and not self._stop.is_set:
                     self._disconnect(peer, watch.result())
         finally:
             if self.state == "ready":

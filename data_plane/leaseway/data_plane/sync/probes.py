@@ -287,7 +287,7 @@ class Prober:
             while changed := self._relisting[together]:
                 self._relisting[together] = {}
                 for live in changed:
-                    if not live.closed.is_set():
+                    if not live.closed.is_set:
                         await self._relist_once(generation, live)
                 delays = max(0, listings - _FAST_RELISTS)
                 await asyncio.sleep(RETRY.ceiling(delays))

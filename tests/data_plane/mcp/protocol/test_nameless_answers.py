@@ -63,4 +63,4 @@ async def test_an_answer_without_an_id_ends_its_call_however_deeply_it_is_nested
         peer.receive([b'{"jsonrpc":"2.0","id":null,"%b":%b}' % (member.encode(), nested)])
         assert len(outcomes) == 1
         assert peer.in_flight == 0
-    assert not peer.closed.is_set()
+    assert not peer.closed.is_set

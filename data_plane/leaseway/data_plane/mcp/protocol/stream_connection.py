@@ -84,7 +84,7 @@ class StreamPeer(Peer):
     # Sending.
 
     def _rejection(self, size: int) -> Fault | None:
-        if self._ending or self.closed.is_set():
+        if self._ending or self.closed.is_set:
             return self.ended_fault("no")
         waiting = self.transport.waiting()
         if waiting and waiting + size > MAX_QUEUED:
@@ -112,13 +112,13 @@ class StreamPeer(Peer):
     def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         if self.transport.withdraw(entry):
             return
-        if notify and entry.written and not self.closed.is_set():
+        if notify and entry.written and not self.closed.is_set:
             params = {"requestId": key, "reason": reason}
             self._send_untracked(encode_notification("notifications/cancelled", params))
 
     def _send_untracked(self, line: bytes) -> None:
         """Send a message without a response; drop it if the queue is full."""
-        if self.closed.is_set():
+        if self.closed.is_set:
             return
         if self.transport.waiting() + len(line) <= MAX_QUEUED:
             self.transport.send(line, _UntrackedReceipt())
@@ -271,7 +271,7 @@ class StreamPeer(Peer):
 
     def ending(self, fault: Fault) -> None:
         """Reject new calls (see `Receiver`)."""
-        if not self.closed.is_set():
+        if not self.closed.is_set:
             self._ending = True
             self.fault = fault
 

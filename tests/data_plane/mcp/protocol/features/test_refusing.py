@@ -46,7 +46,7 @@ async def test_a_tool_that_always_fails_does_not_end_the_instance(bench: Bench) 
     assert peer is not None
     for _ in range(10):
         await bench.call_fault(instance, "call")
-    await until(lambda: not peer.refusals.wake.is_set())
+    await until(lambda: not peer.refusals.wake.is_set)
     assert instance.state == "ready"
     assert bench.warned == []
 

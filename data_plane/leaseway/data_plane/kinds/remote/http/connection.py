@@ -147,7 +147,7 @@ class HttpConnection(Peer):
     # Sending.
 
     def _rejection(self, size: int) -> Fault | None:
-        return self.ended_fault("no") if self.closed.is_set() else None
+        return self.ended_fault("no") if self.closed.is_set else None
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         if not self.era.modern:
@@ -211,7 +211,7 @@ class HttpConnection(Peer):
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()  # closes the response stream, which cancels the request in the modern era
-        if notify and entry.written and not self.era.modern and not self.closed.is_set():
+        if notify and entry.written and not self.era.modern and not self.closed.is_set:
             params = {"requestId": key, "reason": reason}
             line = encode_notification("notifications/cancelled", params)
             self._poster.post_later(line, self.era.headers)
@@ -229,7 +229,7 @@ class HttpConnection(Peer):
     ) -> None:
         try:
             refusal = await self._post(key, line, headers, entry)
-            if refusal is None or self.closed.is_set():
+            if refusal is None or self.closed.is_set:
                 return
             if key in self._probes:
                 self._probes[key] = refusal
@@ -358,7 +358,7 @@ class HttpConnection(Peer):
             rejected.written = False
         if self._can_renew or number != self._renewal.number:
             if await self._renewal.renew(number, is_lost=is_lost):
-                return not self.closed.is_set()
+                return not self.closed.is_set
             self.refusals.suspect()
         else:
             self.end(errors.session_expired(self.server))
@@ -373,7 +373,7 @@ class HttpConnection(Peer):
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
         refusal = await self._post(key, line, headers, entry)
-        if refusal is None or self.closed.is_set():
+        if refusal is None or self.closed.is_set:
             return
         if refusal.forgotten:
             fault = errors.session_expired(self.server)

@@ -405,7 +405,7 @@ class ChangeStream:
         if not self._peer.era.modern or not (tools or prompts or resources):
             return
         failures = 0
-        while not self._peer.closed.is_set():
+        while not self._peer.closed.is_set:
             opened = time.monotonic()
             try:
                 async with listen(
