@@ -197,3 +197,31 @@ async def test_reflection_lists_the_services() -> None:
     assert "leaseway.v1.CatalogService" in names
     assert "grpc.health.v1.Health" in names
     await server.stop(None)
+
+
+async def test_pings_that_a_stall_has_delayed_end_no_connection() -> None:
+    server = make_server()
+    endpoint = bind(server, LOOPBACK)
+    await server.start()
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, b""))
+    async with asyncio.timeout(BOUND):
+        for number in range(20):
+            writer.write(_frame(_PING, bytes([number] * 8)))
+            while True:
+                head = await reader.readexactly(9)
+                payload = await reader.readexactly(int.from_bytes(head[:3]))
+                assert head[3] != _GOAWAY, payload
+                if (head[3], head[4]) == (_PING, 1):
+                    assert payload[0] == number
+                    break
+    writer.close()
+    await server.stop(None)
+
+
+_SETTINGS, _PING, _GOAWAY = 4, 6, 7
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    """Return an HTTP/2 frame of the connection itself (RFC 9113, section 4.1)."""
+    return len(payload).to_bytes(3) + bytes([kind, 0]) + bytes(4) + payload

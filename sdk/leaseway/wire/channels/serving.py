@@ -47,8 +47,11 @@ SERVER_OPTIONS: Final[Options] = (
     ("grpc.absolute_max_metadata_size", bounds.MAX_HEADERS),
     # Two processes on one port would silently get half of the connections each.
     ("grpc.so_reuseport", 0),
-    # Without this a server treats its clients' pings as abuse and closes the connection.
+    # By default a server treats pings as abuse and closes the connection: those that come within 5
+    # minutes and, whatever their interval, those that a stall delays and that then come together.
+    # All calls of the connection would fail for it.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
     *_PINGS,
 )
 """The options of every Leaseway server."""
