@@ -239,7 +239,7 @@ def test_every_text_that_a_worker_sends_is_redacted_or_known_to_be_a_name() -> N
         *("state", "role", "circuit", "scope", "reason", "severity", "subject", "how", "kind"),
         *("action", "tool", "method", "outcome", "name", "digest", "asked_by", "reminder"),
         *("user", "holder", "ticket", "authorization_url", "use_id", "run", "sink"),
-        *("written_hash", "shipped_hash"),
+        *("written_hash", "shipped_hash", "serves"),
         *("key", "value", "servers"),  # labels and patterns, which its operator gives a worker
     }
     seen: set[str] = set()

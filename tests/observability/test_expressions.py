@@ -25,6 +25,7 @@ _WORDS = frozenset(
         "histogram_quantile",
         "max",
         "min",
+        "label_replace",
         "label_values",
         "and",
         "or",

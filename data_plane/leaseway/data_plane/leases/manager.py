@@ -79,7 +79,7 @@ class WorkerLeaseManager:
         self._alarm = Alarm(self._tick)
         self.refusals: Counter[str] = Counter()
         self.own_tools = LeaseTools(pool)
-        self.confirmation = LeaseConfirmation(clock)
+        self.confirmation = LeaseConfirmation(self._loop.time)
         events = self._context.events
         events.ended.connect(self._on_instance_ended)
         events.lease_due.connect(self._on_lease_due)

@@ -37,7 +37,7 @@ from leaseway.wire.messages.admin import reminder
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.durations import duration, timestamp
 
-REDACTED_FIELDS: Final = frozenset({"message", "details", "arguments", "extra"})
+REDACTED_FIELDS: Final = frozenset({"message", "advice", "details", "arguments", "extra"})
 """The fields with text of servers or callers."""
 UNREDACTED_MESSAGES: Final = frozenset({"Upsert", "Introduction"})
 """Messages that the control plane itself sent, and texts whose secrets are hidden at the handshake,
