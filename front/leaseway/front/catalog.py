@@ -35,7 +35,7 @@ from leaseway.front.lists.ui_resources import (
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.relay import ServerIntroduction, list_introductions, watch_registry
 from leaseway.wire.bounds import KIB
-from leaseway.wire.mcp_client import ListedToClient
+from leaseway.wire.clients.mcp_client import ListedToClient
 from leaseway.wire.timing.backoff import RECONNECT
 
 ChangeListener = Callable[[str, frozenset[str], bytes], None]

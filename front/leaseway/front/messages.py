@@ -22,7 +22,7 @@ from leaseway.front.clients import problem_of_initialize, problem_of_meta
 from leaseway.front.envelope import ABSENT, Notification, Refusal, RequestMessage
 from leaseway.front.handshake import MODERN_VERSIONS
 from leaseway.wire.bounds import MAX_VALUES
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.messages.portable_json import has_many_values
 
 encode: Final = msgspec.json.encode

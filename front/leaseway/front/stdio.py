@@ -54,7 +54,7 @@ from leaseway.front.sessions.live_session import ClientRequests, LiveSession
 from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.wire.bounds import MIB
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.mcp_client import McpClient
 
 _MAX_REQUESTS: Final = 256
 """In-flight requests; at the limit, reading stops until one has ended."""

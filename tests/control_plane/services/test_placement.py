@@ -21,9 +21,9 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries import place as lookup
 from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.clients.greeting import Greeting
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
-from leaseway.wire.greeting import Greeting
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.durations import duration
 

@@ -26,8 +26,8 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 ECHO: Mapping[str, bytes] = {

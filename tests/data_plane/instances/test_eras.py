@@ -9,9 +9,9 @@ from tests.data_plane.doubles.servers import MemoryInstance
 
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import sync_pb2
+from leaseway.wire.clients.greeting import Greeting
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import Greeting
-from leaseway.wire.mcp_client import McpClient
 
 Bench = Any
 FORMS: dict[str, dict[str, Any]] = {"elicitation": {"form": {}}}

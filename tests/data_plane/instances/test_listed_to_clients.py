@@ -12,7 +12,7 @@ from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire import bounds
-from leaseway.wire.mcp_client import ListedToClient, McpClient
+from leaseway.wire.clients.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
 
 Bench = Any

@@ -16,8 +16,8 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire import bounds
+from leaseway.wire.clients.mcp_client import ListedToClient, McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp_client import ListedToClient, McpClient
 
 Bench = Any
 

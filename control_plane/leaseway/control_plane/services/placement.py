@@ -34,9 +34,9 @@ from leaseway.control_plane.services.requests import (
 )
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
+from leaseway.wire.clients.greeting import Greeting
+from leaseway.wire.clients.mcp_clients import McpClients
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import Greeting
-from leaseway.wire.mcp_clients import McpClients
 from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, LeaseKey, is_valid_key
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds

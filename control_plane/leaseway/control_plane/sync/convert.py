@@ -31,7 +31,7 @@ from leaseway.control_plane.sync.toolsets import MalformedMessage
 from leaseway.spec.codec import encode_spec, key_from_proto, key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.greeting import ANYONE, MAX_NAME, MAX_SERVED
+from leaseway.wire.clients.greeting import ANYONE, MAX_NAME, MAX_SERVED
 from leaseway.wire.messages.states import ProblemScope
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
 from leaseway.wire.timing.durations import seconds

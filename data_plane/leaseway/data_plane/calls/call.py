@@ -34,9 +34,9 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
 from leaseway.wire.channels.trace_context import is_sampled
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.limits import BudgetKey
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 

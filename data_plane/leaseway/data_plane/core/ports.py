@@ -15,8 +15,8 @@ from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault
-from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import Introduction
 
 

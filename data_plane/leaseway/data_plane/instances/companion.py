@@ -18,8 +18,8 @@ from leaseway.data_plane.core.instances.lifetimes import age_deadline, idle_dead
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.wire.clients.greeting import LEGACY
 from leaseway.wire.errors import Fault
-from leaseway.wire.greeting import LEGACY
 
 _IDLE: Final = 600.0
 """Seconds without a call after which it ends, unless `idle_timeout` is shorter."""

@@ -15,7 +15,7 @@ from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.spec.model import VariantKey
-from leaseway.wire.mcp_clients import McpClients
+from leaseway.wire.clients.mcp_clients import McpClients
 from leaseway.wire.secrets.redaction import redact
 
 _LOGS_PER_SERVER: Final = 4

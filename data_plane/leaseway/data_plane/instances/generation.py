@@ -35,8 +35,8 @@ from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import RELIST_WAIT
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import COMMON, Greeting
 
 _CHANGED_LAUNCH_FAILED: Final = "CHANGED_LAUNCH_FAILED"
 

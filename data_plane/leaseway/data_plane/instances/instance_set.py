@@ -17,8 +17,8 @@ from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInsta
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, VariantKey
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
-from leaseway.wire.greeting import COMMON, Greeting
 
 _NEWEST_WITH_SERVER_REQUESTS: Final = "2025-11-25"
 """The newest protocol in which servers can send requests."""

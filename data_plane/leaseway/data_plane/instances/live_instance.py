@@ -26,9 +26,9 @@ from leaseway.data_plane.instances.reported_changes import ReportedChanges
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.clients.greeting import COMMON, Greeting, is_modern
+from leaseway.wire.clients.mcp_client import ListedToClient, McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import COMMON, Greeting, is_modern
-from leaseway.wire.mcp_client import ListedToClient, McpClient
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
 
 _LISTED_CAPABILITIES: Final = frozenset({"prompts", "resources"})

@@ -15,8 +15,8 @@ from leaseway.data_plane.core.instances.lifetimes import (
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault
-from leaseway.wire.greeting import COMMON, Greeting
 
 _REPLACE_DELAY: Final = 0.05
 """Seconds from the use of a spare to the start of its replacement: starting a process holds up the

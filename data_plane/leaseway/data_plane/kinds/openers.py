@@ -33,7 +33,7 @@ from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Part, ServerSpec
-from leaseway.wire.greeting import COMMON, Greeting
+from leaseway.wire.clients.greeting import COMMON, Greeting
 
 
 @dataclass(frozen=True)

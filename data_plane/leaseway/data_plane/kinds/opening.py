@@ -13,7 +13,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
-from leaseway.wire.greeting import COMMON, Greeting
+from leaseway.wire.clients.greeting import COMMON, Greeting
 
 if TYPE_CHECKING:
     from leaseway.data_plane.mcp.context import Connect

@@ -32,9 +32,9 @@ from leaseway.identity.principal import Principal
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
+from leaseway.wire.clients.greeting import Greeting
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import Greeting
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_kept, check_lease_ttl

@@ -32,8 +32,8 @@ from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
 if TYPE_CHECKING:

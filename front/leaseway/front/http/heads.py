@@ -9,7 +9,7 @@ from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.http.streams import OpenStream
 from leaseway.front.sessions.live_session import LiveSession
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.mcp_client import McpClient
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.messages.mcp import LOG_LEVELS, ROOTS_CHANGED, TOOLS_CHANGED
 
 _MAX_SUBSCRIPTIONS: Final = 256

@@ -10,7 +10,7 @@ from typing import Final
 from leaseway.front.sessions.listener import Asker, Listener, drop
 from leaseway.sdk import AsyncSession, LeasewayError
 from leaseway.sdk.relay import announce_roots
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.messages.mcp import ROOTS
 
 _TIMEOUT: Final = 30.0

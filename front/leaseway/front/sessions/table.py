@@ -36,8 +36,8 @@ from leaseway.front.sessions.sealing import (
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.signals import Signal
 
 IDLE: Final = 30 * 60.0

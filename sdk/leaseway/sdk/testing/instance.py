@@ -37,8 +37,8 @@ from leaseway.server.faults import contained_exits
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
+from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.greeting import COMMON, Greeting
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 from leaseway.wire.names import DEFAULT_TENANT
 

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.control_plane.sync.convert import hello_from_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, sync_pb2
-from leaseway.wire.greeting import COMMON
+from leaseway.wire.clients.greeting import COMMON
 from leaseway.wire.names import LeaseKey
 
 

@@ -12,8 +12,8 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.core.workers.serving import ServingIndex
 from leaseway.control_plane.core.workers.subscription import Subscription
 from leaseway.spec.model import VariantKey
-from leaseway.wire.greeting import COMMON, Greeting
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.greeting import COMMON, Greeting
+from leaseway.wire.clients.mcp_client import McpClient
 
 KEY = VariantKey("a")
 

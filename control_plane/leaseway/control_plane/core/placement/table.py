@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.wire import bounds
-from leaseway.wire.greeting import COMMON
+from leaseway.wire.clients.greeting import COMMON
 from leaseway.wire.names import LeaseKey
 
 _Key = TypeVar("_Key")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import MAX_REPORTED_INSTANCES
-from leaseway.wire.greeting import ANYONE
+from leaseway.wire.clients.greeting import ANYONE
 
 Launched = tuple[VariantKey, str]
 """A variant and one of its launch hashes."""

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from leaseway.wire import bounds
+from leaseway.wire.clients.mcp_client import CAPABILITIES, McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp_client import CAPABILITIES, McpClient
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.signals import Signal
 

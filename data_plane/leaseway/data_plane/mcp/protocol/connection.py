@@ -53,8 +53,8 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     ROOTS_ONLY,
     InputRounds,
 )
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.signals import Signal

@@ -18,10 +18,10 @@ from tests.data_plane.mcp.conftest import fault_of
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
+from leaseway.wire.clients.greeting import LEGACY as FOR_OLDER_CLIENTS
+from leaseway.wire.clients.greeting import Greeting
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
-from leaseway.wire.greeting import LEGACY as FOR_OLDER_CLIENTS
-from leaseway.wire.greeting import Greeting
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, ROOTS_CHANGED, SAMPLE
 
 Bench = Any

@@ -37,8 +37,8 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     url_elicitations,
 )
 from leaseway.wire.bounds import MAX_ASKS
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp_client import McpClient
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 

@@ -16,7 +16,7 @@ from mcp_types import (
     Implementation,
 )
 
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.version import PACKAGE_VERSION
 
 CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)

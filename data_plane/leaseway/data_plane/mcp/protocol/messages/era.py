@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from leaseway.data_plane.core.calls.call import Answers, Outcome, PendingCall
+from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault
-from leaseway.wire.mcp_client import McpClient
 
 
 def _no_meta(_client: McpClient) -> bytes:

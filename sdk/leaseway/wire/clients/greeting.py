@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
-from leaseway.wire.mcp_client import LEGACY_VERSIONS, McpClient
+from leaseway.wire.clients.mcp_client import LEGACY_VERSIONS, McpClient
 
 ANYONE: Final = "anyone"
 """Every client: the server does not speak MCP, or its worker does not say whom a spare serves."""

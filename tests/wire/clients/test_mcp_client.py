@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.wire.bounds import MAX_CLIENT
-from leaseway.wire.mcp_client import LEGACY_VERSIONS, McpClient, parse_client
+from leaseway.wire.clients.mcp_client import LEGACY_VERSIONS, McpClient, parse_client
 from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
 
 JSON = st.recursive(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.wire.greeting import COMMON, LEGACY, MAX_NAME, MAX_SERVED, Greeting, is_modern
-from leaseway.wire.mcp_client import McpClient
+from leaseway.wire.clients.greeting import COMMON, LEGACY, MAX_NAME, MAX_SERVED, Greeting, is_modern
+from leaseway.wire.clients.mcp_client import McpClient
 
 VERSIONS = ["2025-06-18", "2025-11-25", "2026-07-28"]
 CLIENTS = st.builds(

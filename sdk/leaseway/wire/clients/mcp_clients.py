@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from leaseway.wire.clients.mcp_client import McpClient, parse_client
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp_client import McpClient, parse_client
 
 _MAX_CLIENTS: Final = 1024
 
