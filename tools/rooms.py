@@ -27,7 +27,6 @@ REASONS = {
     "leaseway.control_plane": "the folders of a control plane, with the store beside its core",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway.spec": "a module for each part of a specification that both planes read alike",
-    "leaseway.wire.messages": "a module for each subject of messages, on its own",
     "leaseway.wire": "what every other part shares, each of its modules on its own",
     "leaseway": "the packages of the product, one contract over all",
 }

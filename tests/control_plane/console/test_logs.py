@@ -11,7 +11,7 @@ from leaseway.control_plane.console.actions import Actions
 from leaseway.control_plane.core.workers.records import WorkerIdentity
 from leaseway.control_plane.plane import Plane
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
-from leaseway.wire.messages.pages import one_page, page_start
+from leaseway.wire.listing.pages import one_page, page_start
 
 WRITTEN = [
     execution_pb2.InstanceLog(instance_id=f"w1-{number}", lines=["x" * 600_000])

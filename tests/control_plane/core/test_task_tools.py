@@ -18,7 +18,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.definitions import is_task_only
+from leaseway.wire.listing.definitions import is_task_only
 
 SPEC = spec("a")
 

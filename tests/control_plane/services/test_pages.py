@@ -22,7 +22,7 @@ from leaseway.control_plane.services import pages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.pages import PageStart, page_start
+from leaseway.wire.listing.pages import PageStart, page_start
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.status import fault_from_rpc_error
 

@@ -28,7 +28,7 @@ from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.pages import every_page
+from leaseway.wire.listing.pages import every_page
 from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 
 _MAX_CALL_TIMEOUT: Final = 120.0

@@ -46,7 +46,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import PageStart, fitting, one_page
+from leaseway.wire.listing.pages import PageStart, fitting, one_page
 from leaseway.wire.names import ALL_TENANTS, split_qualified
 from leaseway.wire.status import abort
 

@@ -24,9 +24,9 @@ from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.definitions import parse_definition
+from leaseway.wire.listing.definitions import parse_definition
+from leaseway.wire.listing.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.messages.enums import server_state_to_proto
-from leaseway.wire.messages.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.messages.mcp import Introduction
 from leaseway.wire.messages.states import ServerState
 from leaseway.wire.status import status_from_fault

@@ -23,8 +23,8 @@ from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.audit_heads import AuditAnchor
+from leaseway.wire.listing.pages import PageStart, SortKey, one_page
 from leaseway.wire.messages.audit_heads import anchor_to_proto
-from leaseway.wire.messages.pages import PageStart, SortKey, one_page
 
 _MAX_NUMBER: Final = 10**15
 """More than any approval's number."""

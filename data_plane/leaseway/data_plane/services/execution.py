@@ -27,8 +27,8 @@ from leaseway.identity.interceptor import caller
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.listing.pages import one_page, page_start
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
-from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version

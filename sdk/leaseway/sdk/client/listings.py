@@ -27,7 +27,7 @@ from leaseway.sdk.transport.control import Rpc
 from leaseway.sdk.validation import check_count, check_ids, check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import Page, every_page
+from leaseway.wire.listing.pages import Page, every_page
 
 _MAX_RESTARTS: Final = 5
 

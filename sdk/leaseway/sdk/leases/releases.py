@@ -15,7 +15,7 @@ from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import MAX_LEASE_TTL
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import every_page
+from leaseway.wire.listing.pages import every_page
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.backoff import RECONNECT, RETRY
 from leaseway.wire.timing.durations import duration

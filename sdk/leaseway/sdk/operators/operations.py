@@ -16,7 +16,7 @@ from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import PageT, every_page
+from leaseway.wire.listing.pages import PageT, every_page
 
 _LOGS_TIMEOUT = 5.0
 """Seconds that each worker has to send its logs."""

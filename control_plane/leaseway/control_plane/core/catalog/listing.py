@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from leaseway.spec.contracts import same_content, same_contract, same_items
-from leaseway.wire.messages.definitions import is_task_only
+from leaseway.wire.listing.definitions import is_task_only
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
 

@@ -31,7 +31,7 @@ from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListin
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
-from leaseway.wire.messages.definitions import is_task_only
+from leaseway.wire.listing.definitions import is_task_only
 
 RUNS_AS_TASK: Final = (
     "it can only be called as an MCP task (its execution.taskSupport is 'required'), which Leaseway"

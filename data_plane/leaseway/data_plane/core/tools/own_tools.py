@@ -16,8 +16,8 @@ from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool,
 from leaseway.spec.contracts import same_contract
 from leaseway.spec.model import NameRules, transformed
 from leaseway.wire import bounds
+from leaseway.wire.listing.definitions import is_task_only
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
-from leaseway.wire.messages.definitions import is_task_only
 from leaseway.wire.names import is_valid_name, is_valid_original_name
 
 _RESERVED: Final = frozenset({ADMIN_TOOLSET, *TOOL_DEFINITIONS})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.messages.definitions import parse_definition, parse_prompt, parse_resource
+from leaseway.wire.listing.definitions import parse_definition, parse_prompt, parse_resource
 
 
 def listed_tool(

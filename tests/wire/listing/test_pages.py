@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import PageStart, SortKey, fitting, one_page, page_start
+from leaseway.wire.listing.pages import PageStart, SortKey, fitting, one_page, page_start
 
 MIB = 1024 * 1024
 KEYS = st.lists(st.tuples(st.text(max_size=5), st.text(max_size=3)), unique=True, max_size=12)
