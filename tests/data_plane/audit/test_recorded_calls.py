@@ -12,11 +12,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.calls import call_message
 from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import AuditLog, runs_in
+from leaseway.data_plane.audit.record import _redacted
+from leaseway.data_plane.audit.redact import Redactor
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 from leaseway.v1 import sync_pb2
@@ -230,3 +234,27 @@ async def test_a_full_disk_refuses_only_calls_that_change_something(
     audited.log.close()
     outcomes = [record["outcome"] for record in audited.records() if record["event"] == "call"]
     assert sorted(outcomes) == ["OVERLOADED", "ok", "ok", "ok"]
+
+
+SECRET = '"k3y"'
+PLAIN = st.sampled_from(["1", "null", '"a"', "[]"])
+
+
+def _values(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Return JSON objects whose member `plate`, there up to three times, is a secret."""
+    member = st.one_of(
+        st.just(f'"plate":{SECRET}'),
+        st.just(f'"pl\\u0061te":{SECRET}'),
+        st.tuples(st.sampled_from(["a", "b"]), inner).map(lambda pair: f'"{pair[0]}":{pair[1]}'),
+    )
+    return st.lists(member, max_size=3).map(lambda members: f"{{{','.join(members)}}}")
+
+
+@example(f'{{"a":{{"plate":{SECRET}}},"a":1}}')
+@given(_values(st.recursive(PLAIN, _values, max_leaves=6)))
+def test_no_value_of_a_secret_name_is_recorded_also_if_decoders_drop_it(arguments: str) -> None:
+    schema = {"properties": {"plate": {"type": "string", "writeOnly": True}}}
+    redactor = Redactor(schema)
+    text = arguments.encode()
+    assert not (redactor.is_clean(text) and SECRET in arguments)
+    assert SECRET.encode() not in _redacted(redactor, text)

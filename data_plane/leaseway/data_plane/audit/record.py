@@ -277,20 +277,35 @@ def _redacted(redactor: Redactor, arguments: bytes) -> bytes:
         return _encode({"[left out]": f"{len(arguments)} bytes"})
     try:
         parsed = _decode(arguments)
-        first = json.loads(arguments, object_pairs_hook=_first_values)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _encode({"[left out]": f"{len(arguments)} bytes that are no JSON object"})
     if b"\n" in arguments or b"\r" in arguments:  # never in strings; a record is one line
         arguments = arguments.replace(b"\n", b" ").replace(b"\r", b" ")
     shown = redactor.redact(arguments, parsed)
-    if isinstance(shown, msgspec.Raw) or first == parsed:
+    if isinstance(shown, msgspec.Raw):
+        return _encode(shown)
+    try:
+        first = _first_values(arguments)
+    except (ValueError, RecursionError):  # what one decoder reads, the other may not
+        return _encode({"[left out]": f"{len(arguments)} bytes of JSON that decoders differ in"})
+    if first is None:
         return _encode(shown)
     # Servers differ in which of two values of one name they read.
     return _encode({_FIRST: redactor.redact(_encode(first), first), _LAST: shown})
 
 
-def _first_values(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(reversed(members))
+def _first_values(arguments: bytes) -> dict[str, Any] | None:
+    """Return arguments with the first value of each name; None if no name occurs twice."""
+    twice = False
+
+    def first(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal twice
+        found = dict(reversed(members))
+        twice = twice or len(found) < len(members)
+        return found
+
+    read = json.loads(arguments, object_pairs_hook=first)
+    return read if twice else None
 
 
 def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:

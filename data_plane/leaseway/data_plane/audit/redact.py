@@ -78,14 +78,18 @@ class Redactor:
         if (
             len(arguments) <= _MAX_TEXT
             and not may_hold_secret(arguments)
-            and not (self._names and any(name in parsed for name in self._names))
-            and not (self._names and _is_nested(parsed))
+            and not (self._names and self._may_be_named(arguments))
         ):
             return msgspec.Raw(arguments)
         redacted = self._redact_object(parsed, 0)
         if len(msgspec.json.encode(redacted)) > _MAX_ARGUMENTS:
             return {"[left out]": f"{len(arguments)} bytes", "[keys]": _keys(parsed)}
         return redacted
+
+    def _may_be_named(self, arguments: bytes) -> bool:
+        """Return whether a secret name may stand in JSON, also where a decoder drops it."""
+        text = str(arguments, "utf-8", "replace")
+        return "\\" in text or any(name in text for name in self._names)
 
     def _redact_object(self, value: dict[str, Any], depth: int) -> dict[str, Any]:
         redacted: dict[str, Any] = {}
@@ -148,10 +152,6 @@ def _redact_text(value: str) -> str:
     if len(value) <= _MAX_TEXT:
         return value
     return f"{value[:_MAX_TEXT]}[left out: {len(value) - _MAX_TEXT} more characters]"
-
-
-def _is_nested(parsed: dict[str, Any]) -> bool:
-    return any(isinstance(item, dict | list) for item in parsed.values())
 
 
 def _keys(parsed: dict[str, Any]) -> list[str]:
