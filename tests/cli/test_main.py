@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -31,3 +32,22 @@ def test_sigusr1_during_the_imports_does_not_end_the_process() -> None:
     )
     assert done.stdout.startswith("asked\nleaseway "), done.stderr
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("chosen", [None, "event_engine_client"])
+def test_grpc_runs_without_its_event_engine_unless_the_environment_chooses(
+    chosen: str | None,
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_EXPERIMENTS"}
+    if chosen is not None:
+        environment["GRPC_EXPERIMENTS"] = chosen
+    code = "import leaseway.cli.app, os; print(os.environ['GRPC_EXPERIMENTS'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=True,
+        env=environment,
+    )
+    assert done.stdout.strip() == (chosen or "-event_engine_client,-event_engine_listener")

@@ -4,10 +4,7 @@ Subcommands that connect to a running system use `leaseway.sdk` only. Subcommand
 plane import it when they run, so that the others need none of its dependencies.
 """
 
-import os
-
 import leaseway.wire.forking  # noqa: F401 - must be imported before gRPC
+from leaseway.wire.grpc_environment import OF_COMMANDS, set_defaults
 
-# gRPC's core writes lines of its own to stderr, but a command's error is one sentence. gRPC reads
-# this variable when it is imported, so it is set before that.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+set_defaults(OF_COMMANDS)  # before gRPC is imported

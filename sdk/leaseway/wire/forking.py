@@ -6,6 +6,6 @@ turns them off in the core too, so that a child that uses no client continues, a
 one gets an error (see `sdk.blocking.loop_thread`). A program's own setting is kept.
 """
 
-import os
+from leaseway.wire.grpc_environment import OF_EVERY_PROGRAM, set_defaults
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+set_defaults(OF_EVERY_PROGRAM)

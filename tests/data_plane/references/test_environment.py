@@ -6,6 +6,7 @@ import pytest
 
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.model import InheritEnv
+from leaseway.wire.grpc_environment import OF_COMMANDS, OF_EVERY_PROGRAM
 from leaseway.wire.secrets.secret_names import looks_secret
 
 PARENT = {
@@ -47,9 +48,9 @@ def test_safe_omits_secrets_and_our_own_variables() -> None:
 
 
 def test_variables_for_the_commands_own_grpc_are_not_inherited() -> None:
-    ours = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+    ours = {**OF_EVERY_PROGRAM, **OF_COMMANDS}
     assert child_environment({**PARENT, **ours}, "all", {}) == child_environment(PARENT, "all", {})
-    chosen = {"GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_VERBOSITY": "DEBUG"}
+    chosen = dict.fromkeys(ours, "chosen")
     assert chosen.items() <= child_environment({**PARENT, **chosen}, "safe", {}).items()
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from leaseway.spec.model import InheritEnv
+from leaseway.wire.grpc_environment import OF_COMMANDS, OF_EVERY_PROGRAM
 from leaseway.wire.secrets.secret_names import looks_secret
 
 _OWN_PREFIX: Final = "LEASEWAY_"
-_SET_BY_CLI: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+_OWN_GRPC: Final = {**OF_EVERY_PROGRAM, **OF_COMMANDS}
 """Variables that the command line sets for its own gRPC, not for that of servers."""
 
 _MINIMAL: Final = frozenset(
@@ -39,7 +40,7 @@ def child_environment(
             name: value
             for name, value in parent.items()
             if not name.startswith(_OWN_PREFIX)
-            and _SET_BY_CLI.get(name) != value
+            and _OWN_GRPC.get(name) != value
             and (inherit == "all" or not looks_secret(name))
         }
     return {**inherited, **configured}

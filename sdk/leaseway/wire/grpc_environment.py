@@ -1,0 +1,31 @@
+"""The environment variables that Leaseway sets for its own gRPC, unless they are set.
+
+gRPC reads them when it is imported. Servers do not inherit them from a worker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["OF_COMMANDS", "OF_EVERY_PROGRAM", "set_defaults"]
+
+OF_EVERY_PROGRAM: Final[Mapping[str, str]] = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""What the SDK needs (`leaseway.wire.forking`)."""
+
+OF_COMMANDS: Final[Mapping[str, str]] = {
+    # gRPC's core writes lines of its own to stderr, but a command's error is one sentence.
+    "GRPC_VERBOSITY": "NONE",
+    # Without its event engine gRPC reads a connection in the thread that reports what it has
+    # read, in place of two others that wake it (design.md#calls). A later gRPC that does not know
+    # these names ignores them.
+    "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener",
+}
+"""What the processes of the command line set in addition: the planes, the front and clients."""
+
+
+def set_defaults(variables: Mapping[str, str]) -> None:
+    """Set those of the variables that this process's environment does not have."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
