@@ -365,7 +365,7 @@ message GetServerCountResponse {
     ) -> catalog_pb2.GetServerCountResponse:
         \"\"\"Count the servers of a tenant.\"\"\"
         await check_client(request.client, context, request.tenant)
-        servers = variants_of(self._plane.state, tenant_of(request.tenant))
+        servers = self._plane.state.servers.variants_of(tenant_of(request.tenant))
         return catalog_pb2.GetServerCountResponse(count=len(servers))
 """,
     )

@@ -7,6 +7,7 @@ has one writer. Its actions are queued on the workers' streams, which never bloc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ from leaseway.control_plane.store.memory import MemoryStore
 from leaseway.control_plane.store.port import Room, Store, StoreError, StoreFenced
 from leaseway.control_plane.stored_anchors import StoredAnchors
 from leaseway.control_plane.stored_approvals import StoredApprovals, Term
+from leaseway.spec.model import VariantKey
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -133,6 +135,9 @@ class Plane:
         self._changed = asyncio.Event()
         # Separate, as all watchers of tools wait for it and most events do not concern them.
         self._visible_state = asyncio.Event()
+        # Separate as well: thousands of callers may wait while thousands of servers start.
+        self._first_results = asyncio.Event()
+        self._first_results_at: tuple[object, ...] = ()
         self._woken = asyncio.Event()
         self._turns: dict[int, asyncio.Future[PlacementOutcome]] = {}
         self._folders_of: object = None
@@ -248,6 +253,22 @@ class Plane:
                 await event.wait()
         except TimeoutError:
             return
+
+    async def wait_for_first_results(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for other names or pending servers than now."""
+        event = self._first_results
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await event.wait()
+
+    def hurry_probes(self, variants: Iterable[VariantKey]) -> None:
+        """Have servers that somebody waits for probed before others."""
+        probes = self.state.servers.probes
+        late = [key for key in variants if probes.can_hurry(key)]
+        if late:
+            with self.transition() as (state, _):
+                for key in late:
+                    state.servers.probes.hurry(key)
 
     async def wait_for_visible(self, seen: VisibleState) -> VisibleState:
         """Wait until the visible state differs from `seen` and return it."""
@@ -454,3 +475,21 @@ class Plane:
         self._woken.set()
         self._changed.set()
         self._changed = asyncio.Event()
+        state = self.state
+        before, self._first_results_at = (
+            self._first_results_at,
+            (
+                state,
+                state.registry.visible,
+                state.pending.revision,
+                state.servers.variants_revision,
+                state.subjects.sequence,
+            ),
+        )
+        if not before or not all(map(_is_same, before, self._first_results_at)):
+            self._first_results.set()
+            self._first_results = asyncio.Event()
+
+
+def _is_same(before: object, now: object) -> bool:
+    return before == now if isinstance(now, int) else before is now

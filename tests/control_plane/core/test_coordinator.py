@@ -39,7 +39,7 @@ def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    assert state.pending_servers == ["a"]
+    assert state.pending.servers == ["a"]
     assert not state.ready
     state.handle_probe_result(worker.probes.pop().id, listing("echo"), START)
     assert exposed(state) == {}
@@ -56,10 +56,10 @@ def test_a_listed_server_is_pending_until_its_commit_is_served() -> None:
     fast = next(probe for probe in worker.probes if probe.spec.key.server_id == "fast")
     state.handle_probe_result(fast.id, listing("echo"), START)
     run(state, [worker])
-    assert state.pending_servers == ["fast", "slow"]  # its result waits for those of the next 50 ms
+    assert state.pending.servers == ["fast", "slow"]  # its result waits for those of the next 50 ms
     state.tick(at(0.06))
     run(state, [worker], at(0.06))
-    assert state.pending_servers == ["slow"]
+    assert state.pending.servers == ["slow"]
     assert exposed(state) == {"fast_echo": "fast"}
 
 

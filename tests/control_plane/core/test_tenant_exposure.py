@@ -23,17 +23,19 @@ from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.queries.place import pending_for
 from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.control_plane.core.servers.pending import PendingVariants
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import ALL_TENANTS
 
 ACME = VariantKey("a", "acme")
 TOOLS = ("read", "wipe", "write")
+READERS = ("acme", "other", ALL_TENANTS)
 NO_WIPE = NameFilter(blacklist=("wipe",))
 
 
@@ -101,7 +103,7 @@ def test_a_new_variant_with_another_launch_hash_hides_the_server_until_it_is_up(
     later(state, worker)
     assert seen(state, "acme") == []
     assert seen(state, "other") == list(TOOLS)
-    assert pending_for(state, "acme") == ["a"]
+    assert state.pending.of("acme") == ["a"]
     assert isinstance(find_name(state, "acme", "a_read", START), PendingServers)
     assert worker.held[ACME].exposed == ()  # a worker does not run its tools either
     answer(state, worker, listing(*TOOLS))
@@ -146,7 +148,7 @@ def test_a_server_that_is_no_longer_hidden_is_pending_until_it_is_up() -> None:
     state, worker = running(spec("a"), hidden_spec(ACME))
     load(state, spec("a"), of_acme("own"))
     later(state, worker)
-    assert pending_for(state, "acme") == ["a"]
+    assert state.pending.of("acme") == ["a"]
     assert seen(state, "acme") == []
 
 
@@ -232,6 +234,18 @@ class OneTenant(RuleBasedStateMachine):
             del self.since[:-1]  # an entry applies as a whole once it is up
         allowed = {tool for spec in self.since for tool in TOOLS if spec.tools.passes(tool)}
         assert set(tools) <= allowed
+
+    @invariant()
+    def what_is_kept_of_pending_variants_is_what_all_of_them_give(self) -> None:
+        servers, kept = self.state.servers, self.state.pending
+        found = set(kept.variants), [*map(kept.of, READERS)], [*map(servers.variants_of, READERS)]
+        afresh = replace(servers, _variants={})
+        computed = PendingVariants(afresh, self.state.registry)
+        assert found == (
+            computed.variants,
+            [*map(computed.of, READERS)],
+            [*map(afresh.variants_of, READERS)],
+        )
 
     def _settle(self) -> None:
         for _ in range(2):

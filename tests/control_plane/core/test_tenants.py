@@ -10,7 +10,6 @@ from tests.specs import part
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
-from leaseway.control_plane.core.queries.place import pending_for, variants_of
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -53,7 +52,7 @@ def test_a_hidden_server_is_invisible_to_its_tenant_and_not_probed() -> None:
     state, worker = running(spec("a"), spec("b"), hidden_spec(ACME))
     assert seen(state, "acme") == ["b_echo"]
     assert seen(state, "other") == ["a_echo", "b_echo"]
-    assert list(variants_of(state, "acme")) == ["b"]
+    assert list(state.servers.variants_of("acme")) == ["b"]
     for name in ("a_echo", "a:echo"):
         outcome = find_name(state, "acme", name, START)
         assert isinstance(outcome, Denial)
@@ -142,8 +141,8 @@ def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
             break
     state.tick(at(0.1))
     run(state, [worker])
-    assert state.pending_servers == ["a"]
-    assert (pending_for(state, "acme"), pending_for(state, "other")) == (["a"], [])
+    assert state.pending.servers == ["a"]
+    assert (state.pending.of("acme"), state.pending.of("other")) == (["a"], [])
     assert isinstance(find_name(state, "acme", "a_echo", START), PendingServers)
     assert isinstance(find_name(state, "other", "a_echo", START), Denial)
 
@@ -163,7 +162,7 @@ def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
     assert seen(state, "acme") == ["a_echo"]
     assert seen(state, "stranger") == []
     assert list(state.visible.view("acme", "guest").tools) == []
-    assert list(variants_of(state, "acme")) == ["a"]
+    assert list(state.servers.variants_of("acme")) == ["a"]
     for name, like in (("a_erase", "a_erasd"), ("b:echo", "c:echo"), ("b_echo", "c_echo")):
         there, never = (find_name(state, "acme", each_name, START) for each_name in (name, like))
         assert isinstance(there, Denial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
@@ -15,7 +15,9 @@ from tests.control_plane.fake_worker import FakeWorker, recorded, worker
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.bounds import MAX_PROBES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 
@@ -95,13 +97,13 @@ async def test_names_of_one_request_are_resolved_in_one_version(
         await running.until(lambda state: state.ready)
         running.load(spec("a"), spec("slow"))
         probe = (await w1.receive("probe")).probe
-        changed, waits = running.plane.wait_for_change, asyncio.Event()
+        changed, waits = running.plane.wait_for_first_results, asyncio.Event()
 
         async def wait(timeout: float) -> None:
             waits.set()
             await changed(timeout)
 
-        monkeypatch.setattr(running.plane, "wait_for_change", wait)
+        monkeypatch.setattr(running.plane, "wait_for_first_results", wait)
         request = catalog_pb2.ResolveToolsRequest(names=["a_x", "slow_y"])
         asked = asyncio.ensure_future(running.catalog.ResolveTools(request, timeout=BOUND))
         async with asyncio.timeout(BOUND):
@@ -123,6 +125,31 @@ async def test_names_of_one_request_are_resolved_in_one_version(
     assert fault_from_status(moved.error).reason is Reason.TOOL_NOT_FOUND
     assert (waited.server_id, waited.original_name) == ("slow", "y")
     assert answer.registry_version == running.plane.state.visible.version
+
+
+@pytest.mark.parametrize("asks_for", ["tool", "lease"])
+async def test_a_server_that_somebody_waits_for_is_probed_before_others(
+    running: Running, asks_for: str
+) -> None:
+    running.load(*(spec(f"s{number:02}") for number in range(MAX_PROBES + 3)))
+    last = f"s{MAX_PROBES + 2}"
+    async with worker(running.address) as w1:
+        started = [(await w1.receive("probe")).probe for _ in range(MAX_PROBES)]
+        asked: Awaitable[object] = (
+            running.catalog.ResolveTools(catalog_pb2.ResolveToolsRequest(names=[f"{last}_x"]))
+            if asks_for == "tool"
+            else running.placement.Place(leases_pb2.PlaceRequest(session="s", server_id=last))
+        )
+        waiting = asyncio.ensure_future(asked)
+        await running.until(lambda state: not state.servers.probes.can_hurry(VariantKey(last)))
+        probe = started[0]
+        await w1.send(
+            probe_result=sync_pb2.ProbeResult(
+                id=probe.id, key=probe.key, launch_hash=probe.launch_hash, tools=recorded("x")
+            )
+        )
+        assert (await w1.receive("probe")).probe.key.server_id == last
+        waiting.cancel()
 
 
 async def test_waiting_ends_at_the_callers_deadline_and_names_the_servers(

@@ -15,7 +15,7 @@ from leaseway.control_plane.console.rows import Json
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
-from leaseway.control_plane.core.queries.place import place_or_wait, variants_of, workers_for
+from leaseway.control_plane.core.queries.place import place_or_wait, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.plane import Plane
@@ -166,7 +166,7 @@ class Actions:
             ActionRefused: The server is unknown.
         """
         tenant = tenant or DEFAULT_TENANT
-        if server_id not in variants_of(self._plane.state, tenant):
+        if server_id not in self._plane.state.servers.variants_of(tenant):
             raise ActionRefused(f"There is no server '{server_id}'.")
         records = [record for record in self._plane.state.workers.values() if record.connected]
         answers = await asyncio.gather(

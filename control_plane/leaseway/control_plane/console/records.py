@@ -17,7 +17,6 @@ from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
-from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.instances import ReportedInstance
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.plane import Plane
@@ -172,7 +171,7 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     state = plane.state
     key = VariantKey(server_id, tenant)
     if key not in state.servers.known:
-        found = variants_of(state, tenant or DEFAULT_TENANT).get(server_id)
+        found = state.servers.variants_of(tenant or DEFAULT_TENANT).get(server_id)
         if found is None:
             return None
         key = found

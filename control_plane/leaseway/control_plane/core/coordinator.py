@@ -12,7 +12,6 @@ from typing import Final
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, View
 from leaseway.control_plane.core.catalog.subjects import Reader, Subject, SubjectListings
-from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.client_problems import ClientProblems
 from leaseway.control_plane.core.moment import Moment
@@ -20,6 +19,7 @@ from leaseway.control_plane.core.placement.table import PlacementTable
 from leaseway.control_plane.core.placement.wait_queue import PlacementQueue
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
+from leaseway.control_plane.core.servers.pending import PendingVariants
 from leaseway.control_plane.core.servers.servers import Servers
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
@@ -71,6 +71,7 @@ class Coordinator:
         registry: Committed and visible snapshots.
         wait_queue: Lease requests that wait for capacity.
         subjects: What servers list for each tenant or user that they act for.
+        pending: The variants without a first result.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Coordinator:
         self.servers = Servers(self.problems)
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
+        self.pending = PendingVariants(self.servers, self.registry)
         self.wait_queue = PlacementQueue()
         self.subjects = SubjectListings()
         self.visibility = Visibility()
@@ -357,28 +359,12 @@ class Coordinator:
         return self.visibility.state
 
     @property
-    def pending_variants(self) -> set[VariantKey]:
-        """The variants whose first probe has not ended, or whose result is not served yet."""
-        pending = self.servers.without_result()
-        if self.registry.commit_at is not None or not self.registry.established:
-            served, desired = self.visible.served, self.servers.desired or {}
-            pending |= {
-                key
-                for key in self.servers.last_known_good
-                if key not in served or hides_temporarily(served[key], desired)
-            }
-        return pending
-
-    @property
-    def pending_servers(self) -> list[str]:
-        """Sorted ids of the servers with a pending variant."""
-        return sorted({key.server_id for key in self.pending_variants})
-
-    @property
     def ready(self) -> bool:
         """Whether every first probe has ended and its result is served."""
         enough = self.roster.connected >= max(1, self._expected_workers)
-        return self.has_config and enough and self.registry.established and not self.pending_servers
+        return (
+            self.has_config and enough and self.registry.established and not self.pending.variants
+        )
 
     def settling_remaining(self, now: Moment) -> float:
         """Return for how many more seconds this control plane waits for workers to join."""

@@ -30,6 +30,6 @@ class Denial:
 
 @dataclass(frozen=True)
 class PendingServers:
-    """The answer depends on the first probe results of these servers."""
+    """The answer depends on the first probe results of these servers, and perhaps of others."""
 
     servers: tuple[str, ...]

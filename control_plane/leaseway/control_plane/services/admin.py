@@ -68,7 +68,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             ready=state.ready,
             registry_version=state.visible.version,
             config_loaded_at=messages.timestamp(state.config_loaded_at),
-            pending=state.pending_servers if who.has(SEES_ALL) else [],
+            pending=state.pending.servers if who.has(SEES_ALL) else [],
             workers=sum(record.connected for record in state.workers.values()),
             package_version=user_agent(),
             protocol_version=PROTOCOL_VERSION,

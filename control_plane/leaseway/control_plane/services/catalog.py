@@ -17,12 +17,11 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
 from leaseway.control_plane.core.catalog.subjects import ALL_USERS, Reader
 from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.queries.awaited import find_awaited
 from leaseway.control_plane.core.queries.list_for import request as request_listing
 from leaseway.control_plane.core.queries.list_for import unlisted
 from leaseway.control_plane.core.queries.place import (
     not_served,
-    pending_for,
-    variants_of,
     workers_for,
 )
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
@@ -97,7 +96,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             tools=tools,
             registry_version=state.visible.version,
             config_loaded_at=messages.timestamp(state.config_loaded_at),
-            pending=[*pending_for(state, tenant), *waiting],
+            pending=[*state.pending.of(tenant), *waiting],
             next_page_token=token,
         )
 
@@ -114,7 +113,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
             registry_version=state.visible.version,
-            pending=[*pending_for(state, tenant), *waiting],
+            pending=[*state.pending.of(tenant), *waiting],
             next_page_token=token,
         )
 
@@ -131,7 +130,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
             registry_version=state.visible.version,
-            pending=[*pending_for(state, tenant), *waiting],
+            pending=[*state.pending.of(tenant), *waiting],
             next_page_token=token,
         )
 
@@ -152,7 +151,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         return catalog_pb2.ListIntroductionsResponse(
             introductions=introductions,
             registry_version=state.visible.version,
-            pending=[*pending_for(state, tenant), *waiting],
+            pending=[*state.pending.of(tenant), *waiting],
             next_page_token=token,
         )
 
@@ -163,7 +162,9 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         start, tenant = await self._start_list("ListServers", request, context)
         state, now = self._plane.state, self._plane.clock()
         all_tenants = tenant == ALL_TENANTS
-        keys = state.servers.known if all_tenants else set(variants_of(state, tenant).values())
+        keys = (
+            state.servers.known if all_tenants else set(state.servers.variants_of(tenant).values())
+        )
         known = {key.server_id for key in keys}
         if not state.visible.is_restricted or caller().has(SEES_ALL):
             # The tenants of a rejected entry are unknown, as it grants nothing.
@@ -181,7 +182,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             servers=servers,
             registry_version=state.visible.version,
             config_loaded_at=messages.timestamp(state.config_loaded_at),
-            pending=state.pending_servers if all_tenants else pending_for(state, tenant),
+            pending=state.pending.servers if all_tenants else state.pending.of(tenant),
             next_page_token=token,
         )
 
@@ -358,11 +359,12 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest, context: _Context
     ) -> None:
         """Wait until a name is found or denied, or until the caller's deadline."""
+        self._plane.hurry_probes(find_awaited(self._plane.state, tenant, name, request.server_id))
         while isinstance(self._resolve(tenant, name, request), PendingServers):
             remaining = _remaining_wait(context)
             if remaining <= 0.0:
                 return
-            await self._plane.wait_for_change(remaining)
+            await self._plane.wait_for_first_results(remaining)
 
     def _resolve(
         self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest
@@ -424,7 +426,7 @@ def _final(outcome: _Outcome | PendingServers) -> _Outcome:
     """Return an outcome, or a denial if it is still pending."""
     if not isinstance(outcome, PendingServers):
         return outcome
-    servers = ", ".join(outcome.servers[:5])
+    servers = ", ".join(outcome.servers)
     message = f"No first result yet from: {servers}. Try again, or allow more time."
     return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
 

@@ -20,7 +20,6 @@ from leaseway.control_plane.core.queries.place import (
     find_lease,
     give_up_leases,
     holders,
-    pending_for,
     place_or_wait,
 )
 from leaseway.control_plane.plane import Plane
@@ -257,11 +256,14 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
 
         It must not place again to check: that is an event, which would wake all waiting requests.
         """
-        while key.server_id in pending_for(self._plane.state, key.tenant):
+        variant = self._plane.state.servers.variants_of(key.tenant).get(key.server_id)
+        if variant is not None:
+            self._plane.hurry_probes([variant])
+        while key.server_id in self._plane.state.pending.of(key.tenant):
             remaining = time_left(context, bounds.STARTUP_TIMEOUT) - _ANSWER_MARGIN
             if remaining <= 0.0:
                 return False
-            await self._plane.wait_for_change(remaining)
+            await self._plane.wait_for_first_results(remaining)
         return True
 
     def _try_place(

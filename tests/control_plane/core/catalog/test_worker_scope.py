@@ -95,9 +95,9 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     state.handle_worker_joined(hello("w9", labels=GPU), at(3))
     run(state, workers, at(3))
     assert reasons(state) == []
-    assert state.pending_servers == ["render"], "it is tried there"
+    assert state.pending.servers == ["render"], "it is tried there"
     list_all(state, workers)
-    assert state.pending_servers == []
+    assert state.pending.servers == []
     assert isinstance(place(state, LeaseKey("default", "s", "render"), (), at(4)), Placement)
 
 
@@ -119,7 +119,7 @@ def test_no_problem_is_reported_before_settling() -> None:
     run(state, workers)
     list_all(state, workers)
     assert reasons(state) == []
-    assert state.pending_servers == ["render"]
+    assert state.pending.servers == ["render"]
 
 
 def test_new_labels_move_a_server_to_other_workers() -> None:

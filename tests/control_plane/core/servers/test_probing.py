@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
-from tests.control_plane.core.fake_worker import FAILED, FakeWorker, run
+from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -14,6 +14,7 @@ from leaseway.control_plane.core.problems import OpenProblem, Problem
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import VariantKey
+from leaseway.wire.bounds import MAX_PROBES
 
 KEY = VariantKey("a")
 
@@ -108,3 +109,25 @@ def test_a_server_is_probed_at_once_when_a_reference_appears_or_changes(reason: 
     state.handle_report(tried, WorkerReport(cleared=(there,)), at(2))
     run(state, workers, at(2))
     assert any(worker.probes for worker in workers)
+
+
+def test_a_server_that_somebody_waits_for_is_tried_before_others() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, *(spec(f"s{number:02}") for number in range(MAX_PROBES + 3)))
+    state.handle_worker_joined(hello(), at(0))
+    run(state, [worker])
+    for name in ("s18", "s17"):
+        state.servers.probes.hurry(VariantKey(name))
+    tried = []
+    for _ in range(3):
+        answer(state, worker, listing("echo"))
+        tried.append(worker.probes[-1].spec.key.server_id)
+    assert tried == ["s18", "s17", "s16"]
+
+
+def test_who_waits_for_a_server_is_not_first_again_after_it_has_failed() -> None:
+    state, workers = begun()
+    state.servers.probes.hurry(KEY)
+    assert not state.servers.probes.can_hurry(KEY), "it runs"
+    end_try(state, workers, 0)
+    assert state.servers.probes.can_hurry(KEY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Status
 
 _POLL: Final = 0.1
+_SHARE: Final = 0.02
+"""Part of the time waited so far that passes between two looks: each costs all servers."""
 _STORES: Final = {
     "memory": "memory, and end with it (--data keeps them)",
     "sqlite": "a file",
@@ -49,6 +52,7 @@ async def wait_until_ready(
     """
     from leaseway.sdk import ControlPlaneUnavailable
 
+    start = time.monotonic()
     while True:
         try:
             status = await client.status()
@@ -58,7 +62,7 @@ async def wait_until_ready(
                 return status
         except ControlPlaneUnavailable:
             pass
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(max(_POLL, _SHARE * (time.monotonic() - start)))
 
 
 @click.command(epilog=examples("leaseway wait --timeout 30 && leaseway servers"))

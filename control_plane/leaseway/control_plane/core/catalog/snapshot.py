@@ -82,6 +82,11 @@ class View:
         )
 
     @cached_property
+    def with_task_only_tools(self) -> tuple[Served, ...]:
+        """The servers with tools that can only be called as MCP tasks."""
+        return tuple(served for served in self.servers.values() if served.listing.task_only)
+
+    @cached_property
     def acts_for_users(self) -> bool:
         """Whether some server may list something else for each user."""
         return any(served.spec.part.auth.acts_for_users for served in self.servers.values())

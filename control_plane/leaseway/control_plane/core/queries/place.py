@@ -30,7 +30,7 @@ from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.advice import LISTED_BY, for_operators
 from leaseway.wire.errors import Reason
-from leaseway.wire.names import ALL_TENANTS, LeaseKey
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.suggestions import alike
 
 _NOT_READY_RETRY = 0.5
@@ -278,32 +278,6 @@ def workers_for(state: Coordinator, served: Served) -> Sequence[WorkerRecord]:
     return able or [record for record in state.roster.all_workers if not record.draining]
 
 
-def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
-    """Return a tenant's variant of each configured server, without hidden ones."""
-    desired, last_known_good = state.servers.desired or {}, state.servers.last_known_good
-    chosen = {
-        key.server_id: key for key in sorted(state.servers.known) if key.tenant in ("", tenant)
-    }  # the tenant's own variant sorts after the common one and replaces it
-    specs = {key: good.spec for key, good in last_known_good.items()} | dict(desired)
-    return {
-        name: key
-        for name, key in chosen.items()
-        if key not in specs
-        or (
-            not specs[key].hidden
-            and (tenant == ALL_TENANTS or specs[key].policy.is_visible(tenant))
-        )
-    }
-
-
-def pending_for(state: Coordinator, tenant: str) -> list[str]:
-    """Return the sorted ids of a tenant's servers that have no first result yet."""
-    if not state.pending_servers:
-        return []
-    waiting = state.pending_variants
-    return sorted(name for name, key in variants_of(state, tenant).items() if key in waiting)
-
-
 def not_served(state: Coordinator, key: VariantKey) -> Denial:
     """Return the denial for a listed server that no worker serves at the moment.
 
@@ -328,10 +302,9 @@ def no_server(
     state: Coordinator, tenant: str, server_id: str, now: Moment
 ) -> PendingServers | Denial:
     """Return the answer for a server that is not in a tenant's view."""
-    pending = pending_for(state, tenant)
-    if server_id in pending:
+    key = state.servers.variants_of(tenant).get(server_id)
+    if key in state.pending.variants:
         return PendingServers((server_id,))
-    key = variants_of(state, tenant).get(server_id)
     failure = None if key is None else state.servers.failures.get(key)
     if key is not None and failure is not None:
         outlook = state.servers.probes.retry_outlook(key, now.mono)
@@ -343,7 +316,7 @@ def no_server(
     if refused or own in state.servers.refused:
         message = "its entry in the configuration has an error"
         return _not_ready(server_id, message, for_operators("Run `leaseway problems`."))
-    known = list(state.visible.view(tenant).servers) + pending
+    known = [*state.visible.view(tenant).servers, *state.pending.of(tenant)]
     near = alike(server_id, known)
     message = f"There is no server {shown(server_id)}."
     message += did_you_mean([repr(name) for name in near])

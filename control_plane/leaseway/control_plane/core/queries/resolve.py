@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
 
 from leaseway.control_plane.core.catalog.exposure import shown
@@ -18,8 +19,6 @@ from leaseway.control_plane.core.queries.place import (
     advice_of,
     did_you_mean,
     no_server,
-    pending_for,
-    variants_of,
 )
 from leaseway.spec.model import transformed
 from leaseway.spec.uri_templates import ComparedUri, TooMuchEffort
@@ -46,7 +45,7 @@ def unknown_server(
     ]
     if not missing or state.servers.desired is None:
         return None
-    configured = variants_of(state, tenant)
+    configured = state.servers.variants_of(tenant)
     for server_id in missing:
         if server_id not in configured:
             outcome = no_server(state, tenant, server_id, now)
@@ -55,6 +54,8 @@ def unknown_server(
     return None
 
 
+_WAITED_FOR: Final = 5
+"""Limit of servers in an answer that depends on more of them."""
 _SHOWN: Final = 300
 """Limit of characters of a name or URI in a message."""
 _TargetT = TypeVar("_TargetT", NamedTarget, ResourceTarget)
@@ -127,17 +128,15 @@ def _find_name(
         if server_id not in ("", split[0]):
             return _other_server(state, tenant, view, name, server_id, kind, now)
         return _find_qualified(state, tenant, view, split, kind, now)
-    waiting = tuple(
-        server_id for server_id in pending_for(state, tenant) if server_id not in view.servers
-    )
-    if waiting:
-        return PendingServers(waiting)
+    waiting = _pending(state, tenant, view)
+    if waiting is not None:
+        return waiting
     return _not_found(state, tenant, name, view.named(kind), kind)
 
 
 def _task_only(view: View, name: str, server_id: str) -> Denial | None:
     """Return the denial for a tool that can only be called as an MCP task, or None."""
-    for served in view.servers.values():
+    for served in view.with_task_only_tools:
         spec = served.spec
         if server_id not in ("", spec.key.server_id):
             continue
@@ -149,6 +148,13 @@ def _task_only(view: View, name: str, server_id: str) -> Denial | None:
                 text = f"Server '{spec.key.server_id}' has no tool {shown(name, _SHOWN)} to call:"
                 return Denial(Reason.TOOL_NOT_FOUND, f"{text} {RUNS_AS_TASK}")
     return None
+
+
+def _pending(state: Coordinator, tenant: str, view: View) -> PendingServers | None:
+    """Return the first servers, by id, without a first result; each of them may have any name."""
+    waiting = (name for name in state.pending.of(tenant) if name not in view.servers)
+    first = tuple(islice(waiting, _WAITED_FOR))
+    return PendingServers(first) if first else None
 
 
 def find_resource(
@@ -187,11 +193,9 @@ def _find_resource(
         return _too_many_templates(uri)
     if target is not None:
         return target
-    waiting = tuple(
-        server_id for server_id in pending_for(state, tenant) if server_id not in view.servers
-    )
-    if waiting:
-        return PendingServers(waiting)
+    waiting = _pending(state, tenant, view)
+    if waiting is not None:
+        return waiting
     return _not_found(state, tenant, uri, view.by_uri, RESOURCES)
 
 
@@ -285,7 +289,7 @@ def _not_found(
     listed = state.visible.view(tenant).servers
     failed = [
         server_id
-        for server_id, key in variants_of(state, tenant).items()
+        for server_id, key in state.servers.variants_of(tenant).items()
         if key in state.servers.failures and server_id not in listed
     ]
     if failed and (is_uri or split_qualified(name) is None):

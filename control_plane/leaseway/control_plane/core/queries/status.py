@@ -9,7 +9,6 @@ from typing import Literal
 from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
@@ -78,7 +77,7 @@ def counted_variants(state: Coordinator, tenant: str | None = None) -> list[Vari
         tenant: The tenant whose servers are counted; None for all.
     """
     if tenant is not None:
-        return list(variants_of(state, tenant).values())
+        return list(state.servers.variants_of(tenant).values())
     wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
     return [*wanted.union(map(VariantKey, state.servers.rejected))]
 

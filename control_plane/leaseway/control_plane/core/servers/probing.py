@@ -63,6 +63,7 @@ class ProbeJob:
     Attributes:
         claim: The claim to verify, or None for a first probe.
         later: A claim that arrived while the probe was running.
+        is_awaited: Whether somebody waits for its result; then it comes before others.
         needs_start: Whether to verify the claim with a new instance, as none could be listed.
     """
 
@@ -75,6 +76,12 @@ class ProbeJob:
     claim: Claim | None = None
     later: Claim | None = None
     needs_start: bool = False
+    is_awaited: bool = False
+
+    @property
+    def queue(self) -> tuple[bool, Labels]:
+        """The due jobs that workers with the same labels can run, and that come as early."""
+        return not self.is_awaited, required_labels(self.spec)
 
 
 @dataclass
@@ -90,7 +97,7 @@ class ProbeSchedule:
     _workers: ProbeWorkers = field(default_factory=ProbeWorkers)
     _running: dict[int, ProbeJob] = field(default_factory=dict)  # by id of the probe
     _deadlines: Timers[int] = field(default_factory=Timers)  # of these
-    _due: dict[Labels, dict[VariantKey, ProbeJob]] = field(default_factory=dict)
+    _due: dict[tuple[bool, Labels], dict[VariantKey, ProbeJob]] = field(default_factory=dict)
     _set_back: Timers[VariantKey] = field(default_factory=Timers)
     _next_id: int = 1
     _claimed: dict[VariantKey, float] = field(default_factory=dict)  # last verification times
@@ -143,6 +150,20 @@ class ProbeSchedule:
         self._renew(job, spec)
         return None
 
+    def can_hurry(self, key: VariantKey) -> bool:
+        """Return whether a variant's probe waits among those that nobody waits for."""
+        job = self.jobs.get(key)
+        return job is not None and job.running is None and not job.is_awaited
+
+    def hurry(self, key: VariantKey) -> None:
+        """Start a variant's probe before those that nobody waits for."""
+        if self.can_hurry(key):
+            job = self.jobs[key]
+            is_due = self._leave_queue(job)
+            job.is_awaited = True
+            if is_due:
+                self._add_due(job)
+
     def forget_claims(self, wanted: Collection[VariantKey]) -> None:
         """Forget the verification times of all other variants."""
         for key in [key for key in self._claimed if key not in wanted]:
@@ -172,7 +193,7 @@ class ProbeSchedule:
         for key in self._set_back.pop_due(now):
             self._add_due(self.jobs[key])
         started: list[tuple[ProbeJob, StartedProbe]] = []
-        for labels, jobs in list(self._due.items()):
+        for (_, labels), jobs in sorted(self._due.items(), key=_nobody_waits):
             chosen: list[ProbeJob] = []
             for job in jobs.values():
                 if not self._workers.has_room(labels):
@@ -224,6 +245,7 @@ class ProbeSchedule:
         """Retry a failed job after its backoff."""
         job.not_before = now + self.delay(job.attempt)
         job.attempt += 1
+        job.is_awaited = False  # who waited has the failure as its answer
         self._wait(job)
 
     def retry_now(self, key: VariantKey, now: float) -> None:
@@ -276,15 +298,19 @@ class ProbeSchedule:
         self._set_back.set(job.spec.key, job.not_before)
 
     def _add_due(self, job: ProbeJob) -> None:
-        self._due.setdefault(required_labels(job.spec), {})[job.spec.key] = job
+        self._due.setdefault(job.queue, {})[job.spec.key] = job
 
     def _stop_waiting(self, job: ProbeJob) -> None:
         self._set_back.discard(job.spec.key)
-        labels = required_labels(job.spec)
-        jobs = self._due.get(labels, {})
-        jobs.pop(job.spec.key, None)
+        self._leave_queue(job)
+
+    def _leave_queue(self, job: ProbeJob) -> bool:
+        """Take a job out of the due ones; return whether it was among them."""
+        jobs = self._due.get(job.queue, {})
+        was_due = jobs.pop(job.spec.key, None) is not None
         if not jobs:
-            self._due.pop(labels, None)
+            self._due.pop(job.queue, None)
+        return was_due
 
     def _renew(self, job: ProbeJob, spec: ServerSpec) -> None:
         """Change the spec of a job; it keeps its time."""
@@ -294,3 +320,7 @@ class ProbeSchedule:
             self._wait(job)
         else:
             job.spec = spec
+
+
+def _nobody_waits(due: tuple[tuple[bool, Labels], object]) -> bool:
+    return due[0][0]

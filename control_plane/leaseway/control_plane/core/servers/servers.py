@@ -21,9 +21,12 @@ from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers.probing import Claim, ProbeJob, ProbeSchedule, StartedProbe
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.names import ALL_TENANTS
 
 _MAX_CLAIM_ATTEMPTS: Final = 3
 _LISTS_DIFFER: Final = "LISTS_DIFFER"
+_MAX_TENANTS: Final = 100
+"""Tenants whose variants are kept; callers may choose any names without credentials."""
 
 
 @dataclass
@@ -44,6 +47,9 @@ class Servers:
         unplaced: Variants that no worker accepts, each with its problem.
         troubled: Variants with an open problem of a failed probe or listing.
         probed_by: The connected worker that last listed a variant for a probe.
+        variants_revision: Another number after each change of `variants_of`.
+        touched: The variants whose results may have changed since a reader has replaced it by an
+            empty set; None if any may have.
     """
 
     problems: ProblemTable
@@ -58,6 +64,9 @@ class Servers:
     unplaced: dict[VariantKey, Problem] = field(default_factory=dict)
     troubled: set[VariantKey] = field(default_factory=set)
     probed_by: dict[VariantKey, str] = field(default_factory=dict)
+    variants_revision: int = 0
+    touched: set[VariantKey] | None = None
+    _variants: dict[str, Mapping[str, VariantKey]] = field(default_factory=dict)
     _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
     _kept_out: frozenset[VariantKey] = frozenset()
     _on_common: frozenset[VariantKey] = frozenset()
@@ -71,6 +80,44 @@ class Servers:
     def known(self) -> set[VariantKey]:
         """All desired, working or refused variants."""
         return {*(self.desired or ()), *self.last_known_good, *self.refused}
+
+    def variants_of(self, tenant: str) -> Mapping[str, VariantKey]:
+        """Return a tenant's variant of each known server, without hidden ones.
+
+        The same object, until one of them changes.
+        """
+        kept = self._variants.get(tenant)
+        if kept is None:
+            if len(self._variants) >= _MAX_TENANTS:
+                self._variants.clear()
+            # The tenant's own variant sorts after the common one and replaces it.
+            chosen = {
+                key.server_id: key for key in sorted(self.known) if key.tenant in ("", tenant)
+            }
+            kept = self._variants[tenant] = {
+                name: key for name, key in chosen.items() if self._may_see(tenant, key)
+            }
+        return kept
+
+    def _may_see(self, tenant: str, key: VariantKey) -> bool:
+        spec = (self.desired or {}).get(key)
+        if spec is None:
+            good = self.last_known_good.get(key)
+            if good is None:
+                return True
+            spec = good.spec
+        return not spec.hidden and (tenant == ALL_TENANTS or spec.policy.is_visible(tenant))
+
+    def _touch(self, key: VariantKey) -> None:
+        """Note that the result of a variant may have changed."""
+        if self.touched is not None:
+            self.touched.add(key)
+        if key not in (self.desired or ()):
+            self._forget_variants()  # it is known by its result alone
+
+    def _forget_variants(self) -> None:
+        self._variants.clear()
+        self.variants_revision += 1
 
     def configure(
         self,
@@ -105,6 +152,8 @@ class Servers:
         self._of_tenants = TenantSpecs(self.desired.values())
         self.rejected = rejected
         self.refused = refused
+        self.touched = None
+        self._forget_variants()
 
     def reconcile(self, awaited: Collection[VariantKey], trace: str, now: Moment) -> None:
         """Reconcile last known good variants and probes with the desired specs.
@@ -156,6 +205,7 @@ class Servers:
         if nearer:
             listing = self._shared(served.key, served.listing)
             self.last_known_good[served.key] = adopt(replace(served, listing=listing))
+            self._touch(served.key)
         return nearer
 
     def handle_probe_result(
@@ -171,7 +221,7 @@ class Servers:
             self._verify(job, job.claim, outcome, now)
         elif isinstance(outcome, ServerListing):
             self.probes.drop(job.spec.key)
-            self.failures.pop(job.spec.key, None)
+            self._forget_failure(job.spec.key)
             before = self.last_known_good.get(job.spec.key)
             listing = outcome if before is None else outcome.settled(before.listing)
             listing = self._shared(job.spec.key, listing)
@@ -237,15 +287,14 @@ class Servers:
             else:
                 self._record_failure(job, problem, now)
 
-    def without_result(self) -> set[VariantKey]:
-        """Return the variants whose first probe has not ended."""
-        return {
-            key
-            for key in self.desired or {}
-            if key not in self.failures
+    def lacks_result(self, key: VariantKey) -> bool:
+        """Return whether the first probe of a variant has not ended."""
+        return (
+            key in (self.desired or ())
+            and key not in self.failures
             and key not in self.last_known_good
             and key not in self.unplaced
-        }
+        )
 
     def update_unplaced(self, scopes: Collection[WorkerScope], now: Moment) -> None:
         """Find the servers that no worker accepts and report them as problems.
@@ -254,7 +303,12 @@ class Servers:
             scopes: The different scopes of all workers; if empty, nothing is reported.
             now: The time.
         """
-        self.unplaced = unplaced((self.desired or {}).values(), scopes)
+        before, self.unplaced = (
+            self.unplaced,
+            unplaced((self.desired or {}).values(), scopes),
+        )
+        for key in before.keys() ^ self.unplaced.keys():
+            self._touch(key)
         by_server = {key.server_id: problem for key, problem in self.unplaced.items()}
         self.problems.replace("unplaced", by_server.values(), now.unix)
 
@@ -264,6 +318,7 @@ class Servers:
             key for key in self.last_known_good if key not in desired and not self._keeps(key)
         ]:
             del self.last_known_good[key]
+            self._touch(key)
             self.problems.replace(f"exposure:{key}", (), now.unix)
             self.changed = True
         for key in [key for key in self.probes.jobs if key not in desired]:
@@ -288,6 +343,7 @@ class Servers:
         good = self.last_known_good.get(key)
         if good is not None and good.spec.hidden:
             del self.last_known_good[key]
+            self._touch(key)
             self.changed = True
 
     def _copy_common_listing(self, spec: ServerSpec, now: Moment) -> None:
@@ -315,7 +371,7 @@ class Servers:
     def _probe(self, spec: ServerSpec, trace: str) -> None:
         job = self.probes.jobs.get(spec.key)
         if job is None or job.spec.launch_hash != spec.launch_hash:
-            self.failures.pop(spec.key, None)  # another spec failed
+            self._forget_failure(spec.key)  # another spec failed
         self._withdraw(self.probes.add(spec, trace))
 
     def _set_good(
@@ -324,6 +380,7 @@ class Servers:
         good, problems = built
         self.changed = self.changed or good != self.last_known_good.get(key)
         self.last_known_good[key] = good
+        self._touch(key)
         self.problems.replace(f"exposure:{key}", problems, now.unix)
         self._close_problem(key, now)
 
@@ -388,11 +445,16 @@ class Servers:
             )
             problem = replace(problem, message=message)
         self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
+        self._touch(key)
         self._open_problem(key, self.failures[key], now)
         self.probes.retry(job, now.mono)
 
+    def _forget_failure(self, key: VariantKey) -> None:
+        if self.failures.pop(key, None) is not None:
+            self._touch(key)
+
     def _clear_failure(self, key: VariantKey, now: Moment) -> None:
-        self.failures.pop(key, None)
+        self._forget_failure(key)
         self._close_problem(key, now)
 
     def _open_problem(self, key: VariantKey, problem: Problem, now: Moment) -> None:
