@@ -439,6 +439,13 @@ async def test_a_body_has_the_content_type_of_its_tool(api: RestApi) -> None:
     assert json.loads(api.last.body) == {"a": None}
 
 
+async def test_a_request_without_a_body_says_no_content_type(api: RestApi) -> None:
+    async with calling(spec_of(api.url, HttpTool("t", "POST", "/users/1"))) as caller:
+        await caller.outcome("t")
+    assert api.last.method == "POST"
+    assert "Content-Type" not in api.last.headers
+
+
 REF = "artifacts/mcp/s/t/20260102T030405678Z-01234567-89ab-8cde-8f01-23456789abcd.png"
 FILE = HttpParameter("file", "body", '{"type": "string", "contentEncoding": "base64"}')
 FILES = HttpParameter(

@@ -142,6 +142,9 @@ def test_a_missing_path_parameter_is_rejected() -> None:
         ("repeat", 1.5, "q=1.5"),
         ("repeat", None, ""),
         ("repeat", [], ""),
+        ("comma", [], ""),
+        ("pipe", {}, ""),
+        ("json", [], "q=%5B%5D"),
     ],
 )  # fmt: skip
 def test_lists_and_objects_are_encoded_in_their_style(style: Style, value: Any, query: str) -> None:
@@ -166,6 +169,11 @@ def test_a_path_has_the_text_that_rfc_6570_gives_it(
     called = tool(parameter("id", "path", style=style, explode=explode), endpoint="/x/{id}")
     for value, expected in ((5, text), ([3, 4, 5], listed), ({"R": 100, "G": 200}, named)):
         assert request(called, id=value).url == f"{BASE}/x/{expected}"
+
+
+def test_a_header_of_an_empty_list_is_not_sent() -> None:
+    called = tool(parameter("X-Ids", "header", style="comma"), method="GET")
+    assert request(called, **{"X-Ids": []}).headers == {}
 
 
 def test_reserved_characters_stay_only_where_they_end_no_value() -> None:

@@ -37,6 +37,8 @@ _NOT_REACHED: Final = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,
 )
+_NOT_IMPLIED: Final = ("Content-Type",)
+"""aiohttp would call a body that is not there bytes, which strict APIs refuse (415)."""
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
 _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     aiohttp.ClientProxyConnectionError: "its proxy could not be reached",
@@ -190,6 +192,7 @@ class HttpToolClient:
                 told.update(credential.headers(request.method, sent))
             async with self._http.request(
                 request.method, sent, data=body, headers=told, allow_redirects=False,
+                skip_auto_headers=_NOT_IMPLIED,
                 timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,
             ) as response:  # fmt: skip
                 if credential is not None and is_own:

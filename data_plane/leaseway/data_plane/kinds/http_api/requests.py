@@ -12,7 +12,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from leaseway.data_plane.kinds.http_api.bodies import Values, encode_body, unsendable
-from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, path_text
+from leaseway.data_plane.kinds.http_api.serialization import (
+    as_is,
+    is_undefined,
+    joined,
+    pairs,
+    path_text,
+)
 from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool, accepts_null
 
 MAX_TARGET: Final = 64 * 1024
@@ -117,7 +123,7 @@ class _Values:
     def headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
         for parameter, value in self._at("header"):
-            if value is not None:
+            if not is_undefined(parameter, value):
                 headers[parameter.sent_as] = _header(parameter, joined(parameter, value, as_is))
         return headers
 

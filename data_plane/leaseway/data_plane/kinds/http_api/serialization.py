@@ -30,6 +30,14 @@ def text_of(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def is_undefined(parameter: HttpParameter, value: Any) -> bool:
+    """Return whether a value writes nothing: null, and a list or object without items.
+
+    RFC 6570 (2.3) calls these undefined. `name=` would be a list of one empty text.
+    """
+    return value is None or (value in ([], {}) and parameter.style != "json")
+
+
 def path_text(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
     """Return a value as a part of a path."""
     style, name = parameter.style, quoted(parameter.sent_as)
@@ -67,7 +75,7 @@ def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
         return quote(text, safe=safe, errors="replace")
 
     name, style = parameter.sent_as, parameter.style
-    if value is None:
+    if is_undefined(parameter, value):
         return
     if style == "deep":
         for key, text in _deep(name, value):
