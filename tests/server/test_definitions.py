@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -82,6 +84,7 @@ async def test_texts_that_look_like_json_stay_texts() -> None:
         (ToolResult("said", {"a": 1}), "said", {"a": 1}),
         ({"content": [{"type": "text", "text": "own"}], "isError": True}, "own", None),
         (Image(data=b"png", format="png"), "cG5n", None),
+        (date(2026, 1, 2), "2026-01-02", None),
         (None, "", None),
     ],
 )
@@ -97,6 +100,40 @@ async def test_results_become_text_and_structured_content(
         getattr(block, "text", "") or getattr(block, "data", "") for block in result.content
     )
     assert (shown, result.structured_content) == (text, structured)
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+
+
+class Values(BaseMCPServer):
+    server_name = "values"
+
+    @tool
+    def day(self) -> date:
+        return date(2026, 1, 2)
+
+    @tool
+    def picture(self) -> list:  # type: ignore[type-arg]
+        return ["a dot", Image(data=b"png", format="png")]
+
+    @tool
+    def size(self) -> Size:
+        return Size.SMALL
+
+
+async def test_results_of_hinted_classes_are_plain_text_and_structured() -> None:
+    tools = {tool.name: tool for tool in tools_of(Values())}
+    results = {
+        name: await tool.run({}, Context(), convert_result=True) for name, tool in tools.items()
+    }
+    assert results["day"].content[0].text == "2026-01-02"
+    assert results["day"].structured_content == {"result": "2026-01-02"}
+    assert (tools["day"].output_schema or {})["properties"]["result"]["format"] == "date"
+    assert results["size"].content[0].text == "small"
+    assert results["size"].structured_content == {"result": "small"}
+    assert tools["picture"].output_schema is None
+    assert [block.type for block in results["picture"].content] == ["text", "image"]
 
 
 def test_a_class_works_without_a_connection() -> None:

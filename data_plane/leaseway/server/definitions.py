@@ -19,7 +19,7 @@ from mcp.server.mcpserver import Audio, Image
 from mcp.server.mcpserver.exceptions import InvalidSignature
 from mcp.server.mcpserver.tools import Tool as McpTool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
-from pydantic import ValidationError, create_model
+from pydantic import BaseModel, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json, to_jsonable_python
 
@@ -38,6 +38,8 @@ _BLOCKS: Final = (
     types.CallToolResult,
     types.InputRequiredResult,
 )
+
+_SCHEMALESS: Final = (*_BLOCKS, BaseModel, Mapping, inspect.Parameter.empty)
 
 
 class _Metadata(FuncMetadata):
@@ -65,7 +67,8 @@ class _Metadata(FuncMetadata):
                 converted = self._convert(result)
             case _:
                 data = to_jsonable_python(result)
-                text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+                is_text = isinstance(data, str)  # such as a date, a path, a member of an Enum
+                text = data if is_text else json.dumps(data, ensure_ascii=False, allow_nan=False)
                 converted = self._convert(result)
                 converted.content = [types.TextContent(text=text)]
                 if isinstance(data, dict):
@@ -220,8 +223,27 @@ def describe_function(
     for lost in named.keys() - arguments - {tool.context_kwarg, *tool.resolved_params}:
         reason = "the official package cannot tell it from another: rename one of them"
         raise _no_argument(name, lost, reason)  # such as `json` and `field_json`
-    metadata = _Metadata.model_validate({**dict(made), "arg_model": model})
+    result = {} if is_text else _wrapped(name, signature.return_annotation, made)
+    metadata = _Metadata.model_validate({**dict(made), "arg_model": model, **result})
     return tool.model_copy(update={"fn_metadata": metadata, "parameters": schema})
+
+
+def _wrapped(name: str, hint: Any, made: FuncMetadata) -> dict[str, Any]:
+    """Return fields of the metadata for a result whose class has no type hints, or none.
+
+    The package gives such results no schema, though pydantic writes dates, paths, decimals and
+    enums as JSON. A plain list or tuple may hold media, which are content and no data.
+    """
+    if made.output_model is not None or not isinstance(hint, type):
+        return {}
+    if hint in (object, list, tuple) or issubclass(hint, _SCHEMALESS):
+        return {}
+    try:
+        output = create_model(f"{name}Output", result=(hint, ...))
+        schema = output.model_json_schema(mode="serialization")
+    except PydanticUserError:
+        return {}
+    return {"output_model": output, "output_schema": schema, "wrap_output": True}
 
 
 def _no_argument(tool: str, parameter: str, reason: str) -> DefinitionError:
