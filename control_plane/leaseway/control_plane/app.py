@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leaseway.control_plane.awake_clock import AwakeClock
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
 from leaseway.control_plane.leadership import Elector, LeaderGate, candidate
@@ -123,6 +124,7 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
                 plane = Plane(
                     epoch=int(time.time() * 1e6),
                     expected_workers=options.expect_workers,
+                    clock=AwakeClock(),
                     meter=meter,
                     store=store,
                     follows=options.lease is not None,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
+from leaseway.control_plane.awake_clock import BEAT
 from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.audit_anchors import AuditAnchors
 from leaseway.control_plane.core.budgets import Budgets
@@ -93,7 +94,7 @@ class Plane:
     Args:
         epoch: Fences earlier control planes.
         expected_workers: Number of workers that will join; 0 means unknown.
-        clock: Returns the current time.
+        clock: Returns the current time; a process passes an `AwakeClock`.
         meter: Registers the metrics, or None if they are off.
         store: Keeps what outlives this process; by default its memory.
         follows: Whether it begins as a follower, which uses no store.
@@ -118,7 +119,9 @@ class Plane:
         self.streams: dict[str, WorkerStream] = {}
         self.traces = ReloadTraces()
         self.budgets = Budgets(clock().mono)
-        self.meters = PlaneMeters(meter, self.state, self.budgets) if meter is not None else None
+        self.meters: PlaneMeters | None = None
+        if meter is not None:
+            self.meters = PlaneMeters(meter, self.state, self.budgets, self._seconds)
         self.lease_ends = LeaseEnds()
         self.end_notices = EndNotices()
         self.ended_sessions = EndedSessions()
@@ -142,6 +145,9 @@ class Plane:
         self._turns: dict[int, asyncio.Future[PlacementOutcome]] = {}
         self._folders_of: object = None
         self.server_folders = sync_pb2.ServerFolders()
+
+    def _seconds(self) -> float:
+        return self.clock().mono
 
     @contextmanager
     def transition(self) -> Iterator[tuple[Coordinator, Moment]]:
@@ -290,7 +296,7 @@ class Plane:
             self.state.wait_queue.remove(waiter.id)
 
     async def run(self) -> None:
-        """Call `tick` at each deadline, until cancelled."""
+        """Call `tick` at each deadline, and read the clock every `BEAT`, until cancelled."""
         try:
             while True:
                 moment = self.clock()
@@ -301,11 +307,13 @@ class Plane:
                 )
                 due = min((time for time in deadlines if time is not None), default=None)
                 self._woken.clear()
-                wait = None if due is None else max(0.0, due - moment.mono)
+                left = BEAT if due is None else max(0.0, due - moment.mono)
                 try:
-                    async with asyncio.timeout(wait):
+                    async with asyncio.timeout(min(left, BEAT)):
                         await self._woken.wait()
                 except TimeoutError:
+                    if left > BEAT or due is None:
+                        continue  # only to read the clock: it finds stalls by its gaps
                     self._maintain_store()
                     with self.transition() as (state, now):
                         state.tick(now)
