@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from leaseway.data_plane.audit.chain import HashChain, RunReport, verify_run
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
 from leaseway.data_plane.audit.redact import REDACTED, Redactor, may_hold_secret
+from leaseway.wire.bounds import MIB
 from leaseway.wire.secrets.secret_shapes import BYTE_MARKS
 
 NOW = 1_800_000_000.0
@@ -326,6 +327,36 @@ async def test_a_full_disk_rejects_writes_and_counts_dropped_records(
     assert records[2]["records"] == 4
     [report] = reports(tmp_path)
     assert not report.faults
+
+
+async def test_many_added_records_are_written_at_once_and_dropped_if_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW)
+    [path] = tmp_path.iterdir()
+    large = msgspec.json.encode({"event": "call", "text": "a" * 40_000})
+    log.add(large)
+    assert path.read_bytes().count(b'"call"') == 0
+    log.add(large)
+    assert path.read_bytes().count(b'"call"') == 2
+
+    def full(_descriptor: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fitting = 4 * MIB // len(large)
+    with monkeypatch.context() as patch:
+        patch.setattr("leaseway.data_plane.audit.log.os.write", full)
+        for _ in range(fitting + 3):
+            log.add(large)
+    assert log.lost == 3
+    log.write([msgspec.json.encode({"event": "begin"})])
+    assert path.read_bytes().count(b'"call"') == 2 + fitting
+    assert path.read_bytes().count(b'"event":"lost","worker":"w1","run":"abc","records":3') == 1
+    log.add(large)
+    log.close()
+    log.add(large)
+    assert path.read_bytes().count(b'"call"') == 3 + fitting
+    assert not reports(tmp_path)[0].faults
 
 
 _KILLED = """

@@ -157,6 +157,55 @@ async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_
         await caller.result(number)
 
 
+async def test_repeated_calls_are_recorded_each_with_its_own_names_and_without_secrets(
+    audited: Audited,
+) -> None:
+    """What calls have in common is prepared once; what differs must not be that of another call."""
+    properties = {"text": {"type": "string"}, "plate": {"type": "string", "writeOnly": True}}
+    tools = {
+        name: msgspec.json.encode(
+            {"name": name, "inputSchema": {"type": "object", "properties": {key: properties[key]}}}
+        )
+        for name, key in (("echo", "text"), ("enter", "plate"))
+    }
+    await audited.bench.push(audited.bench.upsert(audited.bench.spec("time"), tools))
+    caller = audited.bench.caller()
+    asked = [
+        {"tool": "echo", "session": "d1", "text": "a"},
+        {"tool": "echo", "session": "d2", "text": "b"},
+        {"tool": "echo", "session": "d1", "user": "anna", "text": "c"},
+        {"tool": "enter", "session": "d1", "plate": "B-LW 1"},
+    ]
+    for dirty in ("", "a key", ""):  # one for which a record has to be searched, in between
+        texts = [*asked, {"tool": "echo", "session": "d1", "text": dirty}]
+        numbers = range(2_000, 2_000 + len(texts))
+        for number in numbers:
+            caller.results[number] = asyncio.get_running_loop().create_future()
+        names = ("tool", "session", "user")
+        await caller.send(
+            calls=[
+                call_message(
+                    id=number,
+                    server_id="time",
+                    arguments=msgspec.json.encode(
+                        {key: text for key, text in call.items() if key not in names}
+                    ),
+                    **{name: call[name] for name in names if name in call},
+                )
+                for number, call in zip(numbers, texts, strict=True)
+            ]
+        )
+        for number in numbers:
+            await caller.result(number)
+    begun = audited.records("begin")
+    assert len(begun) == 3 * (len(asked) + 1)
+    for at, wanted in enumerate(asked):
+        for record in begun[at :: len(asked) + 1]:
+            shown = {"plate": "[redacted]"} if "plate" in wanted else {"text": wanted["text"]}
+            assert (record["tool"], record["session"]) == (wanted["tool"], wanted["session"])
+            assert (record.get("user"), record["arguments"]) == (wanted.get("user"), shown)
+
+
 async def test_refused_rpcs_of_both_planes_are_recorded(audited: Audited) -> None:
     here = RpcRefusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
     audited.bench.worker.records.record_refused_rpc(here, 1)

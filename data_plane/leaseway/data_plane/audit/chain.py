@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ START: Final = "0" * 64
 
 _HASH: Final = b',"hash":"'
 _SEAL_SIZE: Final = len(_HASH) + 64 + len(b'"}\n')
+_number: Final = b'{"seq":%d,%b'.__mod__
+_without_brace: Final = itemgetter(slice(1, None))
 _MAX_FAULTS: Final = 100
 _NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _SEALED_LINE: Final = re.compile(rb'\{"seq":(\d+),[^\n]*,"hash":"([0-9a-f]{64})"\}\n')
@@ -56,7 +59,8 @@ class HashChain:
         Args:
             bodies: JSON objects with at least one member, each on one line.
         """
-        lines = [b'{"seq":%d,%b' % (seq, body[1:]) for seq, body in enumerate(bodies, self.seq + 1)]
+        # `map` alone, so that a record costs no instruction of Python.
+        lines = [*map(_number, enumerate(map(_without_brace, bodies), self.seq + 1))]
         if not lines:
             return b""
         content = b"\n".join(lines)[:-1]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import functools
 import logging
 import os
 import time
@@ -103,7 +102,8 @@ class AuditLog:
         self._descriptor = -1
         self._size = 0
         self._buffer: list[bytes] = []
-        self._buffered_bytes = 0
+        self._room = 0  # bytes that may be added before there is something to decide
+        self._full_at = 0  # bytes of the buffer when there is no room
         self._timer: asyncio.TimerHandle | None = None
         self._problem = ""
         self._closed = False
@@ -159,19 +159,46 @@ class AuditLog:
 
     def add(self, body: bytes) -> None:
         """Write a record, a JSON object on one line, within a moment."""
-        if self._closed:
-            return
-        size = self._buffered_bytes + len(body)
-        if size > _MAX_BUFFERED or (self._backlog is not None and self._backlog.is_full):
+        room = self._room - len(body)
+        if room > 0:  # what most records do
+            self._buffer.append(body)
+            self._room = room
+        elif not self._closed:
+            self._decide(body)
+
+    def _decide(self, body: bytes) -> None:
+        """Buffer or drop a record for which there is no room, and see to it that it is written."""
+        size = self._buffered + len(body)
+        if size > _MAX_BUFFERED or self._is_blocked():
             self.lost += 1
             return
         self._buffer.append(body)
-        self._buffered_bytes = size
+        self._make_room(size)
         if size >= _FLUSH_SIZE and not self._problem:
             self._flush()
         elif self._timer is None:
             delay = _RETRY if self._problem else _FLUSH_DELAY
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+            self._make_room(size)
+
+    def _make_room(self, size: int) -> None:
+        """Let records be added until a write is due, if one is scheduled and can be expected.
+
+        Args:
+            size: The bytes that are buffered.
+        """
+        is_regular = self._timer is not None and not self._problem and not self._is_blocked()
+        self._full_at = max(size, _FLUSH_SIZE) if is_regular else size
+        self._room = self._full_at - size
+
+    @property
+    def _buffered(self) -> int:
+        """The bytes that were added and are not written."""
+        return self._full_at - self._room
+
+    def _is_blocked(self) -> bool:
+        """Return whether the files have reached their limit."""
+        return self._backlog is not None and self._backlog.is_full
 
     def flush(self) -> None:
         """Write now what was added.
@@ -191,12 +218,15 @@ class AuditLog:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        self._make_room(self._buffered)
         self._buffer.append(self._marker("closed"))
         self._flush()
         os.close(self._descriptor)
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._make_room(self._buffered)
         if not self._flush() and self._buffer and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(_RETRY, self._on_timer)
 
@@ -219,12 +249,13 @@ class AuditLog:
             self._report(error)
             return False
         self.lost = 0
-        self._buffer, self._buffered_bytes = [], 0
+        self._buffer = []
         if self._on_written is not None:
             self._on_written(bodies)
         self.written.emit()
-        if self._problem:
-            self._problem = ""
+        was_problem, self._problem = self._problem, ""
+        self._make_room(0)
+        if was_problem:
             _logger.warning("The audit is written again.")
             self.problem.emit("")
         if self._size >= self._file_size and not self._closed:
@@ -320,6 +351,7 @@ class AuditLog:
     def _report_sentence(self, sentence: str) -> None:
         if sentence != self._problem:
             self._problem = sentence
+            self._make_room(self._buffered)
             _logger.error("%s", sentence)
             self.problem.emit(sentence)
 
@@ -350,15 +382,12 @@ def _lock(descriptor: int) -> None:
 
 def timestamp(seconds: float) -> str:
     """Return Unix time in the format of records: RFC 3339, UTC, milliseconds."""
-    return timestamp_of(int(seconds * 1000))
+    milliseconds = int(seconds * 1000)
+    return f"{second_of(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
-def timestamp_of(milliseconds: int) -> str:
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
-
-
-@functools.lru_cache(4)
-def _second(seconds: int) -> str:
+def second_of(seconds: int) -> str:
+    """Return the second of Unix time in which a record is written, in the format of records."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp, timestamp_of
-from leaseway.data_plane.audit.redact import Redactor, Redactors
+from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, second_of, timestamp
+from leaseway.data_plane.audit.redact import Redactor, Redactors, are_clean
 from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.states import CALL_OK, TOOL_ERROR
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.secrets.secret_shapes import contains_secret
 
@@ -30,6 +31,9 @@ _MAX_PARSED: Final = 64 * KIB
 _MAX_NAME: Final = 256
 _RETRY: Final = 1.0
 _TRACE_PARTS: Final = 4
+_MAX_KNOWN: Final = 4_096
+_SECOND: Final = 1_000
+"""Milliseconds."""
 _encode: Final = msgspec.json.Encoder().encode
 _FIRST: Final = "[first of each name]"
 _LAST: Final = "[last of each name]"
@@ -37,38 +41,33 @@ _LAST: Final = "[last of each name]"
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Plan(Protocol):
-    """A tool."""
+class AuditedTool(Hashable, Protocol):
+    """A tool as some caller may use it; equal to itself alone.
+
+    Attributes:
+        definition: The tool as its server listed it, as JSON.
+    """
 
     @property
-    def definition(self) -> bytes:
-        """The tool as its server listed it, as JSON."""
+    def risk(self) -> str:
+        """Its risk."""
+
+    @property
+    def definition(self) -> bytes: ...
 
 
 class AuditEntry(msgspec.Struct, eq=False, gc=False):
-    """The facts about a call that its audit records need.
+    """What is known of a call for its audit records alone.
 
     Attributes:
-        credential: The credential of the caller.
-        started_at: When the call arrived, as `time.perf_counter` counts.
         written: Whether its `begin` record is written.
-        holds_reply: Whether its reply waits until the sink has the record of its end.
-        plan: The tool, once it is found.
-        risk: The risk of the tool; empty until it is found.
-        writes_first: Whether the call must be recorded before it runs.
-        parsed: Whether the arguments are known to be a JSON object on one line.
+        tool: The tool, once it is found; None for other requests.
         approval: The id of its approval, or empty.
         approved_by: The credential that approved or denied it, or empty.
     """
 
-    credential: str
-    started_at: float
     written: bool = False
-    holds_reply: bool = False
-    plan: Plan | None = None
-    risk: str = ""
-    writes_first: bool = False
-    parsed: bool = False
+    tool: AuditedTool | None = None
     approval: str = ""
     approved_by: str = ""
 
@@ -82,21 +81,25 @@ class HeldLease(Protocol):
 
 
 class RecordedCall(Protocol):
-    """A call in flight.
+    """A call in flight that is recorded.
 
     Attributes:
         number: Its id in the worker.
         call: What it asks for, and for whom.
         arguments: JSON.
+        plan: What it runs, once its arguments are known to be a JSON object on one line, or None.
+        caller: Whose credential it came with.
+        audit: Its `AuditEntry`.
+        arrived_at: When it arrived, as `time.perf_counter` counts.
     """
 
     number: int
     call: Any
     arguments: bytes
-
-    @property
-    def audit(self) -> AuditEntry | None:
-        """What else its records need; None if it is not recorded."""
+    plan: Any
+    caller: Any
+    audit: Any
+    arrived_at: float
 
     @property
     def lease(self) -> HeldLease | None:
@@ -123,25 +126,46 @@ class Recorder:
         self._now = now
         self._redactors = Redactors()
         self._worker = _encode(log.worker)[1:-1]
-        self._millisecond = -1
-        self._heads = b"", b""
+        self._begins = b'Z","event":"begin",%b,"call":' % self._worker
+        self._ended = b'Z","event":"call",%b,"call":' % self._worker
+        self._second_at = 0.0  # when the second of `_time` began, on the clock of calls
+        self._time = b""
+        self._start_second()
+        self._known: dict[tuple[AuditedTool | None, str, str, str, str], bytes] = {}
 
     def start(self, calls: Sequence[RecordedCall]) -> None:
-        """Record calls before they run, all of them or none.
+        """Record admitted calls before they run, all of them or none.
 
         Raises:
             Fault: OVERLOADED: they cannot be recorded, so they must not run.
         """
-        begin, _ = self._new_heads(int(self._now() * 1000))
-        entries = [(call.audit, call) for call in calls if call.audit is not None]
+        millisecond = int((time.perf_counter() - self._second_at) * 1000)
+        if not 0 <= millisecond < _SECOND:
+            millisecond = self._start_second()
+        head = b"%b%03d%b" % (self._time, millisecond, self._begins)
+        is_clean, known = are_clean([call.arguments for call in calls]), self._known
+        records = []
+        for recorded in calls:
+            call, lease, names = recorded.call, recorded.lease, None
+            if is_clean:
+                lease_id = call.lease_id if lease is None else lease.id
+                names = known.get(
+                    (recorded.audit.tool, recorded.caller.name, call.user, call.session, lease_id)
+                )
+            if names is not None:
+                trace = _trace_member(call.traceparent) if call.traceparent else b""
+                records.append(
+                    b'%b%d,%b,"arguments":%b%b}'
+                    % (head, recorded.number, names, recorded.arguments, trace)
+                )
+            else:
+                records.append(self._call_record(head, b"}", recorded))
         try:
-            self._log.write(
-                [self._call_record(begin, b"}", entry, call) for entry, call in entries]
-            )
+            self._log.write(records)
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
-        for entry, _call in entries:
-            entry.written = True
+        for recorded in calls:
+            recorded.audit.written = True
 
     @property
     def holds_calls(self) -> bool:
@@ -172,20 +196,39 @@ class Recorder:
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error)) from None
 
-    def end(self, entry: AuditEntry, call: RecordedCall, outcome: str, fault: Fault | None) -> None:
-        """Record how a call has ended, within a moment."""
-        millisecond = int(self._now() * 1000)
-        _, head = self._heads if millisecond == self._millisecond else self._new_heads(millisecond)
-        took = (time.perf_counter() - entry.started_at) * 1000
-        more = _optional_members(entry, fault) if entry.approval or fault is not None else b""
-        ended = more, outcome.encode(), took
-        if entry.written:
+    def end(self, call: RecordedCall, fault: Fault | None, is_error: bool, now: float) -> None:
+        """Record how a call has ended, within a moment.
+
+        Args:
+            call: The call.
+            fault: Why it has no result, or None.
+            is_error: `isError` of its result.
+            now: The time, on the clock of the call's arrival.
+        """
+        entry, millisecond = call.audit, int((now - self._second_at) * 1000)
+        if not 0 <= millisecond < _SECOND:
+            millisecond = self._start_second()
+        took = (now - call.arrived_at) * 1000
+        if entry.written and fault is None and not entry.approval:  # what most calls do
             self._log.add(
-                b'%b%d%b,"outcome":"%b","duration_ms":%.3f}' % (head, call.number, *ended)
+                b"%b%03d%b%d%b%.3f}"
+                % (
+                    self._time,
+                    millisecond,
+                    self._ended,
+                    call.number,
+                    _ENDS[is_error],
+                    took,
+                )
             )
+            return
+        ends = _ENDS[is_error] if fault is None else _outcome_member(fault.reason.value)
+        end = b"%b%b%.3f}" % (_optional_members(entry, fault), ends, took)
+        head = b"%b%03d%b" % (self._time, millisecond, self._ended)
+        if entry.written:
+            self._log.add(b"%b%d%b" % (head, call.number, end))
         else:
-            end = b'%b,"outcome":"%b","duration_ms":%.3f}' % ended
-            self._log.add(self._call_record(head, end, entry, call))
+            self._log.add(self._call_record(head, end, call))
 
     def record_approval(self, decision: Any) -> None:
         """Record a person's decision about a call that needs approval."""
@@ -232,43 +275,59 @@ class Recorder:
         head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._worker)
         self._log.add(head + _encode(members)[1:])
 
-    def _new_heads(self, millisecond: int) -> tuple[bytes, bytes]:
-        """Return the starts of both records in a millisecond, up to the call's number."""
-        moment, worker = timestamp_of(millisecond).encode(), self._worker
-        self._millisecond = millisecond
-        self._heads = (
-            b'{"time":"%b","event":"begin",%b,"call":' % (moment, worker),
-            b'{"time":"%b","event":"call",%b,"call":' % (moment, worker),
-        )
-        return self._heads
+    def _start_second(self) -> int:
+        """Begin with another second; return the milliseconds that have passed of it.
 
-    def _call_record(
-        self, head: bytes, end: bytes, entry: AuditEntry, recorded: RecordedCall
-    ) -> bytes:
+        In between, the clock of calls says the time of day too: it has been read already.
+        """
+        second, part = divmod(self._now(), 1.0)
+        self._second_at = time.perf_counter() - part
+        self._time = b'{"time":"%b.' % second_of(int(second)).encode()
+        return int(part * 1000)
+
+    def _call_record(self, head: bytes, end: bytes, recorded: RecordedCall) -> bytes:
         """Return a record that describes a call, with what stands before and after that."""
         call, arguments, lease = recorded.call, recorded.arguments, recorded.lease
+        tool, credential = recorded.audit.tool, recorded.caller.name
+        lease_id = call.lease_id if lease is None else lease.id
         names = _name_members(
             call.tenant,
             call.agent,
             call.user,
-            entry.credential,
+            credential,
             call.session,
-            call.lease_id if lease is None else lease.id,
+            lease_id,
             call.server_id,
             call.tool,
             call.method,
-            entry.risk,
+            tool.risk if tool is not None else "",
         )
+        redactor = self._redactors.get(tool.definition if tool is not None else None)
+        if tool is not None and not redactor.has_names:
+            if len(self._known) >= _MAX_KNOWN:  # callers choose the names
+                self._known.clear()
+            self._known[tool, credential, call.user, call.session, lease_id] = names
         if call.traceparent:
-            trace = call.traceparent.split("-")
-            if len(trace) == _TRACE_PARTS:
-                end = b',"trace":%b%b' % (_encode(trace[1][:32]), end)
-        redactor = self._redactors.get(entry.plan.definition if entry.plan is not None else None)
+            end = _trace_member(call.traceparent) + end
         if not arguments:
             arguments = b"{}"
-        elif not (entry.parsed and redactor.is_clean(arguments)):
+        elif tool is None or recorded.plan is None or not redactor.is_clean(arguments):
             arguments = _redacted(redactor, arguments)
         return b'%b%d,%b,"arguments":%b%b' % (head, recorded.number, names, arguments, end)
+
+
+def _outcome_member(outcome: str) -> bytes:
+    """Return the last members of a call's record but for the duration itself."""
+    return b',"outcome":"%b","duration_ms":' % outcome.encode()
+
+
+_ENDS: Final = _outcome_member(CALL_OK), _outcome_member(TOOL_ERROR)
+"""For results, by `isError`."""
+
+
+def _trace_member(traceparent: str) -> bytes:
+    trace = traceparent.split("-")
+    return b',"trace":%b' % _encode(trace[1][:32]) if len(trace) == _TRACE_PARTS else b""
 
 
 def _redacted(redactor: Redactor, arguments: bytes) -> bytes:
@@ -309,6 +368,8 @@ def _first_values(arguments: bytes) -> dict[str, Any] | None:
 
 
 def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:
+    if fault is None and not entry.approval:
+        return b""
     members: dict[str, Any] = {}
     if entry.approval:
         members["approval"] = entry.approval
@@ -321,7 +382,7 @@ def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:
     return b"," + _encode(members)[1:-1]
 
 
-@functools.lru_cache(4_096)  # the search for secrets costs more than the rest of a record
+@functools.lru_cache(_MAX_KNOWN)  # the search for secrets costs more than the rest of a record
 def _name_members(  # noqa: PLR0913 - the fields of a record
     tenant: str,
     agent: str,

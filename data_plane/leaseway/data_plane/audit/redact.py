@@ -7,7 +7,7 @@ are recorded as they were sent. All others are checked value by value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import jsonschema_rs
@@ -54,6 +54,11 @@ class Redactor:
             and len(arguments) <= _MAX_TEXT
             and _has_no_mark(str(arguments, "utf-8", "replace"))
         )
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the schema declares secrets."""
+        return bool(self._names)
 
     def hides(self, name: str | None, text: str) -> bool:
         """Return whether records show neither a member of this name nor this text.
@@ -139,6 +144,16 @@ class Redactors:
             schema = msgspec.json.decode(definition).get("inputSchema")
             redactor = self._cache[definition] = Redactor(schema)
         return redactor
+
+
+def are_clean(arguments: Sequence[bytes]) -> bool:
+    """Return whether JSON objects certainly need no redaction, of tools that declare no secrets.
+
+    One search in all of them costs as much as a search in one. No mark contains the line break.
+    """
+    return max(map(len, arguments)) <= _MAX_TEXT and _has_no_mark(
+        str(b"\n".join(arguments), "utf-8", "replace")
+    )
 
 
 def may_hold_secret(json: bytes) -> bool:

@@ -78,6 +78,7 @@ class CallAdmission:
         self._own_variants = leases.own_tools.variants
         self._clients = pool.context.clients
         self.usage = CallUsage(budgets)
+        self._take_granted = self.usage.take_granted
         self._loop = asyncio.get_running_loop()
 
     def admit(self, active: ActiveCall) -> None:
@@ -110,21 +111,24 @@ class CallAdmission:
         plan = toolset.tools.get(call.tool)
         policies = variant.policies
         if policies.is_needed or active.audit is not None:
-            active.policy = policies.find(tenant, call.agent, call.tool)
-            if active.policy is None or plan is None:
+            policy = active.policy = policies.find(tenant, call.agent, call.tool)
+            if policy is None or plan is None:
                 self._check_changes(active, tenant)
                 names = policies.names(tenant, call.agent)
                 raise tool_not_found(call.tool, f"Server {call.server_id}", names)
-        elif plan is None:
-            self._check_changes(active, tenant)
-            plan = toolset.find(call.server_id, call.tool)
-        policy = active.policy
-        if policy is not None:
-            self._apply(active, policy, plan)
-        active.plan = plan
+            if active.audit is not None:
+                active.audit.tool = policy
+            if policy.demands and not active.was_counted:
+                self._count(active, policy)
+            if policy.needs_approval and active.caller is None:
+                active.caller = caller()
+        else:
+            policy = None
+            if plan is None:
+                self._check_changes(active, tenant)
+                plan = toolset.find(call.server_id, call.tool)
         parsed = check_arguments(active, plan)
-        if active.audit is not None:
-            active.audit.parsed = True
+        active.plan = plan
         if policy is not None and policy.judges_calls:
             extra = _other_values(active) if policy.restrictions else None
             active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
@@ -184,16 +188,6 @@ class CallAdmission:
                 )
         return request
 
-    def _apply(self, active: ActiveCall, policy: ToolPolicy, plan: ToolPlan) -> None:
-        """Count a call against its limits; note what a record or an approval of it needs."""
-        if active.audit is not None:
-            active.audit.plan, active.audit.risk = plan, policy.risk
-            active.audit.writes_first = not policy.only_reads
-        if policy.demands and not active.was_counted:
-            self._count(active, policy)
-        if policy.needs_approval and active.caller is None:
-            active.caller = caller()
-
     def _count(self, active: ActiveCall, policy: ToolPolicy) -> None:
         """Count a call against its limits, once and before any other work for it.
 
@@ -201,7 +195,9 @@ class CallAdmission:
             Fault: RATE_LIMITED.
             PermitNeeded: Permits must be asked for.
         """
-        self.usage.start_call(policy.demands, self._loop.time())
+        now = self._loop.time()
+        if not self._take_granted(policy.demands, now):
+            self.usage.start_call(policy.demands, now)
         active.slots = policy.slots
         active.was_counted = True
 

@@ -295,6 +295,7 @@ class ActiveCall(Struct, eq=False):
         was_counted: Whether its limits were checked already.
         has_waited_for_lists: Whether it has waited for a change of its lease's tools.
         audit: Its audit record, or None if nothing is recorded.
+        holds_reply: Whether its reply waits until the audit's sink has the record of its end.
         policy: The policy of its tool, or None if its server has none.
         judged: Input of the rules and permissions that must still be checked, or None.
         deadline: When it expires, by the event loop's clock; None until the executor knows.
@@ -331,6 +332,7 @@ class ActiveCall(Struct, eq=False):
     policy: ToolPolicy | None = None
     judged: JudgedCall | None = None
     audit: AuditEntry | None = None
+    holds_reply: bool = False
     has_ended: bool = False
     task: asyncio.Task[None] | None = None
     deadline: float | None = None
@@ -391,7 +393,7 @@ class ActiveCall(Struct, eq=False):
                 return
             self._end(None, outcome.is_error)
             # `_reply`, without a function call
-            if self.audit is None or not self.audit.holds_reply:
+            if not self.holds_reply:
                 self.sink.finish(self, outcome.payload, outcome.is_error)
             else:
                 self._reply(outcome.payload, outcome.is_error)
@@ -408,7 +410,7 @@ class ActiveCall(Struct, eq=False):
     def fail(self, fault: Fault) -> None:
         if not self.has_ended:
             self._end(fault, False)
-            if self.audit is not None and self.audit.holds_reply:
+            if self.holds_reply:
                 fail = partial(self.sink.fail, self)
                 self._owner.hold_reply(partial(fail, fault), fail)
             else:
@@ -416,7 +418,7 @@ class ActiveCall(Struct, eq=False):
 
     def _reply(self, payload: bytes, is_error: bool) -> None:
         """Send the result to the caller, when the audit allows it."""
-        if self.audit is None or not self.audit.holds_reply:
+        if not self.holds_reply:
             self.sink.finish(self, payload, is_error)
             return
         self._owner.hold_reply(

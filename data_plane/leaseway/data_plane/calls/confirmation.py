@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.audit.record import Plan
 from leaseway.data_plane.audit.redact import Redactors
 from leaseway.data_plane.calls.approval_view import ApprovalView, view_call
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
+from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
 from leaseway.wire.advice import for_operators
@@ -42,7 +42,9 @@ class Confirmation:
         self._ask = ask
         self._redactors = Redactors()
 
-    async def check(self, active: ActiveCall, plan: Plan, *, is_shared: bool, use: bool) -> None:
+    async def check(
+        self, active: ActiveCall, plan: ToolPlan, *, is_shared: bool, use: bool
+    ) -> None:
         """Wait until a person approves a call.
 
         Args:
@@ -78,7 +80,7 @@ class Confirmation:
         if answer.state != "approved":
             raise _refusal(active, answer)
 
-    def _view(self, active: ActiveCall, plan: Plan) -> ApprovalView:
+    def _view(self, active: ActiveCall, plan: ToolPlan) -> ApprovalView:
         call = active.call
         extra: dict[str, Any] = {}
         if call.meta and (meta := parse_meta(call.meta)):

@@ -12,9 +12,9 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
@@ -29,7 +29,7 @@ from leaseway.data_plane.calls.call import ActiveCall, CallSink
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.held_replies import HeldReplies
 from leaseway.data_plane.calls.load import CallLoad, call_loads
-from leaseway.data_plane.calls.recent import RecentCalls, call_outcome
+from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.stages.approval import ApprovalStage
 from leaseway.data_plane.calls.stages.instance import InstanceStage
 from leaseway.data_plane.calls.stages.record import RecordStage
@@ -135,7 +135,7 @@ class Executor:
         send = SendStage(self._subscriptions, self._artifacts, self.meters).enter
         record = None
         if self._recorder is not None:
-            record = RecordStage(self._recorder, self.resume, self._background).enter
+            record = RecordStage(self._recorder, self.resume_all, self._background).enter
         lines: dict[_Needs, tuple[Enter, ...]] = {}
         for judged, asks, limited, recorded in itertools.product((False, True), repeat=4):
             stages = (
@@ -165,19 +165,19 @@ class Executor:
     def loads(self) -> dict[str, CallLoad]:
         """Return the calls in flight of each server."""
         servers = {generation.key.server_id for generation in self._pool.generations}
-        return call_loads(self._active.values(), servers, time.perf_counter())
+        return call_loads(self._active.values(), servers, perf_counter())
 
     def start_call(self, call: IncomingCall, arguments: bytes, sink: CallSink) -> ActiveCall:
         """Start a call. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
         trace = self._traces.start(call) if self._traces is not None else None
         active = self._active[number] = ActiveCall(self, number, call, arguments, sink, trace)
-        active.arrived_at = time.perf_counter()
+        active.arrived_at = perf_counter()
         if self.recent is not None:
             active.started_at = active.arrived_at
         if self._recorder is not None:
             active.caller = caller()
-            active.audit = AuditEntry(active.caller.name, active.arrived_at)
+            active.audit = AuditEntry()
         elif call.subject_token:  # it may acquire a lease by its token
             active.caller = caller()
         try:
@@ -224,27 +224,33 @@ class Executor:
         if policy is None:
             active.line = iter(self._lines[False, False, limited, False])
             return
-        recorded = active.audit is not None and (active.audit.writes_first or self._holds_calls)
+        recorded = active.audit is not None and (not policy.only_reads or self._holds_calls)
         active.line = iter(
             self._lines[active.judged is not None, policy.needs_approval, limited, recorded]
         )
 
     def resume(self, active: ActiveCall) -> None:
-        """Let a call that has waited in a stage go on; admit it anew if a commit came meanwhile.
+        """Let a call that has waited in a stage go on; see `resume_all`."""
+        self.resume_all((active,))
 
-        A person may have withdrawn what it was admitted by, or replaced its server.
+    def resume_all(self, calls: Iterable[ActiveCall]) -> None:
+        """Let calls that have waited in a stage go on; admit them anew if a commit came meanwhile.
+
+        A person may have withdrawn what they were admitted by, or replaced their server.
         """
-        if active.has_ended:
-            return
-        try:
-            if active.configuration is not self._pool.desired_state:
-                active.policy = active.judged = None
-                self._admit(active)
-            for enter in active.line:
-                if not enter(active):
-                    return
-        except Exception as error:  # noqa: BLE001 - one call's fault ends that call alone
-            self.fail(active, error)
+        pool = self._pool
+        for active in calls:
+            if active.has_ended:
+                continue
+            try:
+                if active.configuration is not pool.desired_state:
+                    active.policy = active.judged = None
+                    self._admit(active)
+                for enter in active.line:
+                    if not enter(active):
+                        break
+            except Exception as error:  # noqa: BLE001 - one call's fault ends that call alone
+                self.fail(active, error)
 
     def wait_for(self, active: ActiveCall, work: Callable[[ActiveCall], Awaitable[None]]) -> None:
         """Do a stage's work in a task, then resume the call."""
@@ -345,10 +351,10 @@ class Executor:
             self._measure(self.meters, active, fault, is_error)
         if active.given is not None:
             active.given.end()
-        live = active.live
+        live, now = active.live, perf_counter()
         if self.recent is not None and active.started_at:
             server_id = live.spec.key.server_id if live is not None else active.call.server_id
-            self.recent.end_call(server_id, active, fault, is_error, time.perf_counter())
+            self.recent.end_call(server_id, active, fault, is_error, now)
         if live is not None:
             live.end_call()
             if live.turns is not None:
@@ -358,7 +364,7 @@ class Executor:
         if active.slots:
             self.usage.end_call(active.slots)
         if active.audit is not None and self._recorder is not None:
-            self._recorder.end(active.audit, active, call_outcome(fault, is_error), fault)
+            self._recorder.end(active, fault, is_error, now)
         if not self._active:
             self._idle.set()
 

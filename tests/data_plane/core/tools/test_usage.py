@@ -90,6 +90,18 @@ def test_a_refusal_says_whose_limit_is_used_up(key: BudgetKey, scope: str, owner
     assert float(raised.value.metadata["renews_in"]) == raised.value.retry_delay
 
 
+def test_a_call_that_lacks_one_granted_permit_takes_none_of_the_others() -> None:
+    budgets = WorkerBudgets()
+    budgets.join(Fleet(2, 0), 0.0)
+    budgets.ask(SLOTS, 1, 0.0)
+    grant = BudgetGrant(key=SLOTS.key, granted=2, remaining=0, renews_in=0.0, retry_in=0.0)
+    budgets.handle_grant(grant, 0.0)
+    assert not budgets.take_granted([SLOTS, RATE], 0.0)
+    assert list(budgets.slots_in_use()) == []
+    assert [budgets.take_granted([SLOTS], 0.0) for _ in range(3)] == [True, True, False]
+    assert list(budgets.slots_in_use()) == [(SLOTS.key, 2)]
+
+
 @pytest.mark.parametrize("demand", [RATE, SLOTS])
 def test_a_permit_that_is_granted_while_others_are_asked_for_is_kept(demand: Demand) -> None:
     budgets = WorkerBudgets()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 
 from leaseway.data_plane.audit.record import Recorder
@@ -16,12 +16,15 @@ class RecordStage:
 
     Args:
         recorder: Writes the audit.
-        resume: Lets a call that has waited here go on.
+        resume: Lets calls that have waited here go on.
         background: Runs the wait for a sink that must acknowledge the records.
     """
 
     def __init__(
-        self, recorder: Recorder, resume: Callable[[ActiveCall], None], background: Background
+        self,
+        recorder: Recorder,
+        resume: Callable[[Iterable[ActiveCall]], None],
+        background: Background,
     ) -> None:
         self._recorder = recorder
         self._resume = resume
@@ -32,7 +35,8 @@ class RecordStage:
 
     def enter(self, active: ActiveCall) -> bool:
         """Keep a call until it is recorded."""
-        if active.audit is None or active.audit.written:
+        audit = active.audit
+        if audit is None or audit.written:
             return True
         if not self._waiting:
             self._loop.call_soon(self._record, context=self._context)
@@ -53,8 +57,7 @@ class RecordStage:
         if self._recorder.holds_calls:
             self._background.spawn(self._resume_acknowledged(waiting), "wait for the audit's sink")
             return
-        for active in waiting:
-            self._resume(active)
+        self._resume(waiting)
 
     async def _resume_acknowledged(self, waiting: list[ActiveCall]) -> None:
         """Resume calls when the sink has their records; calls that ended meanwhile ignore it."""
@@ -66,6 +69,5 @@ class RecordStage:
                     active.fail_with(error)
             return
         for active in waiting:
-            if active.audit is not None:
-                active.audit.holds_reply = True  # from now on the sink has answered it once
-            self._resume(active)
+            active.holds_reply = True  # from now on the sink has answered it once
+        self._resume(waiting)

@@ -223,6 +223,7 @@ class WorkerBudgets:
 
     def __init__(self) -> None:
         self.fleet: Fleet | None = None
+        self._is_sharing = False  # with a control plane, which grants what this worker may take
         self._shares: OrderedDict[BudgetKey, _Share] = OrderedDict()
 
     def join(self, fleet: Fleet | None, now: float) -> list[BudgetAsk]:
@@ -232,7 +233,7 @@ class WorkerBudgets:
             fleet: The workers, or None if that control plane leases no budgets.
             now: The time.
         """
-        self.fleet = fleet
+        self._set_fleet(fleet)
         told = []
         for share in self._shares.values():
             share.blocked_until = now
@@ -251,11 +252,15 @@ class WorkerBudgets:
     def lose(self, now: float) -> None:
         """Note that the control plane is lost."""
         if self.fleet is not None and self.fleet.lost_at is None:
-            self.fleet = replace(self.fleet, lost_at=now)
+            self._set_fleet(replace(self.fleet, lost_at=now))
 
     def update_fleet(self, fleet: Fleet) -> None:
         """Note the workers that share the limits now."""
+        self._set_fleet(fleet)
+
+    def _set_fleet(self, fleet: Fleet | None) -> None:
         self.fleet = fleet
+        self._is_sharing = fleet is not None and fleet.lost_at is None
 
     def take(self, demands: Sequence[Demand], now: float) -> None:
         """Take a permit of each limit, or none.
@@ -264,7 +269,7 @@ class WorkerBudgets:
             LimitReached: One is used up; of some, the one for which to wait longest.
             PermitNeeded: The control plane must be asked.
         """
-        if self._take_own(demands, now):
+        if self.take_granted(demands, now):
             return
         known = len(self._shares)
         shares = [self._open(demand, now) for demand in demands]
@@ -285,22 +290,31 @@ class WorkerBudgets:
         for share in shares:
             self._take_one(share, now)
 
-    def _take_own(self, demands: Sequence[Demand], now: float) -> bool:
+    def take_granted(self, demands: Sequence[Demand], now: float) -> bool:
         """Take a permit of each limit if this worker has one of each: what most calls do."""
-        fleet, shares = self.fleet, []
-        if fleet is None or fleet.lost_at is not None:
+        if not self._is_sharing:
             return False
-        for demand in demands:
-            share = self._shares.get(demand.key)
+        shares = self._shares
+        for taken, demand in enumerate(demands):
+            share = shares.get(demand.key)
             if share is None or share.left <= 0 or share.ends <= now or share.demand is not demand:
+                self._put_back(demands[:taken])
                 return False
-            shares.append(share)
-        for share in shares:  # `_Share.take`, without a function call
-            share.left -= 1
+            share.left -= 1  # `_Share.take`, without a function call
             used = share.used = share.used + 1
             if used > share.peak:
                 share.peak = used
         return True
+
+    def _put_back(self, demands: Sequence[Demand]) -> None:
+        """Put back permits of a call that lacks another one.
+
+        The peak stays, as if a call had ended at once: it only delays the return of a slot.
+        """
+        for demand in demands:
+            share = self._shares[demand.key]
+            share.left += 1
+            share.used -= 1
 
     def end_call(self, slots: Iterable[BudgetKey]) -> None:
         """Free the slots of a call that has ended."""

@@ -70,9 +70,9 @@ class Restrictions:
         return bool(self.refusal) or self.judge is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolPolicy:
-    """The policy for one caller's calls of one tool.
+    """The policy for one caller's calls of one tool; equal to itself alone.
 
     Attributes:
         demands: The limits that each call counts against.
@@ -82,6 +82,7 @@ class ToolPolicy:
         needs_approval: Whether a person must approve each call.
         judges_calls: Whether rules or permissions judge each call.
         only_reads: Whether calls of the tool change nothing.
+        definition: The tool as its server listed it, as JSON; empty for other requests.
     """
 
     risk: Risk
@@ -89,10 +90,11 @@ class ToolPolicy:
     demands: tuple[Demand, ...] = ()
     restrictions: tuple[Restrictions, ...] = ()
     only_reads: bool = False
-    slots: tuple[BudgetKey, ...] = field(init=False, repr=False, compare=False)
-    expressions: Expressions = field(init=False, repr=False, compare=False)
-    needs_approval: bool = field(init=False, repr=False, compare=False)
-    judges_calls: bool = field(init=False, repr=False, compare=False)
+    definition: bytes = field(default=b"", repr=False)
+    slots: tuple[BudgetKey, ...] = field(init=False, repr=False)
+    expressions: Expressions = field(init=False, repr=False)
+    needs_approval: bool = field(init=False, repr=False)
+    judges_calls: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         together = Expressions([rule.expression for rule in self.rules])
@@ -169,6 +171,7 @@ class ToolPolicies:
             demands=tuple(demands),
             restrictions=self._restrictions_of(tenant, tool, schema, only_reads),
             only_reads=only_reads,
+            definition=plan.definition,
         )
 
     def allows_all(self, tenant: str, agent: str) -> bool:

@@ -24,11 +24,13 @@ class CallUsage:
         budgets: This worker's shares of the limits.
 
     Attributes:
+        take_granted: `WorkerBudgets.take_granted`: what `start_call` does for most calls.
         refused: How often each (tenant, limit) of tenants caused a rejection.
     """
 
     def __init__(self, budgets: WorkerBudgets | None = None) -> None:
         self._budgets = budgets or WorkerBudgets()
+        self.take_granted = self._budgets.take_granted
         self.refused: Counter[tuple[str, CallQuota]] = Counter()
 
     def start_call(self, demands: Sequence[Demand], now: float) -> None:
