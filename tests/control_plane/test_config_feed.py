@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.control_plane import config_feed
+from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.openapi.documents import Documents
@@ -69,11 +70,13 @@ async def test_a_slow_parse_does_not_block_the_loop_and_changes_stay_in_order(
     going_on, may_end = threading.Event(), threading.Event()
     texts: list[object] = []
 
-    def slowly(found: Mapping[Source, FileContent]) -> ParsedConfig:
+    def slowly(
+        found: Mapping[Source, FileContent], known: KnownEntries | None = None
+    ) -> ParsedConfig:
         texts.append(*found.values())
         going_on.set()
         assert may_end.wait(60)
-        return parse_contents(found)
+        return parse_contents(found, known)
 
     monkeypatch.setattr(config_feed, "parse_contents", slowly)
     plane = Plane(epoch=1)
@@ -109,10 +112,12 @@ async def test_a_slowly_written_file_removes_no_server(
     parsed: asyncio.Queue[object] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def parse(found: Mapping[Source, FileContent]) -> ParsedConfig:
+    def parse(
+        found: Mapping[Source, FileContent], known: KnownEntries | None = None
+    ) -> ParsedConfig:
         (text,) = found.values()
         loop.call_soon_threadsafe(parsed.put_nowait, text)
-        return parse_contents(found)
+        return parse_contents(found, known)
 
     taken: list[frozenset[str]] = []
     monkeypatch.setattr(config_feed, "parse_contents", parse)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
+from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.layers.sources import (
     Source,
     files_in,
@@ -36,13 +37,16 @@ def _read(path: Path) -> FileContent:
         return error
 
 
-def parse_contents(contents: Mapping[Source, FileContent]) -> ParsedConfig:
+def parse_contents(
+    contents: Mapping[Source, FileContent], known: KnownEntries | None = None
+) -> ParsedConfig:
     """Parse a configuration.
 
     A file that can't be read, or is broken, rejects all of it. A missing file is only a warning.
 
     Args:
         contents: The content of each file, the lowest layer first; without folders.
+        known: The entries of the last configuration that parsed; gets those of this one.
     """
     duplicates = _duplicate_domains(contents)
     unread = [*_unread(contents), *(_second_domain(source) for source in duplicates)]
@@ -57,7 +61,7 @@ def parse_contents(contents: Mapping[Source, FileContent]) -> ParsedConfig:
         for source, content in contents.items()
         if isinstance(content, str) and _names_a_tenant(source) and source not in duplicates
     ]
-    parsed = parse_config(layers)
+    parsed = parse_config(layers, known)
     issues = (*unread, *parsed.issues)
     if parsed.broken or any(isinstance(content, Unreadable) for content in contents.values()):
         return ParsedConfig({}, frozenset(), issues, broken=True, places=parsed.places)

@@ -1,6 +1,6 @@
 """Parses YAML into a tree with the line and column of every value.
 
-PyYAML parses and composes; this module limits its input, resolves plain scalars as YAML 1.2 does
+PyYAML parses; this module limits its input, resolves plain scalars as YAML 1.2 does
 (`yes`, `on` and dates are text), and keeps positions. Tags never create objects.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar, Final
 
 import yaml
@@ -118,16 +118,9 @@ def load_tree(text: str, file: str = "") -> Tree | None:
         BadYaml: It is not YAML, contains several documents, nests too deep, or is too large with
             its aliases written out.
     """
-
-    def compose() -> Any:
-        loader = _Loader(text)
-        try:
-            return loader.get_single_node()
-        finally:
-            loader.dispose()
-
-    node = _parse(text, compose, MAX_NODES)
-    return None if node is None else _Converter(file).convert(node, 1)
+    _check_characters(text)
+    with _reporting_bad_yaml():
+        return _Builder(text, file).build()
 
 
 def load_plain(text: str, limit: int = 4 * MAX_NODES) -> Any:
@@ -138,20 +131,26 @@ def load_plain(text: str, limit: int = 4 * MAX_NODES) -> Any:
     Raises:
         BadYaml: As `load_tree` does; also for a scalar that does not match its tag.
     """
-    return _parse(text, partial(yaml.load, text, Loader=_Loader), limit)
+    _check_characters(text)
+    with _reporting_bad_yaml():
+        _check_limits(text, limit)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader's subclass
 
 
-def _parse(text: str, load: Callable[[], Any], limit: int) -> Any:
-    """Return the result of PyYAML, with its errors as BadYaml."""
+def _check_characters(text: str) -> None:
     strange = _NOT_YAML.search(text)
     if strange:
         line_start = text.rfind("\n", 0, strange.start()) + 1
         line = text.count("\n", 0, strange.start()) + 1
         at = Position(line, strange.start() - line_start + 1)
         raise BadYaml(at, f"{strange[0]!a} is not allowed in YAML.")
+
+
+@contextmanager
+def _reporting_bad_yaml() -> Iterator[None]:
+    """Raise PyYAML's errors as BadYaml."""
     try:
-        _check_limits(text, limit)
-        return load()
+        yield
     except yaml.MarkedYAMLError as error:
         context = f" ({error.context})" if error.context else ""
         message = f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}."
@@ -190,7 +189,7 @@ for _tag, _expression, _first in (
 
 
 def _check_limits(text: str, limit: int) -> None:
-    # The composer recurses, in C without a limit, so check the depth on the flat events first.
+    # The loader recurses, in C without a limit, so check the depth on the flat events first.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.NodeEvent):
@@ -210,39 +209,162 @@ def _check_node(mark: Any, depth: int, nodes: int, limit: int = MAX_NODES) -> No
         raise BadYaml(_position(mark), message)
 
 
-class _Converter:
-    """Converts composed nodes to a tree, and counts them: aliases may multiply them."""
+@dataclass(frozen=True)
+class _Anchored:
+    """A value that aliases may repeat.
 
-    def __init__(self, file: str) -> None:
+    Attributes:
+        values: How many values it has, with its own aliases written out.
+        height: How many mappings and lists nest in it.
+        is_plain: Whether it is a scalar without quotes.
+    """
+
+    tree: Tree
+    values: int
+    height: int
+    is_plain: bool
+
+
+class _Builder:
+    """Builds the tree from PyYAML's events, which libyaml makes, and counts: aliases may multiply.
+
+    No node of PyYAML lies between, as a configuration may have 10,000 servers.
+    """
+
+    def __init__(self, text: str, file: str) -> None:
+        self._loader = _Loader(text)
+        self._next: Callable[[], Any] = self._loader.get_event
         self._file = file
-        self._nodes = 0
+        self._events = 0  # keys and values as written
+        self._values = 0  # with aliases written out
+        self._height = 0  # of the value that was built last
+        self._anchored: dict[str, _Anchored | None] = {}  # None while it is built
+        self._firsts: dict[str, Any] = {}  # the marks of anchors
 
-    def convert(self, node: yaml.Node, depth: int) -> Tree:
-        self._nodes += 1
-        _check_node(node.start_mark, depth - 1, self._nodes)
-        at = _position(node.start_mark, self._file)
-        if isinstance(node, yaml.ScalarNode):
-            return Leaf(at, _scalar(node, at), node.value)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return Items(at, tuple(self.convert(item, depth + 1) for item in node.value))
-        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return Table(at, tuple(self._entries(node, depth)))
-        raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
+    def build(self) -> Tree | None:
+        try:
+            self._next()
+            if isinstance(self._next(), yaml.StreamEndEvent):
+                return None
+            root = self._next()
+            tree = self._build(root, 0)
+            self._next()
+            after = self._next()
+            if not isinstance(after, yaml.StreamEndEvent):
+                raise yaml.composer.ComposerError(
+                    "expected a single document in the stream",
+                    root.start_mark,
+                    "but found another document",
+                    after.start_mark,
+                )
+            return tree
+        finally:
+            self._loader.dispose()
 
-    def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[TableEntry]:
-        for name, value in node.value:
-            at = _position(name.start_mark, self._file)
-            if not isinstance(name, yaml.ScalarNode):
-                raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
-            if name.value == "<<" and not name.style:
+    def _build(self, event: Any, depth: int) -> Tree:
+        """Return the value that begins with an event, inside so many mappings and lists."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._repeat(event, depth)
+        self._events += 1
+        self._values += 1
+        mark, anchor, before = event.start_mark, event.anchor, self._values
+        is_scalar = isinstance(event, yaml.ScalarEvent)
+        self._check(mark, depth if is_scalar else depth + 1)
+        if anchor is not None:
+            self._begin_anchor(anchor, mark)
+        at = Position(mark.line + 1, mark.column + 1, self._file)
+        tree: Tree
+        if is_scalar:
+            self._height = 0
+            tree = Leaf(at, self._value(event, at), event.value)
+        elif isinstance(event, yaml.MappingStartEvent):
+            _check_tag(event, "map", at)
+            tree = Table(at, tuple(self._entries(depth + 1)))
+        else:
+            _check_tag(event, "seq", at)
+            tree = Items(at, tuple(self._items(depth + 1)))
+        if anchor is not None:
+            values = self._values - before + 1
+            is_plain = is_scalar and not event.style
+            self._anchored[anchor] = _Anchored(tree, values, self._height, is_plain)
+        return tree
+
+    def _items(self, depth: int) -> Iterator[Tree]:
+        height = 0
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            yield self._build(event, depth)
+            height = max(height, self._height)
+        self._height = height + 1
+
+    def _entries(self, depth: int) -> Iterator[TableEntry]:
+        height = 0
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            name, at, is_plain = self._key(event, depth)
+            if name == "<<" and is_plain:
                 raise BadYaml(at, "Merge keys ('<<') are not supported; write the keys out.")
-            yield TableEntry(name.value, at, self.convert(value, depth + 1))
+            yield TableEntry(name, at, self._build(self._next(), depth))
+            height = max(height, self._height)
+        self._height = height + 1
+
+    def _key(self, event: Any, depth: int) -> tuple[str, Position, bool]:
+        """Return a key, its position, and whether it is without quotes."""
+        mark = event.start_mark
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:
+            self._events += 1
+            self._check(mark, depth)
+            at = Position(mark.line + 1, mark.column + 1, self._file)
+            return event.value, at, not event.style
+        is_alias = isinstance(event, yaml.AliasEvent)
+        tree = self._build(event, depth)
+        if not isinstance(tree, Leaf):
+            at = _position(mark, self._file)
+            raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
+        known = self._anchored[event.anchor]
+        assert known is not None
+        return tree.text, tree.at if is_alias else _position(mark, self._file), known.is_plain
+
+    def _repeat(self, alias: Any, depth: int) -> Tree:
+        mark, name = alias.start_mark, alias.anchor
+        self._events += 1
+        if name not in self._anchored:
+            raise yaml.composer.ComposerError(None, None, "found undefined alias", mark)
+        known = self._anchored[name]
+        if known is None:  # it contains itself
+            self._check(mark, MAX_DEPTH + 1)
+            raise AssertionError
+        self._values += known.values
+        self._check(mark, depth + known.height)
+        self._height = known.height
+        return known.tree
+
+    def _begin_anchor(self, anchor: str, mark: Any) -> None:
+        if anchor in self._anchored:
+            context = "found duplicate anchor; first occurrence"
+            first = self._firsts[anchor]
+            raise yaml.composer.ComposerError(context, first, "second occurrence", mark)
+        self._anchored[anchor] = None
+        self._firsts[anchor] = mark
+
+    def _check(self, mark: Any, depth: int) -> None:
+        _check_node(mark, depth, max(self._events, self._values))
+
+    def _value(self, event: Any, at: Position) -> str | int | float | bool | None:
+        text, tag = event.value, event.tag
+        if tag is None or tag == "!":
+            if not event.implicit[0] or text[:1] not in _Loader.yaml_implicit_resolvers:
+                return str(text)
+            tag = self._loader.resolve(yaml.ScalarNode, text, event.implicit)
+        return _scalar(text, tag, at)
 
 
-def _scalar(node: yaml.ScalarNode, at: Position) -> str | int | float | bool | None:
-    text = node.value
+def _check_tag(event: Any, kind: str, at: Position) -> None:
+    if event.tag not in (None, "!", _TAG + kind):
+        raise BadYaml(at, f"The tag {_tag_name(event.tag)} is not supported; remove it.")
+
+
+def _scalar(text: str, tag: str, at: Position) -> str | int | float | bool | None:
     try:
-        match node.tag.removeprefix(_TAG):
+        match tag.removeprefix(_TAG):
             case "str":
                 return str(text)
             case "int":
@@ -254,9 +376,9 @@ def _scalar(node: yaml.ScalarNode, at: Position) -> str | int | float | bool | N
             case "null":
                 return None
             case _:
-                raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
+                raise BadYaml(at, f"The tag {_tag_name(tag)} is not supported; remove it.")
     except (ValueError, KeyError):
-        raise BadYaml(at, f"This value is not a valid {node.tag.removeprefix(_TAG)}.") from None
+        raise BadYaml(at, f"This value is not a valid {tag.removeprefix(_TAG)}.") from None
 
 
 def _integer(text: str) -> int:

@@ -87,6 +87,7 @@ def openapi(node: Tree, where: Where) -> OpenApi:
 
 
 def _load(source: str, selection: OperationSelection, node: Tree, where: Where) -> OpenApi:
+    where.log.depends_on_more = True
     if not is_address(source):
         source = str(Path(where.log.file_of(node.at)).parent.absolute() / source)
         where.log.followed.add(Path(source))
