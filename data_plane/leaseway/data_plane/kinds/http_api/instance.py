@@ -274,7 +274,7 @@ class HttpInstance:
     ) -> tuple[bytes, bool]:
         if template is not None and response.is_success:
             try:
-                text = await self._renderers.render(self._server, template, response.body)
+                text = await self._renderers.render(self._server, template, response.utf8)
             except TemplateFailure as failure:
                 return failed_rendering(failure, response, hide)
             return rendered_result(text, response)

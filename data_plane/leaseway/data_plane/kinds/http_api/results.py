@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,7 +18,8 @@ MAX_SHOWN: Final = 64 * KIB
 """Maximum characters of a response in an error."""
 
 _SUCCESS: Final = range(200, 300)
-_TEXTS: Final = ("text/", "application/xml", "application/yaml", "application/x-www-form")
+_FILES: Final = ("application/pdf", "application/postscript", "application/rtf")
+"""Files for programs, though some have no byte that a text could not have."""
 _UNKNOWN: Final = "application/octet-stream"
 
 
@@ -40,13 +42,25 @@ class HttpResponse:
 
     @property
     def text(self) -> str:
-        """The body as text, by its charset or UTF-8."""
-        _, _, rest = self.headers.get("content-type", "").lower().partition("charset=")
-        charset = rest.partition(";")[0].strip(" \"'") or "utf-8"
+        """The body as text, by its charset or UTF-8, without a byte order mark."""
         try:
-            return self.body.decode(charset, "replace")
+            text = self.body.decode(self.charset or "utf-8", "replace")
         except LookupError:
-            return self.body.decode("utf-8", "replace")
+            text = self.body.decode("utf-8", "replace")
+        return text.removeprefix("\ufeff")
+
+    @property
+    def utf8(self) -> bytes:
+        """The body in UTF-8, without a byte order mark."""
+        if self.charset in ("", "utf-8", "utf8"):
+            return self.body.removeprefix(BOM_UTF8)
+        return self.text.encode("utf-8", "replace")
+
+    @property
+    def charset(self) -> str:
+        """The charset that the response names, in lower case, or an empty text."""
+        _, _, rest = self.headers.get("content-type", "").lower().partition("charset=")
+        return rest.partition(";")[0].strip(" \"'")
 
 
 def result(response: HttpResponse, hide: Callable[[str], str] = str) -> tuple[bytes, bool]:
@@ -116,12 +130,13 @@ def _excerpt(response: HttpResponse) -> str:
 
 def _is_text(response: HttpResponse) -> bool:
     kind = response.media_type
-    if kind.startswith(_TEXTS) or kind.partition("+")[2] in ("json", "xml", "yaml"):
+    if kind.startswith("text/") or kind.partition("+")[2] in ("json", "xml", "yaml"):
         return True
-    if kind in ("application/json", "application/javascript", "application/ndjson"):
-        return True
-    if kind not in ("", _UNKNOWN):
+    if kind in _FILES or (kind and not kind.startswith("application/")):
         return False
+    if response.charset or kind in ("application/json", "application/xml"):
+        return True
+    # No list of types is complete: NDJSON, YAML, GraphQL and the like have several names each.
     try:
         response.body.decode()
     except UnicodeDecodeError:
