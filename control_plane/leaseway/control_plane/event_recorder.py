@@ -172,9 +172,8 @@ class EventRecorder:
         self._committed = committed
         after = committed.hashes
         lines: list[str] = []
-        for key in sorted({*before, *after}):
-            if before.get(key) == after.get(key):
-                continue
+        everything = before.keys() | after.keys()
+        for key in sorted(key for key in everything if before.get(key) != after.get(key)):
             action = "up" if key not in before else "removed" if key not in after else "changed"
             lines.append(f"{action} {key}")
             tools = len(committed.served[key].callable_tools) if key in after else 0
@@ -279,8 +278,7 @@ def spec_changes(
             yield f"added {key}"
         elif key not in after:
             yield f"removed {key}"
-        elif before[key] != after[key]:
-            old, new = before[key], after[key]
+        elif (old := before[key]) is not (new := after[key]) and old != new:
             effect = "restarts" if old.launch_hash != new.launch_hash else "keeps running"
             yield f"changed {key} ({effect}): {', '.join(_changed_keys(old, new))}"
 

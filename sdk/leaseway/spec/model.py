@@ -502,7 +502,7 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
         auth = self.part.auth
         return auth.is_of_people and not (self.key.user if auth.acts_for_users else self.key.tenant)
 
-    @property
+    @cached_property
     def named_folders(self) -> tuple[str, ...]:
         """The folders that its entry names as its own, as they are written.
 

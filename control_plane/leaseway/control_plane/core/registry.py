@@ -9,20 +9,21 @@ See design.md#names-and-versions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from leaseway.control_plane.core.catalog.building import SnapshotBuilder
 from leaseway.control_plane.core.catalog.name_moves import Move, MoveKey, update_moves
 from leaseway.control_plane.core.catalog.snapshot import (
     Snapshot,
     acknowledged,
-    build_snapshot,
 )
 from leaseway.control_plane.core.catalog.variants import Hashes, LastKnownGood, Served
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.workers.records import WorkerRecord
+from leaseway.control_plane.core.workers.subscription import Subscription
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
@@ -50,6 +51,7 @@ class Registry:
     def __init__(self, problems: ProblemTable, first_version: int) -> None:
         self._problems = problems
         self._version = first_version
+        self._builder = SnapshotBuilder()
         self.committed = Snapshot(0)
         self.visible = Snapshot(0)
         self.commit_at: float | None = None
@@ -116,7 +118,7 @@ class Registry:
         """
         outrun = self._version > self.committed.version
         version = max(self._version, self.committed.version + 1)
-        snapshot, problems = build_snapshot(version, last_known_good, withheld)
+        snapshot, problems = self._builder.build(version, last_known_good, withheld)
         self._problems.replace("clashes", problems, now.unix)
         if not outrun and snapshot.hashes == self.committed.hashes:
             return
@@ -151,21 +153,30 @@ class Registry:
         ):
             return
         before = self.visible
-        # Workers with equal content share it: there are few different ones.
-        contents = {id(known.acked): known.acked for known in subscriptions}
-        self.visible = acknowledged(self.committed, before, partial(_is_held, contents.values()))
+        if self._find_witness(workers) is not None:  # what is built of a commit is built once
+            self.visible = self.committed
+        else:
+            self.visible = self._acknowledged(before, subscriptions)
         if self.visible is not before:
             self._revealed.append((before, self.visible))
         is_complete = self.visible.served == self.committed.served
         self._witnesses = self._find_witnesses(workers) if is_complete else ()
 
+    def _acknowledged(self, before: Snapshot, subscriptions: Iterable[Subscription]) -> Snapshot:
+        # Workers with equal content share it: there are few different ones.
+        contents = {id(known.acked): known.acked for known in subscriptions}
+        return acknowledged(self.committed, before, partial(_is_held, contents.values()))
+
     def _find_witnesses(self, workers: Mapping[str, WorkerRecord]) -> tuple[WorkerRecord, ...]:
         """Return one worker that holds all of the newest commit, or all workers."""
+        witness = self._find_witness(workers)
+        return tuple(workers.values()) if witness is None else (witness,)
+
+    def _find_witness(self, workers: Mapping[str, WorkerRecord]) -> WorkerRecord | None:
         content = self.committed.hashes  # workers that have been sent all of it share this object
-        witness = next(
+        return next(
             (record for record in workers.values() if record.subscription.acked is content), None
         )
-        return tuple(workers.values()) if witness is None else (witness,)
 
     def changed_since(self, seen: Snapshot | None, tenant: str) -> frozenset[str] | None:
         """Return the servers that a tenant sees and whose content changed since then.

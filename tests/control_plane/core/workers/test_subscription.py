@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control_plane.core.builders import listing, spec
 
-from leaseway.control_plane.core.catalog.snapshot import Snapshot, build_snapshot
+from leaseway.control_plane.core.catalog.building import build_snapshot
+from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import build_good
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey

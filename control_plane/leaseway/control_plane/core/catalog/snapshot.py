@@ -5,27 +5,24 @@ See design.md#names-and-versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Final, TypeVar
 
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
-from leaseway.control_plane.core.catalog.exposure import ClashResult, resolve_clashes
+from leaseway.control_plane.core.catalog.exposure import resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.catalog.tenant_hiding import common_key, hidden_variant
 from leaseway.control_plane.core.catalog.variants import (
     ExposedName,
     Hashes,
-    LastKnownGood,
     Served,
     granted_to,
-    serve,
 )
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
-from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.mcp import Introduction
 
@@ -283,86 +280,6 @@ class Delta:
         """The servers that it changes; built once for all workers that get it."""
         keys = (*(served.key for served in self.upserts), *self.removals)
         return frozenset(key.server_id for key in keys)
-
-
-def build_snapshot(
-    version: int, works: Mapping[VariantKey, LastKnownGood], withheld: Collection[VariantKey] = ()
-) -> tuple[Snapshot, tuple[Problem, ...]]:
-    """Resolve name clashes between working variants; return the snapshot and their problems.
-
-    Args:
-        version: The snapshot's version.
-        works: The last known good variants.
-        withheld: Tenant variants that have never worked; their servers are hidden from the tenants.
-    """
-    by_tenant = _by_tenant({**works, **{key: hidden_variant(key) for key in withheld}})
-    common = by_tenant.pop("", {})
-    of_tenants = {kind: _TenantClashes(common, kind) for kind in (TOOLS, PROMPTS)}
-    served: dict[VariantKey, Served] = {}
-    problems: list[Problem] = []
-    for tenant, own in (("", common), *sorted(by_tenant.items())):
-        skipped: list[frozenset[tuple[str, str]]] = []
-        for kind in (TOOLS, PROMPTS):
-            names = {
-                server_id: some for server_id, good in own.items() if (some := good.names(kind))
-            }
-            clashes = (
-                of_tenants[kind].resolve(own, names) if tenant else resolve_clashes(names, kind)
-            )
-            problems.extend(clashes.problems)
-            skipped.append(clashes.skipped)
-        served |= {good.spec.key: serve(good, *skipped) for good in own.values()}
-    return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
-
-
-class _TenantClashes:
-    """Resolves the names of one kind of tenants' own variants.
-
-    Only these are resolved again for a tenant, against the common ones that want one of their
-    names, and only once for tenants whose variants expose the same: a commit does not cost tenants
-    × tools.
-    """
-
-    def __init__(self, common: Mapping[str, LastKnownGood], kind: NamedKind) -> None:
-        self._common = common
-        self._kind = kind
-        self._resolved: dict[object, ClashResult] = {}
-
-    def resolve(
-        self, own: Collection[str], names: Mapping[str, tuple[tuple[str, str], ...]]
-    ) -> ClashResult:
-        """Return who has the names of a tenant's own variants.
-
-        Args:
-            own: The servers of which the tenant has its own variant.
-            names: What those variants expose: (original, exposed name) by server id.
-        """
-        key = tuple(own), tuple((server_id, id(pairs)) for server_id, pairs in names.items())
-        found = self._resolved.get(key)
-        if found is None:
-            rivals = self._rivals(own, names)
-            found = self._resolved[key] = resolve_clashes({**rivals, **names}, self._kind)
-        return found
-
-    @cached_property
-    def _by_name(self) -> Mapping[str, list[tuple[str, str]]]:
-        """Server id and original name of all common variants that want a name."""
-        by_name: dict[str, list[tuple[str, str]]] = {}
-        for server_id, good in self._common.items():
-            for original, name in good.names(self._kind):
-                by_name.setdefault(name, []).append((server_id, original))
-        return by_name
-
-    def _rivals(
-        self, own: Container[str], names: Mapping[str, Iterable[tuple[str, str]]]
-    ) -> dict[str, list[tuple[str, str]]]:
-        """Return what common variants of other servers expose of a tenant's own names."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for name in {name for pairs in names.values() for _, name in pairs}:
-            for server_id, original in self._by_name.get(name, ()):
-                if server_id not in own:
-                    found.setdefault(server_id, []).append((original, name))
-        return found
 
 
 def compute_delta(snapshot: Snapshot, known: Mapping[VariantKey, Hashes]) -> Delta:

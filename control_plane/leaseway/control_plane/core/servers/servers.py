@@ -134,7 +134,8 @@ class Servers:
         }
         # An unchanged spec stays the same object, which has cached its hashes.
         wanted = {
-            key: old if (old := before.get(key)) == spec else spec for key, spec in servers.items()
+            key: old if (old := before.get(key)) is spec or old == spec else spec
+            for key, spec in servers.items()
         }
         # A tenant that had the common variant keeps it if its first override has an error.
         on_common = {
@@ -172,6 +173,8 @@ class Servers:
         hidden = [hidden_spec(key) for key in sorted(unknown)]
         for spec in (*self.desired.values(), *hidden):
             key = spec.key
+            if self._is_as_desired(spec):
+                continue
             if not spec.hidden:
                 self._unhide(key)
                 self._copy_common_listing(spec, now)
@@ -187,6 +190,18 @@ class Servers:
         withheld = self.withheld
         self.changed = self.changed or withheld != self._kept_out
         self._kept_out = withheld
+
+    def _is_as_desired(self, spec: ServerSpec) -> bool:
+        """Return whether there is nothing to do for a spec: it works, and nothing is tried."""
+        good = self.last_known_good.get(spec.key)
+        return (
+            good is not None
+            and good.spec is spec
+            and good.rules_known
+            and spec.key not in self.probes.jobs
+            and spec.key not in self.failures
+            and spec.key not in self.troubled
+        )
 
     def adopt(self, served: Served) -> bool:
         """Adopt a variant that a worker holds if it is nearer to the desired spec.
