@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.control_plane.core.builders import START, coordinator, hello, listing, load, spec
+from tests.control_plane.core.builders import START, coordinator, hello, lease, listing, load, spec
 
 from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -122,7 +122,10 @@ def test_what_is_left_of_limits_is_measured_by_owners_that_the_configuration_nam
     measured: Measured,
 ) -> None:
     limited = ServerPolicy(
-        limits={"acme": TenantLimits(Rate(6, 60.0), leases=2), "*": TenantLimits(Rate(9, 60.0))},
+        limits={
+            "acme": TenantLimits(Rate(6, 60.0), leases=2),
+            "*": TenantLimits(Rate(9, 60.0), leases=5),
+        },
         agent_limits={"acme": {"bot": CallLimits(concurrent=1)}},
         quota=Quota(tools=(("x", CallLimits(concurrent=3)),)),
     )
@@ -135,11 +138,15 @@ def test_what_is_left_of_limits_is_measured_by_owners_that_the_configuration_nam
     ]
     for key, limit, period, needed in uses:
         measured.budgets.ask("w1", BudgetAsk(key, limit, period, needed), ["w1"], 1, 0.0)
+    for number, session in enumerate(("s1", "s2", "s3")):
+        held = lease(f"L{number}", "w1", session)
+        measured.state.placements.add_lease(held._replace(key=held.key._replace(tenant="one")))
     measured.now = 15.0
     assert measured.read("leaseway.limit.remaining") == {
         ("tenant", "calls", "acme"): 4.0,
         ("tenant", "leases", "acme"): 2.0,
         ("tenant", "calls", "*"): 2.0,
+        ("tenant", "leases", "*"): 2.0,
         ("agent", "concurrent", "acme", "bot"): 1.0,
         ("tool", "concurrent", "a", "x"): 2.0,
     }

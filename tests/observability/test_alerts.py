@@ -111,10 +111,12 @@ def test_slots_that_workers_keep_raise_no_alert_while_no_call_is_rejected_for_th
     tmp_path: Path,
 ) -> None:
     labels = 'leaseway_quota="concurrent",leaseway_scope="server",leaseway_server="busy"'
-    of_a_rate = 'leaseway_limit="limits.calls",leaseway_scope="server"'
+    of_a_rate = 'leaseway_limit="limits.calls",leaseway_scope="server",leaseway_server="busy"'
+    of_another = of_a_rate.replace("calls", "concurrent").replace("busy", "another")
     series = {
         f"leaseway_limit_remaining{{{labels}}}": "0x60",
         f"leaseway_limits_reached_total{{{of_a_rate}}}": "0+5x60",
+        f"leaseway_limits_reached_total{{{of_another}}}": "0+5x60",
     }
     fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
     _play(tmp_path, [_test_of("kept", series, fired, set())])

@@ -268,6 +268,11 @@ class ServerPolicy:
         grant = self._grant(tenant)
         return grant.permissions if grant is not None else EVERYTHING
 
+    def tenant_entry(self, tenant: str) -> str:
+        """Return the name of the entry with the limits of a tenant or its agents, or `*`."""
+        is_named = tenant in self.limits or tenant in self.agent_limits
+        return tenant if is_named else OTHER_TENANTS
+
     def limits_of(self, tenant: str) -> TenantLimits | None:
         return self.limits.get(tenant) or self.limits.get(OTHER_TENANTS)
 

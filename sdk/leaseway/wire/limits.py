@@ -1,6 +1,7 @@
 """Limits of what one caller may use at once, by connection and by tenant. Pure.
 
-The fault for a reached limit names it in its metadata: `limit` is its name, `scope` its owner. The
+The fault for a reached limit names it in its metadata: `limit` is its name, `scope` its owner, and
+`of_tenant`, `of_agent`, `of_server` and `of_tool` the entry of the configuration that sets it. The
 caller reads them there, and a plane counts them as `leaseway.limits.reached`.
 """
 
@@ -21,6 +22,28 @@ LimitScope = Literal["connection", "worker"] | BudgetScope
 
 CallQuota = Literal["calls", "concurrent", "external"]
 """From `limits` of a tenant or agent, `quota` of a server, and `rate_limit` of a server."""
+
+
+class LimitEntry(NamedTuple):
+    """The entry of the configuration that sets a limit. What the entry does not name is empty.
+
+    A caller's own texts are never in it, so that metrics may have a series for each.
+
+    Attributes:
+        tenant: The tenant, or `*` for all tenants without an entry.
+        agent: The tenant's agent.
+        server_id: The server.
+        tool: The server's tool, by its original name.
+    """
+
+    tenant: str = ""
+    agent: str = ""
+    server_id: str = ""
+    tool: str = ""
+
+
+NO_ENTRY: Final = LimitEntry()
+"""Of bounds that no configuration sets."""
 
 
 class BudgetKey(NamedTuple):
@@ -108,11 +131,13 @@ class BudgetGrant:
 
 _LIMIT: Final = "limit"
 _SCOPE: Final = "scope"
+_ENTRY: Final = ("of_tenant", "of_agent", "of_server", "of_tool")
 
 
-def limit_metadata(limit: str, scope: LimitScope) -> dict[str, str]:
+def limit_metadata(limit: str, scope: LimitScope, entry: LimitEntry = NO_ENTRY) -> dict[str, str]:
     """Return the metadata of a fault for a limit."""
-    return {_LIMIT: limit, _SCOPE: scope}
+    named = {name: value for name, value in zip(_ENTRY, entry, strict=True) if value}
+    return {_LIMIT: limit, _SCOPE: scope, **named}
 
 
 def reached_limit(metadata: Mapping[str, str]) -> tuple[str, str] | None:
@@ -122,6 +147,11 @@ def reached_limit(metadata: Mapping[str, str]) -> tuple[str, str] | None:
     """
     limit, scope = metadata.get(_LIMIT), metadata.get(_SCOPE)
     return None if limit is None or scope is None else (limit, scope)
+
+
+def limit_entry(metadata: Mapping[str, str]) -> LimitEntry:
+    """Return the entry that sets the limit in the metadata of a fault."""
+    return LimitEntry(*(metadata.get(name, "") for name in _ENTRY))
 
 
 def over_limit(

@@ -273,7 +273,8 @@ class WorkerLeaseManager:
             if limit.tenant_full:
                 counted = len(self.refusals) < _MAX_COUNTED_TENANTS
                 self.refusals[key.tenant if counted else OTHER_TENANTS] += 1
-            raise capacity_error(key.server_id, limit) from None
+            policy = generation.variant.spec.policy
+            raise capacity_error(key.server_id, limit, policy.tenant_entry(key.tenant)) from None
         if created:
             self._start_instance(lease, generation, greeting)
         # Also a renewal, which may have changed the time to live, and also before the instance has

@@ -57,11 +57,12 @@ class Permits:
                     await answered
         except TimeoutError:
             unanswered = [
-                key
-                for key, answered in answers.items()
-                if not answered.done() or answered.cancelled()
+                demand
+                for demand in demands
+                if not answers[demand.key].done() or answers[demand.key].cancelled()
             ]
-            self._asked.difference_update(unanswered)  # the next call asks again
+            # The next call asks again.
+            self._asked.difference_update(demand.key for demand in unanswered)
             raise no_answer(unanswered[0]) from None
         finally:
             for key, answered in answers.items():
@@ -140,13 +141,14 @@ class Permits:
         )
 
 
-def no_answer(key: BudgetKey) -> Fault:
+def no_answer(demand: Demand) -> Fault:
     """Return the fault for a call that has waited for a permit for too long."""
+    key = demand.key
     return Fault(
         Reason.RATE_LIMITED,
         f"A limit of {key.owner} holds over all workers, and the control plane, which shares it"
         " out, has not answered this worker in time. Try again.",
-        metadata=limit_metadata(f"limits.{key.quota}", key.scope),
+        metadata=limit_metadata(f"limits.{key.quota}", key.scope, demand.entry),
         retry_delay=_RETRY,
     )
 

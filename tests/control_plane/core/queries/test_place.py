@@ -28,7 +28,7 @@ from leaseway.spec.model import InstancePolicy
 from leaseway.spec.policy import Quota, ServerPolicy, TenantLimits
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import reached_limit
+from leaseway.wire.limits import LimitEntry, limit_entry, reached_limit
 from leaseway.wire.names import LeaseKey
 
 KEY = LeaseKey("default", "dialog", "a")
@@ -172,15 +172,25 @@ def test_the_denial_of_a_full_tenant_contains_its_limit() -> None:
     assert "wait=" in denied.message
 
 
+def _limited(tenant: str) -> ServerPolicy:
+    return ServerPolicy(limits={tenant: TenantLimits(leases=2)})
+
+
 @pytest.mark.parametrize(
-    ("policy", "scope", "said"),
+    ("policy", "scope", "entry", "said"),
     [
-        (ServerPolicy(limits={"default": TenantLimits(leases=2)}), "tenant", "holds"),
-        (ServerPolicy(quota=Quota(leases=2)), "server", "Server 'a' has"),
+        (_limited("default"), "tenant", LimitEntry("default"), "holds"),
+        (_limited("*"), "tenant", LimitEntry("*"), "holds"),
+        (
+            ServerPolicy(quota=Quota(leases=2)),
+            "server",
+            LimitEntry(server_id="a"),
+            "Server 'a' has",
+        ),
     ],
 )
 def test_a_limit_of_leases_holds_over_all_workers(
-    policy: ServerPolicy, scope: str, said: str
+    policy: ServerPolicy, scope: str, entry: LimitEntry, said: str
 ) -> None:
     state, _ = started(replace(spec("a", shared=False), policy=policy))
     for number, worker in enumerate(("w1", "w2")):
@@ -190,6 +200,7 @@ def test_a_limit_of_leases_holds_over_all_workers(
     assert denied.reason is Reason.CAPACITY
     assert f"{said} 2 leases, which is its limit." in denied.message
     assert reached_limit(denied.metadata) == ("leases", scope)
+    assert limit_entry(denied.metadata) == entry
 
 
 def test_an_event_tries_waiting_requests_only_if_it_may_have_changed_something_for_one(

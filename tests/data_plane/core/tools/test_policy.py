@@ -6,7 +6,7 @@ from leaseway.data_plane.core.tools.budgets import Demand
 from leaseway.data_plane.core.tools.policy import ToolPolicies
 from leaseway.data_plane.core.tools.toolset import ExposedTool, compile_toolset
 from leaseway.spec.policy import CallLimits, Quota, Rate, ServerPolicy, TenantLimits
-from leaseway.wire.limits import BudgetKey
+from leaseway.wire.limits import BudgetKey, LimitEntry
 
 POLICIES = ToolPolicies(
     "web",
@@ -58,3 +58,14 @@ def test_a_subscription_counts_as_a_call_and_takes_no_slot() -> None:
     lasting = POLICIES.limits_of_request("acme", "billing", "resources/subscribe")
     assert read.demands == (*OF_TENANT, *OF_AGENT, *OF_SERVER)
     assert lasting.demands == (OF_TENANT[1], *OF_SERVER)
+
+
+def test_limits_of_tenants_without_an_entry_do_not_name_the_caller() -> None:
+    limits = {"*": TenantLimits(Rate(9, 60.0)), "acme": TenantLimits(Rate(9, 60.0))}
+    policies = ToolPolicies("web", ServerPolicy(limits=limits, rate=Rate(4, 60.0)), {})
+    entries = {
+        demand.entry
+        for tenant in ("acme", "any text of a caller")
+        for demand in policies.limits_of_request(tenant, "", "resources/read").demands
+    }
+    assert entries == {LimitEntry("acme"), LimitEntry("*")}

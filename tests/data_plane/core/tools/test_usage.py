@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from leaseway.data_plane.core.tools.budgets import Demand, Fleet, PermitNeeded, WorkerBudgets
 from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetGrant, BudgetKey, reached_limit
+from leaseway.wire.limits import BudgetGrant, BudgetKey, limit_entry, reached_limit
 
 RATE = Demand(BudgetKey("acme", "calls"), 3, 60.0)
 OF_RIVAL = Demand(BudgetKey("rival", "calls"), 3, 60.0)
@@ -87,6 +87,8 @@ def test_a_refusal_says_whose_limit_is_used_up(key: BudgetKey, scope: str, owner
         usage.start_call([demand], 0.0)
     assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
     assert reached_limit(raised.value.metadata) == (f"limits.{key.quota}", scope)
+    entry = limit_entry(raised.value.metadata)
+    assert entry == (key.tenant, key.agent, key.server_id, key.tool)
     assert float(raised.value.metadata["renews_in"]) == raised.value.retry_delay
 
 

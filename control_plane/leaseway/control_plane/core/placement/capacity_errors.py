@@ -8,9 +8,10 @@ from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import PlacementTable, tenant_limit
+from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import BudgetScope, limit_metadata
+from leaseway.wire.limits import LimitEntry, limit_metadata
 from leaseway.wire.names import LeaseKey
 
 _RETRY: Final = 1.0
@@ -26,6 +27,7 @@ def capacity_error(
     max_leases: int,
     of_tenant: int | None = None,
     of_server: int | None = None,
+    tenant_entry: str = OTHER_TENANTS,
 ) -> Denial:
     """Return the denial for a lease that no worker has capacity for.
 
@@ -36,11 +38,16 @@ def capacity_error(
         max_leases: Limit of leases of the server per worker.
         of_tenant: The tenant's limit of leases in the configuration, or None.
         of_server: The server's, or None.
+        tenant_entry: The name of the configuration's entry that limits the tenant.
     """
     if table.is_tenant_full(key.tenant, of_tenant):
-        return _full(f"Tenant '{key.tenant}' holds", tenant_limit(of_tenant), "tenant", key.tenant)
+        metadata = limit_metadata("leases", "tenant", LimitEntry(tenant_entry))
+        holder = f"Tenant '{key.tenant}' holds"
+        return _full(holder, tenant_limit(of_tenant), {"tenant": key.tenant, **metadata})
     if of_server is not None and table.is_server_full(key.server_id, of_server):
-        return _full(f"Server '{key.server_id}' has", of_server, "server", key.server_id)
+        metadata = limit_metadata("leases", "server", LimitEntry(server_id=key.server_id))
+        holder = f"Server '{key.server_id}' has"
+        return _full(holder, of_server, {"server": key.server_id, **metadata})
     limits = Counter(_limit(table, key.server_id, worker, max_leases) for worker in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
@@ -61,9 +68,8 @@ def queue_full_error(server_id: str) -> Denial:
     return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
-def _full(owner: str, limit: int, scope: BudgetScope, name: str) -> Denial:
-    message = f"{owner} {limit} leases, which is its limit. {_RELEASE}, {_WAIT}."
-    metadata = {scope: name, **limit_metadata("leases", scope)}
+def _full(holder: str, limit: int, metadata: dict[str, str]) -> Denial:
+    message = f"{holder} {limit} leases, which is its limit. {_RELEASE}, {_WAIT}."
     return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 

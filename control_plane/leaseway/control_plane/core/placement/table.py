@@ -8,7 +8,7 @@ session and server; `core/workers/roster.py` revokes the younger one.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, nextafter
@@ -253,6 +253,11 @@ class PlacementTable:
     def tenant_load(self, tenant: str) -> int:
         """Return a tenant's number of leases and reservations."""
         return self._tenants.get(tenant, 0)
+
+    @property
+    def tenant_loads(self) -> Mapping[str, int]:
+        """The number of leases and reservations of each tenant that has some."""
+        return self._tenants
 
     def is_tenant_full(self, tenant: str, limit: int | None = None) -> bool:
         """Return whether a tenant has reached its limit of leases and reservations.

@@ -60,7 +60,7 @@ class LimitStatus:
 
 def limits(state: Coordinator, budgets: Budgets, now: float) -> list[LimitStatus]:
     """Return the limits of named owners, and those in use of all others, in order."""
-    found = {status.key: status for status in _configured(state)}
+    found = {status.key: status for status in (*_configured(state), *_leases_of_others(state))}
     for use in budgets.uses(now):
         status = _of_calls(use.key, use.limit, use.period, use.remaining, use.renews_in)
         found[status.key] = status
@@ -69,20 +69,35 @@ def limits(state: Coordinator, budgets: Budgets, now: float) -> list[LimitStatus
 
 def named_tenants(state: Coordinator) -> dict[str, ServerPolicy]:
     """Return the tenants that the configuration names with limits, each with a policy."""
-    policies = (spec.policy for spec in (state.servers.desired or {}).values())
-    # `tenants:` is the same in all policies.
-    policy = next(
-        (each_policy for each_policy in policies if each_policy.limits or each_policy.agent_limits),
-        None,
-    )
+    policy = _tenants_policy(state)
     if policy is None:
         return {}
     names = {*policy.limits, *policy.agent_limits} - {OTHER_TENANTS}
     return dict.fromkeys(names, policy)
 
 
+def _tenants_policy(state: Coordinator) -> ServerPolicy | None:
+    """Return a policy with the limits of tenants, which are the same in all policies."""
+    policies = (spec.policy for spec in (state.servers.desired or {}).values())
+    return next(
+        (each_policy for each_policy in policies if each_policy.limits or each_policy.agent_limits),
+        None,
+    )
+
+
+def _leases_of_others(state: Coordinator) -> Iterator[LimitStatus]:
+    """Yield the limits of leases of tenants that hold some and that no configuration names."""
+    policy = _tenants_policy(state)
+    others = policy.limits.get(OTHER_TENANTS) if policy is not None else None
+    if policy is None or others is None or others.leases is None:
+        return
+    for tenant, held in state.placements.tenant_loads.items():
+        if policy.tenant_entry(tenant) == OTHER_TENANTS:
+            yield _of_leases("tenant", tenant, "", tenant_limit(others.leases), held)
+
+
 def _configured(state: Coordinator) -> Iterator[LimitStatus]:
-    """Yield the limits of each owner that the configuration names, none of them in use."""
+    """Yield the limits of each owner that the configuration names, none of their calls in use."""
     placements = state.placements
     for tenant, policy in named_tenants(state).items():
         limits = policy.limits.get(tenant)

@@ -210,13 +210,15 @@ def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
     able = [record.id for record in state.workers_serving(served) if record.accepts_work]
     if not able:
         return not_served(state, served.key)
+    policy = served.spec.policy
     return capacity_error(
         state.placements,
         key,
         able,
         served.spec.instances.max_instances,
-        served.spec.policy.leases_of(key.tenant),
-        served.spec.policy.quota.leases,
+        policy.leases_of(key.tenant),
+        policy.quota.leases,
+        policy.tenant_entry(key.tenant),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import limit_metadata
+from leaseway.wire.limits import LimitEntry, limit_metadata
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey
 
@@ -63,8 +63,17 @@ def other_user(server_id: str) -> Fault:
     )
 
 
-def capacity_error(server_id: str, limit: LeaseLimitReached) -> Fault:
-    metadata = limit_metadata("leases", "tenant") if limit.tenant_full else {}
+def capacity_error(server_id: str, limit: LeaseLimitReached, tenant_entry: str) -> Fault:
+    """Return the fault for a lease that this worker has no room for.
+
+    Args:
+        server_id: The server.
+        limit: What is full.
+        tenant_entry: The name of the configuration's entry that limits the tenant.
+    """
+    metadata = (
+        limit_metadata("leases", "tenant", LimitEntry(tenant_entry)) if limit.tenant_full else {}
+    )
     return Fault(
         Reason.CAPACITY,
         f"There is no room for a lease of server {server_id}: {limit}. Wait, release a lease, or "

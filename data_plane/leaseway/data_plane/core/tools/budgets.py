@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import MAX_BUDGETS
-from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey
+from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey, LimitEntry
 
 SLICE: Final = 0.5
 """Seconds of demand that a worker asks for at a time."""
@@ -59,11 +60,20 @@ class Demand:
 
     Attributes:
         period: Seconds; 0 for calls at once.
+        of_others: Whether it is set for all tenants without an entry, for each of them.
     """
 
     key: BudgetKey
     limit: int
     period: float = 0.0
+    of_others: bool = False
+
+    @property
+    def entry(self) -> LimitEntry:
+        """The entry of the configuration that sets it."""
+        key = self.key
+        tenant = OTHER_TENANTS if self.of_others else key.tenant
+        return LimitEntry(tenant, key.agent, key.server_id, key.tool)
 
     def ask(
         self,

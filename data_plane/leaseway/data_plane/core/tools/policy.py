@@ -18,6 +18,7 @@ from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.spec.policy import (
     EVERYTHING,
+    OTHER_TENANTS,
     UNLIMITED,
     CallLimits,
     Permissions,
@@ -160,7 +161,8 @@ class ToolPolicies:
         demands = list(self._demands(tenant, agent))
         if risk == "external" and self._policy.rate is not None:
             external = CallLimits(self._policy.rate)
-            demands += _demands_of(external, BudgetKey(tenant, "external", self._server_id))
+            of_external = BudgetKey(tenant, "external", self._server_id)
+            demands += _demands_of(external, of_external, self._is_other(tenant))
         of_tool = BudgetKey("", "calls", self._server_id, tool=tool)
         demands += _demands_of(self._policy.quota.of_tool(tool), of_tool)
         schema = msgspec.json.decode(plan.definition).get("inputSchema")
@@ -182,9 +184,13 @@ class ToolPolicies:
         """Yield the limits of every request of a caller."""
         policy = self._policy
         of_agent = policy.limits_of_agent(tenant, agent)
-        yield from _demands_of(policy.limits_of(tenant) or UNLIMITED, BudgetKey(tenant, "calls"))
-        yield from _demands_of(of_agent, BudgetKey(tenant, "calls", agent=agent))
+        of_tenant, is_other = policy.limits_of(tenant) or UNLIMITED, self._is_other(tenant)
+        yield from _demands_of(of_tenant, BudgetKey(tenant, "calls"), is_other)
+        yield from _demands_of(of_agent, BudgetKey(tenant, "calls", agent=agent), is_other)
         yield from _demands_of(policy.quota, BudgetKey("", "calls", self._server_id))
+
+    def _is_other(self, tenant: str) -> bool:
+        return self._policy.tenant_entry(tenant) == OTHER_TENANTS
 
     def limits_of_request(self, tenant: str, agent: str, method: str) -> ToolPolicy:
         """Return the limits of a caller's request that calls no tool.
@@ -250,18 +256,21 @@ class ToolPolicies:
         return tuple(found)
 
 
-def _demands_of(limits: CallLimits, of_calls: BudgetKey) -> Iterator[Demand]:
+def _demands_of(
+    limits: CallLimits, of_calls: BudgetKey, of_others: bool = False
+) -> Iterator[Demand]:
     """Yield the limits of one owner, whose key for calls in a time is given."""
     if limits.concurrent is not None:
-        yield _demand(of_calls._replace(quota="concurrent"), limits.concurrent)
+        of_slots = of_calls._replace(quota="concurrent")
+        yield _demand(of_slots, limits.concurrent, 0.0, of_others)
     if limits.calls is not None:
-        yield _demand(of_calls, limits.calls.calls, limits.calls.seconds)
+        yield _demand(of_calls, limits.calls.calls, limits.calls.seconds, of_others)
 
 
 @functools.lru_cache(MAX_BUDGETS)
-def _demand(key: BudgetKey, limit: int, period: float = 0.0) -> Demand:
+def _demand(key: BudgetKey, limit: int, period: float, of_others: bool) -> Demand:
     """Return the one object for a limit: shares know it by identity, for each call."""
-    return Demand(key, limit, period)
+    return Demand(key, limit, period, of_others)
 
 
 def _restrict(permissions: Permissions, base: str, schema: object, *, reads: bool) -> Restrictions:

@@ -62,7 +62,7 @@ class CallUsage:
             has_room = len(self.refused) < _MAX_TENANTS
             self.refused[key.tenant if has_room else OTHER_TENANTS, key.quota] += 1
         metadata = {
-            **limit_metadata(f"limits.{key.quota}", key.scope),
+            **limit_metadata(f"limits.{key.quota}", key.scope, demand.entry),
             "remaining": str(self._budgets.remaining(key)),
             "renews_in": f"{wait:.2f}",
         }
