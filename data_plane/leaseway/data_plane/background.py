@@ -47,7 +47,16 @@ class Alarm:
         """Ring at a time of the loop's clock, and not at an earlier set time; infinite is never."""
         self.clear()
         if at < math.inf:
-            self._handle = self._loop.call_at(at, self._ring)
+            self._handle = self._loop.call_at(at, self._ring_once)
+
+    def hasten(self, at: float) -> None:
+        """Ring at a time of the loop's clock, unless an earlier time is set."""
+        if self._handle is None or at < self._handle.when():
+            self.set(at)
+
+    def _ring_once(self) -> None:
+        self._handle = None
+        self._ring()
 
     def clear(self) -> None:
         if self._handle is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 from tests.data_plane.doubles.servers import ECHO, MemoryInstance
@@ -63,6 +64,17 @@ async def test_a_lease_gets_a_spare_while_no_instance_can_start(bench: Bench) ->
     await bench.until(lambda: len(bench.servers.opened) == 2)  # its successor is on its way
     bench.servers.gate.set()
     await until_ready(bench, 2)
+
+
+async def test_no_spare_starts_while_leases_that_take_spares_are_answered(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=4))
+    await until_ready(bench, 4)
+    loop = asyncio.get_running_loop()
+    with patch.object(loop, "time", return_value=loop.time()):  # no time passes after the leases
+        leases = await asyncio.gather(*(bench.acquire(f"s{number}") for number in range(4)))
+        await bench.release(leases[0])
+        assert len(bench.servers.opened) == 4
+    await until_ready(bench, 7)
 
 
 async def test_concurrent_leases_have_instances_of_their_own(

@@ -44,6 +44,7 @@ class WorkerInstances:
     def __init__(self) -> None:
         self._instances: dict[str, dict[LiveInstance, None]] = {}
         self._holders: dict[str, dict[SpareHolder, None]] = {}
+        self._changed: set[str] = set()
 
     def add(self, live: LiveInstance) -> None:
         server_id = live.spec.key.server_id
@@ -80,9 +81,16 @@ class WorkerInstances:
                 pass
 
     def _notify_holders(self, server_id: str) -> None:
-        # Not at once: the caller that adds or removes an instance is still changing.
-        for holder in self._holders.get(server_id, ()):
-            asyncio.get_running_loop().call_soon(holder.reconcile)
+        # Not at once: the caller that adds or removes an instance is still changing. And once for
+        # all instances that end together.
+        if server_id in self._holders and server_id not in self._changed:
+            self._changed.add(server_id)
+            asyncio.get_running_loop().call_soon(self._reconcile, server_id)
+
+    def _reconcile(self, server_id: str) -> None:
+        self._changed.discard(server_id)
+        for holder in tuple(self._holders.get(server_id, ())):
+            holder.reconcile()
 
 
 @dataclass(frozen=True)

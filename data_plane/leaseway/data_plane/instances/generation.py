@@ -394,14 +394,14 @@ class Generation(InstanceOwner):
         try:
             if failure is None or self.predecessor is None:
                 live = await self._spare_for(lease_id, greeting)
-                return live or await self._start_for_lease(lease_id, names, greeting), self
+                if live is None:
+                    live = await self._start_for_lease(lease_id, names, greeting)
+                self._expiry_alarm.hasten(self._expire_lease(live, self._loop.time()))
+                return live, self
         except Fault as fault:
             if self.predecessor is None or fault.reason is Reason.CAPACITY:
                 raise
             failure = fault
-        finally:
-            self._spares.reconcile()
-            self._expire_leases()
         self._report_failed_change(failure)
         return await self.predecessor.acquire_for_lease(lease_id, names, greeting)
 
@@ -418,7 +418,10 @@ class Generation(InstanceOwner):
         limit = self.variant.spec.instances.max_instances
         self._context.instances.make_room(self.key.server_id, limit)
         live = self.instances.open(lease_id, names, greeting)
-        await self.instances.start(live)
+        try:
+            await self.instances.start(live)
+        finally:
+            self._spares.reconcile()
         return live
 
     def _expire_leases(self) -> None:

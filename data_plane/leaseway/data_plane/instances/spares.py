@@ -8,6 +8,7 @@ from typing import Final
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.instances.lifetimes import (
+    RefillPause,
     age_deadline,
     plan_spares,
     target_spares,
@@ -18,9 +19,6 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault
 
-_REPLACE_DELAY: Final = 0.05
-"""Seconds from the use of a spare to the start of its replacement: starting a process holds up the
-loop, and the lease's caller must be answered first."""
 _TRIAL_DELAY: Final = 1.0
 """Seconds after the backoff before a failing server without spares is tried without a lease: a
 lease that needs an instance comes first."""
@@ -57,6 +55,7 @@ class Spares:
         self._starting: _SpareStart | None = None
         self._running = False
         self._greeting = COMMON
+        self._pause = RefillPause()
 
     def start(self) -> None:
         """Keep spares from now on."""
@@ -82,10 +81,7 @@ class Spares:
         self._greeting = greeting
         live = self._find_usable()
         if live is not None:
-            self._ready.remove(live)
-            live.assign_lease(lease_id)
-            self._context.reports.mark_instances_changed()
-            self._loop.call_later(_REPLACE_DELAY, self.reconcile)
+            self._take(live, lease_id)
             return live
         start = self._starting
         if start is not None and start.claim is None and start.live.greeting == greeting:
@@ -93,6 +89,18 @@ class Spares:
         if self._ready:  # greeted for other clients: the newest is more likely to come again
             self._close(self._ready[0])
         return None
+
+    def _take(self, live: LiveInstance, lease_id: str) -> None:
+        spares = len(self._ready) + (self._starting is not None)
+        self._pause = self._pause.after_lease(
+            self._loop.time(),
+            was_complete=spares >= target_spares(self._instances.policy),
+        )
+        self._ready.remove(live)
+        live.assign_lease(lease_id)
+        self._context.reports.mark_instances_changed()
+        if self._running:
+            self._alarm.hasten(self._pause.until)
 
     def _find_usable(self) -> LiveInstance | None:
         now, policy = self._loop.time(), self._instances.policy
@@ -139,7 +147,7 @@ class Spares:
         check_at = plan.check_at
         if plan.start and self._starting is None:  # a start reconciles when it ends
             delay = 0.0 if target_spares(self._instances.policy) else _TRIAL_DELAY
-            start_at = breaker.retry_at + delay
+            start_at = max(breaker.retry_at + delay, self._pause.until)
             if now < start_at:
                 check_at = min(check_at, start_at)
             elif breaker.allows_start(now):

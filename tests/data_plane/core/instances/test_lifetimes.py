@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.core.instances.lifetimes import (
     InstanceTimes,
+    RefillPause,
     SparePlan,
     age_deadline,
     idle_deadline,
@@ -94,6 +95,23 @@ def test_an_old_spare_makes_room_for_its_replacement() -> None:
 
 def test_an_old_surplus_spare_is_not_replaced() -> None:
     assert plan(InstancePolicy(max_age=10.0), 0.0, now=5.0) == SparePlan((0,), False, math.inf)
+
+
+def test_used_spares_are_replaced_shortly_after_the_last_lease_of_a_burst() -> None:
+    first = RefillPause().after_lease(100.0, was_complete=True)
+    assert 100.0 < first.until < 100.1
+    second = first.after_lease(100.02, was_complete=False)
+    assert second.until == pytest.approx(first.until + 0.02)
+
+
+def test_leases_that_do_not_cease_put_the_replacement_of_spares_off_once_and_for_a_second() -> None:
+    pause, now = RefillPause().after_lease(100.0, was_complete=True), 100.0
+    while now < pause.until:
+        now += 0.01
+        pause = pause.after_lease(now, was_complete=False)
+    assert pause.until == 101.0
+    assert pause.after_lease(now, was_complete=False) == pause
+    assert pause.after_lease(now, was_complete=True).until > now
 
 
 POLICIES = st.builds(

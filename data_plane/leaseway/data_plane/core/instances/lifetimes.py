@@ -14,6 +14,10 @@ from leaseway.spec.model import InstancePolicy
 
 _SPARE_SHARE: Final = 0.5
 """The part of `max_age` that an instance may spend as a spare; the lease gets the rest."""
+_QUIET: Final = 0.05
+"""Seconds without a lease of a spare, after which used spares are replaced."""
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds after the first of several leases at which used spares are replaced in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,36 @@ class SparePlan:
     close: tuple[int, ...]
     start: bool
     check_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RefillPause:
+    """How long the start of new spares waits for leases that take the ready ones.
+
+    Starting a process holds up the worker, and takes a core from all others, while callers wait for
+    their leases: the spares of a burst are replaced after it.
+
+    Attributes:
+        until: When the next spare may start.
+        limit: How long leases can put that off; the spares of a worker that is always busy are
+            replaced beside its leases.
+    """
+
+    until: float = -math.inf
+    limit: float = -math.inf
+
+    def after_lease(self, now: float, *, was_complete: bool) -> RefillPause:
+        """Return the pause after a lease has taken a spare.
+
+        Args:
+            now: The time.
+            was_complete: Whether no spare was missing before. Only then another pause begins.
+        """
+        if now < self.until:
+            return RefillPause(min(now + _QUIET, self.limit), self.limit)
+        if was_complete:
+            return RefillPause(now + _QUIET, now + _LONGEST_PAUSE)
+        return self
 
 
 def idle_deadline(policy: InstancePolicy, times: InstanceTimes, now: float) -> float:
