@@ -33,7 +33,7 @@ class Shipped:
         self.shipper = Shipper(self.log, self.sink, self.backlog, delay=0, **options)
 
     def write(self, number: int) -> None:
-        self.log.write([b'{"event":"begin","n":%d}' % number])
+        self.log.write([b'"event":"begin","n":%d' % number])
 
     def numbers(self) -> list[int]:
         """Return the numbers of the records in the sink, in order of the objects' names."""

@@ -132,7 +132,7 @@ async def test_a_closed_audit_takes_no_more_records(tmp_path: Path) -> None:
     shipped = Shipped(tmp_path)
     shipped.log.close()
     size = shipped.log.path_of(1).stat().st_size
-    shipped.log.add(b'{"event":"call"}')
+    shipped.log.add(b'"event":"call"')
     with pytest.raises(AuditUnavailable, match="has ended"):
         shipped.write(1)
     assert shipped.log.path_of(1).stat().st_size == size

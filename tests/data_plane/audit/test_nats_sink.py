@@ -176,7 +176,7 @@ async def test_a_record_that_is_larger_than_a_message_is_shipped_in_pieces(
         shipped, problems = Shipped(tmp_path / "audit", sink=sink), list[str]()
         shipped.shipper.problem.connect(problems.append)
         shipped.write(1)
-        shipped.log.write([b'{"n":2,"text":"%b"}' % (b"x" * 70_000)])
+        shipped.log.write([b'"n":2,"text":"%b"' % (b"x" * 70_000)])
         shipped.write(3)
         async with asyncio.timeout(BOUND):
             await shipped.shipper.ship_all()

@@ -137,7 +137,7 @@ class AuditLog:
         """Write records at once, all of them or none.
 
         Args:
-            bodies: JSON objects, each on one line.
+            bodies: The members of JSON objects, without braces, each on one line.
 
         Raises:
             AuditUnavailable: They cannot be written.
@@ -158,7 +158,11 @@ class AuditLog:
             raise AuditUnavailable(self._problem)
 
     def add(self, body: bytes) -> None:
-        """Write a record, a JSON object on one line, within a moment."""
+        """Write a record within a moment.
+
+        Args:
+            body: The members of a JSON object, without braces, on one line.
+        """
         room = self._room - len(body)
         if room > 0:  # what most records do
             self._buffer.append(body)
@@ -251,7 +255,7 @@ class AuditLog:
         self.lost = 0
         self._buffer = []
         if self._on_written is not None:
-            self._on_written(bodies)
+            self._on_written([b"{%b}" % body for body in bodies])
         self.written.emit()
         was_problem, self._problem = self._problem, ""
         self._make_room(0)
@@ -337,9 +341,8 @@ class AuditLog:
         self._chain, self._number, self._path = chain, number, path
 
     def _marker(self, event: str, **more: object) -> bytes:
-        return msgspec.json.encode(
-            {"time": timestamp(self._now()), "event": event, **self.worker, **more}
-        )
+        members = {"time": timestamp(self._now()), "event": event, **self.worker, **more}
+        return msgspec.json.encode(members)[1:-1]
 
     def _report(self, error: OSError) -> None:
         sentence = (

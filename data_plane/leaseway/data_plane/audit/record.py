@@ -155,11 +155,11 @@ class Recorder:
             if names is not None:
                 trace = _trace_member(call.traceparent) if call.traceparent else b""
                 records.append(
-                    b'%b%d,%b,"arguments":%b%b}'
+                    b'%b%d,%b,"arguments":%b%b'
                     % (head, recorded.number, names, recorded.arguments, trace)
                 )
             else:
-                records.append(self._call_record(head, b"}", recorded))
+                records.append(self._call_record(head, b"", recorded))
         try:
             self._log.write(records)
         except AuditUnavailable as error:
@@ -211,7 +211,7 @@ class Recorder:
         took = (now - call.arrived_at) * 1000
         if entry.written and fault is None and not entry.approval:  # what most calls do
             self._log.add(
-                b"%b%03d%b%d%b%.3f}"
+                b"%b%03d%b%d%b%.3f"
                 % (
                     self._time,
                     millisecond,
@@ -223,7 +223,7 @@ class Recorder:
             )
             return
         ends = _ENDS[is_error] if fault is None else _outcome_member(fault.reason.value)
-        end = b"%b%b%.3f}" % (_optional_members(entry, fault), ends, took)
+        end = b"%b%b%.3f" % (_optional_members(entry, fault), ends, took)
         head = b"%b%03d%b" % (self._time, millisecond, self._ended)
         if entry.written:
             self._log.add(b"%b%d%b" % (head, call.number, end))
@@ -272,8 +272,8 @@ class Recorder:
 
     def _add(self, event: bytes, members: Mapping[str, str | int]) -> None:
         now = timestamp(self._now()).encode()
-        head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._worker)
-        self._log.add(head + _encode(members)[1:])
+        head = b'"time":"%b","event":"%b",%b,' % (now, event, self._worker)
+        self._log.add(head + _encode(members)[1:-1])
 
     def _start_second(self) -> int:
         """Begin with another second; return the milliseconds that have passed of it.
@@ -282,7 +282,7 @@ class Recorder:
         """
         second, part = divmod(self._now(), 1.0)
         self._second_at = time.perf_counter() - part
-        self._time = b'{"time":"%b.' % second_of(int(second)).encode()
+        self._time = b'"time":"%b.' % second_of(int(second)).encode()
         return int(part * 1000)
 
     def _call_record(self, head: bytes, end: bytes, recorded: RecordedCall) -> bytes:
