@@ -298,6 +298,15 @@ async def test_older_files_may_be_archived(tmp_path: Path) -> None:
     assert "older files" in report.remarks[0]
 
 
+def test_written_records_are_told_as_json(tmp_path: Path) -> None:
+    told: list[bytes] = []
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, on_written=told.extend)
+    log.write([b'"event":"call","n":1'])
+    log.close()
+    assert [json.loads(record).get("n") for record in told] == [1, None]
+    assert json.loads(told[1])["event"] == "closed"
+
+
 async def test_a_full_disk_rejects_writes_and_counts_dropped_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
