@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
 from benchmarks.figures import percentile
@@ -114,10 +114,12 @@ async def _warm() -> Mapping[str, float]:
     servers = {name: echo_server(warm=count, max_instances=512) for name, count in spares.items()}
     async with leaseway(servers) as system, AsyncClient(system.address) as client:
         bursts = _Bursts("warm", system.planes)
+        ready: Collection[str] = ()
+        taken = 0
         for at_once, times in _BURSTS.items():
             server = "few" if at_once <= spares["few"] else "many"
             for _ in range(times):
-                await _until_spares(client, spares)
+                ready, taken = await _until_spares(client, spares, ready, taken), at_once
                 async with _sessions(client, at_once) as sessions:
                     await bursts.acquire(at_once, [(session, server) for session in sessions])
         async with client.session("calls") as session:
@@ -140,10 +142,12 @@ async def _takeover() -> Mapping[str, float]:
     servers = {f"s{number:03}": entry for number in range(max(_TAKEOVERS))}
     async with leaseway(servers) as system, AsyncClient(system.address) as client:
         bursts = _Bursts("takeover", system.planes)
+        ready: Collection[str] = ()
+        taken = 0
         for at_once, times in _TAKEOVERS.items():
             for _ in range(times):
-                used = list(servers)[:at_once]
-                await _until_spares(client, dict.fromkeys(servers, 1))
+                used, spares = list(servers)[:at_once], dict.fromkeys(servers, 1)
+                ready, taken = await _until_spares(client, spares, ready, taken), at_once
                 async with _sessions(client, at_once) as first, _sessions(client, at_once) as late:
                     await asyncio.gather(*map(_acquire, first, used))
                     starting = await _until_starting(client, used)
@@ -156,13 +160,27 @@ async def _takeover() -> Mapping[str, float]:
     return {**bursts.figures(), "start_ms": _START_SECONDS * 1e3}
 
 
-async def _until_spares(client: AsyncClient, spares: Mapping[str, int]) -> None:
-    """Wait until servers have these numbers of ready spares, so that no start is in progress."""
+async def _until_spares(
+    client: AsyncClient, spares: Mapping[str, int], before: Collection[str], taken: int
+) -> Collection[str]:
+    """Wait until servers have these numbers of ready spares, so that no start is in progress.
+
+    Args:
+        client: Lists the instances, as they were a moment ago.
+        spares: The number of each server.
+        before: The ready spares before the last burst.
+        taken: How many of them it has taken. The list is of the time after it when they are gone.
+
+    Returns:
+        The ids of the ready spares.
+    """
     async with asyncio.timeout(_SPARES_TIMEOUT):
         while True:
-            listed = await client.servers()
-            if all(len(_unleased(server, "ready")) >= spares[server.id] for server in listed):
-                return
+            listed = {server.id: _unleased(server, "ready") for server in await client.servers()}
+            ready = {instance.id for of_server in listed.values() for instance in of_server}
+            is_new = len(set(before) - ready) >= taken
+            if is_new and all(len(listed[name]) >= count for name, count in spares.items()):
+                return ready
             await asyncio.sleep(_POLL)
 
 

@@ -131,9 +131,11 @@ class ControlPlane:
     ) -> ResponseT:
         """Wait for a response for as long as the control plane responds to probes."""
         request = asyncio.ensure_future(response)
-        probes = self._loop.create_task(self._probe(quiet_until), name="leaseway probe")
         try:
-            await asyncio.wait((request, probes), return_when=asyncio.FIRST_COMPLETED)
+            quiet = max(0.0, quiet_until - self._loop.time()) + _QUIET
+            await asyncio.wait((request,), timeout=quiet)
+            if not request.done():
+                await self._wait_beside_probes(request)
             if request.done():
                 return request.result()
             raise Fault(
@@ -143,14 +145,19 @@ class ControlPlane:
             )
         finally:
             request.cancel()
+
+    async def _wait_beside_probes(self, request: asyncio.Future[Any]) -> None:
+        """Wait for a request until the control plane stops responding to status requests."""
+        probes = self._loop.create_task(self._probe(), name="leaseway probe")
+        try:
+            await asyncio.wait((request, probes), return_when=asyncio.FIRST_COMPLETED)
+        finally:
             probes.cancel()
 
-    async def _probe(self, quiet_until: float) -> None:
+    async def _probe(self) -> None:
         """Return when the control plane stops responding to status requests."""
-        await asyncio.sleep(max(0.0, quiet_until - self._loop.time()))
         request = admin_pb2.GetStatusRequest()
         while True:
-            await asyncio.sleep(_QUIET)
             try:
                 await self.admin.GetStatus(
                     request, timeout=_PROBE_TIMEOUT, metadata=self.identity.metadata
@@ -159,6 +166,7 @@ class ControlPlane:
                 # Any other error will also fail the request itself.
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return
+            await asyncio.sleep(_QUIET)
 
     async def find_lease(
         self, session: str, server_id: str, deadline: float
