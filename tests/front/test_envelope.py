@@ -29,6 +29,7 @@ from leaseway.front.envelope import (
     names_version,
     read_batch,
     read_message,
+    refuse_long,
 )
 from leaseway.front.messages import refusal_message
 from leaseway.wire.bounds import MAX_JSON_RPC_BATCH, MAX_VALUES
@@ -129,6 +130,11 @@ def is_id(value: object) -> bool:
         (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xe9"}}', -32700, b""),
         (rb'{"jsonrpc":"2.0","id":"\ud800","method":"ping"}', -32700, b""),
         (b"\xef\xbb\xbf" + b'{"jsonrpc":"2.0","id":1,"method":"ping"}', -32700, b""),
+        (rb'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud83d"}}', -32700, b"1"),
+        (rb'{"method":"x","params":{"a":"\ude00"},"jsonrpc":"2.0","id":"b"}', -32700, b'"b"'),
+        (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', -32700, b"1"),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"x","params":{"a":NaN}}', -32700, b""),
+        (b"NaN", -32700, b""),
         (b"[]", -32600, b""),
         (b"7", -32600, b""),
         (b'{"jsonrpc":"2.0"}', -32600, b""),
@@ -231,3 +237,30 @@ def test_a_batch_that_cannot_be_read_is_refused_as_a_whole(line: bytes, problem:
     refused = read_batch(line, BATCH_VERSION)
     assert isinstance(refused, Refusal)
     assert problem in refused.text
+
+
+def test_an_answer_with_half_of_a_character_ends_its_request() -> None:
+    refused = read_message(rb'{"jsonrpc":"2.0","id":"q1","result":{"text":"\ud83d"}}')
+    assert isinstance(refused, Refusal)
+    assert (refused.id, refused.answers) == (b"", b'"q1"')
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "request_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":"', b'xx"}}', b"7"),
+        (b'{"id": "a", "jsonrpc": "2.0", "method": "x", "params"', b'x"}}', b'"a"'),
+        (b'{"method":"x","params":{"a":"', b'xx"},"jsonrpc":"2.0","id":7}', b"7"),
+        (b'{"method":"x","params":{"a":"', b'xx"},"id":"b","jsonrpc":"2.0"}', b'"b"'),
+        (b'{"method":"x","params":{"id":7,"a":"', b'xx"}}', b""),
+        (b'{"method":"x","params":{"a":"', b'xx","id":7}}', b""),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":"', b'xx"}}', b""),
+        (b'{"result":{"a":"', b'xx"},"jsonrpc":"2.0","id":7}', b""),
+    ],
+)
+def test_a_long_message_is_refused_with_the_id_of_its_request(
+    head: bytes, tail: bytes, request_id: bytes
+) -> None:
+    refused = refuse_long(head, tail, 100)
+    assert (refused.id, refused.answers) == (request_id, b"")
+    assert json.loads(refusal_message(refused))["error"]["message"].endswith("at most 100 bytes.")

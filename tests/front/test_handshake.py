@@ -146,8 +146,8 @@ def test_only_the_first_initialize_is_answered_before_the_front_connects(client:
     assert json.loads(client.lines.get(timeout=BOUND) or b"") == INITIALIZE
 
 
-def test_a_line_that_is_too_long_is_truncated() -> None:
-    source = "import sys; sys.stdout.write('x' * int(sys.argv[1]) + '\\nnext\\n')"
+def test_a_line_that_is_too_long_keeps_its_start_and_its_end() -> None:
+    source = "import sys; sys.stdout.write('x' * int(sys.argv[1]) + 'end\\nnext\\n')"
     with subprocess.Popen(
         [sys.executable, "-c", source, str(MAX_LINE + 1_000_000)], stdout=subprocess.PIPE
     ) as process:
@@ -155,8 +155,10 @@ def test_a_line_that_is_too_long_is_truncated() -> None:
         taken: SimpleQueue[bytes | None] = SimpleQueue()
         HandshakeResponder(process.stdout.fileno(), -1).connect(taken.put)
         lines = [taken.get(timeout=BOUND) for _ in range(3)]
-    assert [len(line) for line in lines if line is not None] == [MAX_LINE + 1, 5]
-    assert lines[2] is None
+    long, after, end = lines
+    assert long is not None
+    start, _, tail = long.partition(b"\0")
+    assert (len(start), tail[-4:], after, end) == (MAX_LINE + 1, b"xend", b"next\n", None)
 
 
 def test_importing_the_handshake_imports_no_slow_package() -> None:

@@ -7,7 +7,9 @@ unread. Pure; imports nothing that takes long, for `handshake` answers before th
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import json
+import re
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -27,6 +29,8 @@ MODERN_MARK: Final = VERSION_KEY.encode()
 """This key as most encoders write it."""
 ESCAPE: Final = b"\\"
 """What stands in JSON whose strings may be written in other ways."""
+LONG_TAIL: Final = 256
+"""Bytes at the end of a message that is too long, in which its id may be."""
 _QUOTE: Final = b'"'
 _QUOTES: Final = 12
 """Quotes around the params of a request whose id is a number: of four keys and two texts."""
@@ -138,7 +142,20 @@ _decode_params: Final = msgspec.json.Decoder(_Params).decode
 _decode_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
+_ID: Final = rb'"id"\s*:\s*(-?[0-9]{1,32}|"[^"\\]{0,128}")\s*'
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_request_start: Final = re.compile(
+    rb'\s*\{\s*(?:%b,\s*)?(?:%b,\s*)?(?:%b,\s*)?"method"\s*:' % (_VERSION, _ID, _VERSION)
+).match
+_request_end: Final = re.compile(
+    rb",\s*(?:%b,\s*%b|%b,\s*%b)\}\s*\Z" % (_VERSION, _ID, _ID, _VERSION)
+).search
+
 _NOT_JSON: Final = Refusal(PARSE_ERROR, "This is not JSON in UTF-8, or is nested too deeply.")
+_NO_TEXT: Final = (
+    "This is not JSON in UTF-8: a text in it has half of a character (an unpaired surrogate), or a "
+    "number is NaN or infinite."
+)
 _NO_MESSAGE: Final = (
     "A message is one JSON object, with no other members than jsonrpc, id, method, params, result "
     "and error."
@@ -170,6 +187,25 @@ def read_message(line: bytes) -> Message:
         may_have_meta = params.find(b'"_meta"') >= 0 or params.find(ESCAPE) >= 0
         return RequestMessage(request_id, sent.method, params, may_have_meta)
     return _read_other(line)
+
+
+def refuse_long(head: bytes, tail: bytes, limit: int) -> Refusal:
+    """Refuse a message that is too long to be read.
+
+    Without its id, a client over stdio would wait for its response in vain.
+
+    Args:
+        head: Its start.
+        tail: Its end: `LONG_TAIL` bytes.
+        limit: Maximum bytes of a message.
+    """
+    text = f"A message has at most {limit} bytes."
+    start = _request_start(head)
+    if start is None:  # the client would take the id of a response for that of a request of its own
+        return Refusal(INVALID_REQUEST, text)
+    end = None if start.group(1) else _request_end(tail)
+    ids = (start.group(1), *(end.groups() if end is not None else ()))
+    return Refusal(INVALID_REQUEST, text, next(filter(None, ids), b""))
 
 
 def is_batch(line: bytes) -> bool:
@@ -231,7 +267,7 @@ def _read_other(line: bytes) -> Message:
     except msgspec.ValidationError:
         return _refuse_value(line)
     except _UNREADABLE:
-        return _NOT_JSON
+        return _refuse_unreadable(line)
     sent = {name: bytes(getattr(members, name)) for name in _Members.__struct_fields__}
     present = [value for value in sent.values() if value]
     request_id = sent["id"] if _is_id(sent["id"]) else b""
@@ -300,9 +336,33 @@ def _refuse_value(line: bytes) -> Refusal:
     try:
         _decode_value(line)
     except _UNREADABLE:
-        return _NOT_JSON
+        return _refuse_unreadable(line)
     try:
         request_id = bytes(_decode_identified(line).id)
     except _UNREADABLE:
         request_id = b""
     return Refusal(INVALID_REQUEST, _NO_MESSAGE, request_id if _is_id(request_id) else b"")
+
+
+def _refuse_unreadable(line: bytes) -> Refusal:
+    """Refuse what is no JSON in UTF-8, with its id if a more lenient parser reads it.
+
+    That reads halves of characters, which JavaScript writes when a text is cut, and NaN, which
+    Python writes.
+    """
+    if has_many_values(line):
+        return _NOT_JSON
+    try:
+        members: Any = json.loads(line.decode(), object_pairs_hook=tuple)
+        if not isinstance(members, tuple):
+            return _NOT_JSON
+        sent = dict(members)
+        request_id = json.dumps(sent.get("id"), ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+    is_certain = len(sent) == len(members) and sent.keys() <= set(_Members.__struct_fields__)
+    if not is_certain or not _is_id(request_id):
+        return _NOT_JSON
+    if "method" in sent:
+        return Refusal(PARSE_ERROR, _NO_TEXT, request_id)
+    return Refusal(PARSE_ERROR, _NO_TEXT, answers=request_id)

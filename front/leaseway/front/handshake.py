@@ -20,6 +20,7 @@ import msgspec
 
 from leaseway.front.clients import problem_of_initialize, problem_of_meta
 from leaseway.front.envelope import (
+    LONG_TAIL,
     VERSION_KEY,
     Notification,
     RequestMessage,
@@ -219,11 +220,13 @@ class HandshakeResponder:
         with contextlib.suppress(RuntimeError, OSError, CancelledError):  # the front has ended
             with open(self._source, "rb", closefd=False) as stream:
                 while line := stream.readline(MAX_LINE + 1):
-                    first_part = line
-                    # Skip the rest of a line that is too long.
+                    whole, tail = line, line[-LONG_TAIL:]
+                    # Skip the rest of a line that is too long, up to its end.
                     while not line.endswith(b"\n") and (line := stream.readline(_CHUNK)):
-                        pass
-                    self._handle_line(first_part)
+                        tail = (tail + line)[-LONG_TAIL:]
+                    if len(whole) > MAX_LINE and not whole.endswith(b"\n"):
+                        whole += b"\0" + tail.rstrip()  # no JSON, whatever its length
+                    self._handle_line(whole)
             self._stop_holding()  # the front ends soon, and nothing may stay unanswered
             self._handle_line(None)
 

@@ -24,6 +24,7 @@ from leaseway.front.calling.listening import changed_notification
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.envelope import (
+    LONG_TAIL,
     MODERN_MARK,
     Message,
     Refusal,
@@ -32,6 +33,7 @@ from leaseway.front.envelope import (
     names_version,
     read_batch,
     read_message,
+    refuse_long,
 )
 from leaseway.front.handshake import (
     MAX_LINE,
@@ -174,8 +176,7 @@ class StdioFront:
 
     async def _handle_line(self, line: bytes) -> None:
         if len(line) > MAX_LINE:
-            text = f"A message has at most {MAX_LINE} bytes."
-            message: Message = Refusal(INVALID_REQUEST, text)
+            message: Message = refuse_long(line, line[-LONG_TAIL:], MAX_LINE)
         elif self._version and is_batch(line):
             batch = read_batch(line, self._version)
             if not isinstance(batch, Refusal):
