@@ -38,6 +38,8 @@ _NOT_YET: Final = (
 )
 _AGAIN: Final = 0.2
 """Seconds between tries, few of which cost anything beside the start."""
+_LOOK: Final = 1.0
+"""Seconds between looks at the number of servers that are up, each of which costs all of them."""
 _WITHIN: Final = 600.0
 
 
@@ -80,7 +82,7 @@ async def _until_all_are_up(client: AsyncClient, servers: int) -> None:
     async with asyncio.timeout(_WITHIN):
         status = await client.status()
         while status.servers_up < servers:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_LOOK)
             status = await client.status()
 
 

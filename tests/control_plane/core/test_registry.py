@@ -77,6 +77,34 @@ def test_an_ack_of_what_one_worker_holds_whole_walks_no_workers() -> None:
     assert listed(served) == ["a", "b"]
 
 
+def test_an_ack_matters_beside_content_that_no_worker_holds_only_if_it_is_that() -> None:
+    served = registry("a", "b")
+    first, second, third = worker("w1"), worker("w2"), worker("w3")
+    take(first, served, refused="b")
+    assert served.may_reveal(first.subscription.acked)
+    served.reveal(records(first, second, third))
+    take(second, served, refused="b")
+    assert not served.may_reveal(second.subscription.acked)
+    take(third, served)
+    assert served.may_reveal(third.subscription.acked)
+    served.reveal(records(first, second, third))
+    assert listed(served) == ["a", "b"]
+
+
+def test_an_ack_matters_as_long_as_older_content_is_visible() -> None:
+    served, first, second = registry("a", "b"), worker("w1"), worker("w2")
+    take(first, served)
+    take(second, served)
+    served.reveal(records(first, second))
+    changed = build_good(spec("b", command="other"), listing("b_t"))[0]
+    served.commit(last_known_good("a") | {VariantKey("b"): changed}, at(1))
+    take(first, served, refused="b")
+    served.reveal(records(first, second))
+    assert listed(served) == ["a", "b"], "the other worker has the older one"
+    take(second, served, refused="b")
+    assert served.may_reveal(second.subscription.acked), "it may have been the last that has it"
+
+
 def test_content_that_one_worker_refuses_is_visible_once_another_holds_it() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served, refused=["a"])

@@ -199,7 +199,7 @@ class Coordinator:
         """Record a worker's acknowledgement."""
         record = self.workers.get(worker_id)
         if record is not None and self.roster.ack(record, nonce, now):
-            self._reveal(now)
+            self._reveal(record, now)
             self.tick(now)
 
     def handle_nack(
@@ -477,9 +477,10 @@ class Coordinator:
             self.registry.commit(self.servers.last_known_good, now, self.servers.withheld)
             self.content.reexamine()
 
-    def _reveal(self, now: Moment) -> None:
-        if self.registry.complete and self._revealed_generation == self.roster.generation:
-            return  # the same workers hold all of the commit: another ack changes nothing
+    def _reveal(self, record: WorkerRecord, now: Moment) -> None:
+        is_of_same_workers = self._revealed_generation == self.roster.generation
+        if is_of_same_workers and not self.registry.may_reveal(record.subscription.acked):
+            return
         self._revealed_generation = self.roster.generation
         before = self.visible
         self.registry.reveal(self.workers)

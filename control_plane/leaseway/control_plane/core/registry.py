@@ -60,6 +60,8 @@ class Registry:
         self._revealed: deque[tuple[Snapshot, Snapshot]] = deque(maxlen=_REMEMBERED)
         # The workers that made all of the newest commit visible; empty if not all of it is.
         self._witnesses: tuple[WorkerRecord, ...] = ()
+        # What of the newest commit no worker holds, if callers see nothing older in its place.
+        self._unheld: Mapping[VariantKey, Hashes] | None = None
 
     @property
     def established(self) -> bool:
@@ -126,6 +128,7 @@ class Registry:
         self._version = version
         self.committed = snapshot
         self._witnesses = ()
+        self._unheld = None
 
     def expire(self, now: Moment) -> None:
         """Close the problems of names that moved long ago."""
@@ -142,6 +145,15 @@ class Registry:
     def _set_moves(self, moves: dict[MoveKey, Move], now: Moment) -> None:
         self._moves = moves
         self._problems.replace("moves", [move.problem for move in moves.values()], now.unix)
+
+    def may_reveal(self, held: Mapping[VariantKey, Hashes]) -> bool:
+        """Return whether a worker that has acknowledged what it holds may make more visible.
+
+        With servers that no worker accepts, a commit never becomes visible as a whole.
+        """
+        if self.complete or self._unheld is None:
+            return not self.complete
+        return any(held.get(key) == hashes for key, hashes in self._unheld.items())
 
     def reveal(self, workers: Mapping[str, WorkerRecord]) -> None:
         """Make visible what workers have acknowledged of the newest commit (design.md#reload.5)."""
@@ -161,6 +173,18 @@ class Registry:
             self._revealed.append((before, self.visible))
         is_complete = self.visible.served == self.committed.served
         self._witnesses = self._find_witnesses(workers) if is_complete else ()
+        self._unheld = self._find_unheld()
+
+    def _find_unheld(self) -> Mapping[VariantKey, Hashes] | None:
+        unheld = {}
+        for key, served in self.committed.served.items():
+            seen = self.visible.served.get(key)
+            if seen is not None and seen.hashes == served.hashes:
+                continue
+            if seen is not None and not seen.spec.hidden:
+                return None  # an older content, which ends with the worker that holds it
+            unheld[key] = served.hashes
+        return unheld
 
     def _acknowledged(self, before: Snapshot, subscriptions: Iterable[Subscription]) -> Snapshot:
         # Workers with equal content share it: there are few different ones.

@@ -156,3 +156,28 @@ def test_an_acknowledgement_of_all_servers_looks_at_none_of_them(
         state.handle_ack(name, push.nonce, at(1))
     assert looks == []
     assert all(record.subscription.acked_version for record in state.workers.values())
+
+
+def test_servers_that_only_busy_or_no_workers_accept_cost_no_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    choose = ProbeWorkers.choose
+
+    def counting(self: ProbeWorkers, server: ServerSpec, **more: object) -> str | None:
+        asked.append(server.key.server_id)
+        return choose(self, server, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ProbeWorkers, "choose", counting)
+    state = coordinator(2)
+    many = [spec(f"{name}{number:02}") for name in "abz" for number in range(30)]
+    load(state, *many)
+    state.handle_worker_joined(hello("w1", servers=("a*",)), at(0))
+    state.handle_worker_joined(hello("w2", servers=("none",)), at(0))
+    assert sorted(asked) == [f"a{number:02}" for number in range(bounds.MAX_PROBES)]
+    asked.clear()
+    state.tick(at(1))
+    assert asked == []
+    state.handle_worker_joined(hello("w3", servers=("b*", "z00")), at(2))
+    assert len(asked) == bounds.MAX_PROBES, "the patterns of a new worker count"
+    assert {name[0] for name in asked} <= {"b", "z"}

@@ -235,6 +235,11 @@ class Snapshot:
         return frozenset(key.tenant for key in self.served if key.tenant)
 
     @cached_property
+    def hidden(self) -> frozenset[VariantKey]:
+        """The variants that hide a server from a tenant."""
+        return frozenset(key for key, served in self.served.items() if served.spec.hidden)
+
+    @cached_property
     def hashes(self) -> Mapping[VariantKey, Hashes]:
         return {key: served.hashes for key, served in self.served.items()}
 

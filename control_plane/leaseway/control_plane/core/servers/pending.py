@@ -95,13 +95,22 @@ class PendingVariants:
         is_new = known is None or known[0] is not registry.visible or known[1] != unserved
         if touched is None or is_new:
             self._computed_for = registry.visible, unserved
-            everything = {*(servers.desired or ()), *servers.last_known_good}
-            found = {key for key in everything if self._is_pending(key, unserved=unserved)}
-            self._set(found)
+            self._set(self._compute(unserved=unserved))
         elif touched:
             now = {key for key in touched if self._is_pending(key, unserved=unserved)}
             if now != self._found & touched:
                 self._set((self._found - touched) | now)
+
+    def _compute(self, *, unserved: bool) -> set[VariantKey]:
+        servers, visible = self._servers, self._registry.visible
+        working = servers.last_known_good.keys()
+        found = {*(servers.desired or ())} - working - servers.failures.keys()
+        found -= servers.unplaced.keys()
+        if unserved:
+            doubtful = visible.hidden & working
+            found |= working - visible.served.keys()
+            found.update(key for key in doubtful if self._is_pending(key, unserved=True))
+        return found
 
     def _set(self, found: set[VariantKey]) -> None:
         if found != self._found:

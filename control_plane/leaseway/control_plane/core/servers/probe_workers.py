@@ -6,7 +6,7 @@ in heaps, one for each set of labels that servers require and each set of accept
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -17,13 +17,19 @@ from leaseway.wire import bounds
 
 Labels = frozenset[tuple[str, str]]
 """What a server requires of workers: `worker_labels` as pairs."""
-_Patterns = tuple[str, ...]
+Patterns = tuple[str, ...]
+"""Which server ids a worker accepts, as it says; empty for any."""
 _Entry = tuple[bool, int, str]
 
 _MAX_LABELS: Final = 64
 """Different requirements whose heaps are kept; others are built again."""
 _SPARE: Final = 64
 """Outdated entries of a heap that are kept beyond as many as there are workers."""
+
+
+def accepts_id(patterns: Patterns, server_id: str) -> bool:
+    """Return whether a worker with these patterns accepts a server id."""
+    return WorkerScope(servers=patterns).accepts_id(server_id)
 
 
 def required_labels(spec: ServerSpec) -> Labels:
@@ -45,10 +51,11 @@ class ProbeWorkers:
     # The ids of probes by worker; also of workers that start no more, as they may do so again.
     _running: dict[str, dict[int, None]] = field(default_factory=dict)
     # Workers with room, as (silent, probes, id); an entry that is no longer true is outdated.
-    _heaps: dict[Labels, dict[_Patterns, list[_Entry]]] = field(default_factory=dict)
+    _heaps: dict[Labels, dict[Patterns, list[_Entry]]] = field(default_factory=dict)
+    _patterns: dict[Patterns, None] = field(default_factory=dict)  # of workers so far
 
-    def set(self, worker_id: str, scope: WorkerScope, *, silent: bool) -> None:
-        """Add a worker, or record that it has changed.
+    def set(self, worker_id: str, scope: WorkerScope, *, silent: bool) -> bool:
+        """Add a worker, or record that it has changed; return whether its patterns are new.
 
         Args:
             worker_id: Its id.
@@ -59,6 +66,16 @@ class ProbeWorkers:
         if prober != before:
             self._workers[worker_id] = prober
             self._push(worker_id)
+        if scope.servers in self._patterns:
+            return False
+        if len(self._patterns) > 2 * len(self._workers) + _SPARE:
+            self._patterns = {prober.scope.servers: None for prober in self._workers.values()}
+        self._patterns[scope.servers] = None
+        return True
+
+    def accepting(self, server_id: str) -> frozenset[Patterns]:
+        """Return the patterns of workers, present or past, that accept a server id."""
+        return frozenset(patterns for patterns in self._patterns if accepts_id(patterns, server_id))
 
     def remove(self, worker_id: str) -> None:
         """Start no more probes on a worker; those that run are still counted."""
@@ -81,10 +98,13 @@ class ProbeWorkers:
         """Return the ids of the probes that run on a worker."""
         return tuple(self._running.get(worker_id, ()))
 
-    def has_room(self, labels: Labels) -> bool:
-        """Return whether a worker with these labels can run another probe of some server."""
+    def has_room(self, labels: Labels, accepting: Iterable[Patterns]) -> bool:
+        """Return whether a worker with these labels and some of these patterns can run a probe."""
         heaps = self._heaps_of(labels)
-        for patterns, heap in list(heaps.items()):
+        for patterns in accepting:
+            heap = heaps.get(patterns)
+            if heap is None:
+                continue
             if self._first(heap, WorkerScope(labels, patterns)) is not None:
                 return True
             del heaps[patterns]  # its workers may have left for good
@@ -161,7 +181,7 @@ class ProbeWorkers:
         scope = self._workers[worker_id].scope
         return scope.servers == kind.servers and kind.labels <= scope.labels
 
-    def _heaps_of(self, labels: Labels) -> dict[_Patterns, list[_Entry]]:
+    def _heaps_of(self, labels: Labels) -> dict[Patterns, list[_Entry]]:
         """Return the heaps of workers with these labels, by the server ids that they accept."""
         heaps = self._heaps.get(labels)
         if heaps is None:

@@ -14,13 +14,20 @@ from dataclasses import dataclass, field
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
-from leaseway.control_plane.core.servers.probe_workers import Labels, ProbeWorkers, required_labels
+from leaseway.control_plane.core.servers.probe_workers import (
+    Labels,
+    Patterns,
+    ProbeWorkers,
+    accepts_id,
+    required_labels,
+)
 from leaseway.control_plane.core.servers.timers import Timers
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.timing.backoff import RETRY
 
 _CLAIM_INTERVAL = 10.0
 """Minimum seconds between two verifications of claims about one server."""
+_Queue = tuple[bool, Labels, frozenset[Patterns]]
 _ANSWER_GRACE = 10.0
 """Seconds beyond the startup timeout that a worker may take to answer."""
 
@@ -64,6 +71,7 @@ class ProbeJob:
         claim: The claim to verify, or None for a first probe.
         later: A claim that arrived while the probe was running.
         is_awaited: Whether somebody waits for its result; then it comes before others.
+        accepting: The patterns of workers that accept the server, while the job is due.
         needs_start: Whether to verify the claim with a new instance, as none could be listed.
     """
 
@@ -77,11 +85,12 @@ class ProbeJob:
     later: Claim | None = None
     needs_start: bool = False
     is_awaited: bool = False
+    accepting: frozenset[Patterns] = frozenset()
 
     @property
-    def queue(self) -> tuple[bool, Labels]:
-        """The due jobs that workers with the same labels can run, and that come as early."""
-        return not self.is_awaited, required_labels(self.spec)
+    def queue(self) -> _Queue:
+        """The due jobs that the same workers can run, and that come as early."""
+        return not self.is_awaited, required_labels(self.spec), self.accepting
 
 
 @dataclass
@@ -97,7 +106,7 @@ class ProbeSchedule:
     _workers: ProbeWorkers = field(default_factory=ProbeWorkers)
     _running: dict[int, ProbeJob] = field(default_factory=dict)  # by id of the probe
     _deadlines: Timers[int] = field(default_factory=Timers)  # of these
-    _due: dict[tuple[bool, Labels], dict[VariantKey, ProbeJob]] = field(default_factory=dict)
+    _due: dict[_Queue, dict[VariantKey, ProbeJob]] = field(default_factory=dict)
     _set_back: Timers[VariantKey] = field(default_factory=Timers)
     _next_id: int = 1
     _claimed: dict[VariantKey, float] = field(default_factory=dict)  # last verification times
@@ -106,7 +115,11 @@ class ProbeSchedule:
 
     def set_worker(self, worker_id: str, scope: WorkerScope, *, silent: bool) -> None:
         """Record a worker that may probe; see `ProbeWorkers.set`."""
-        self._workers.set(worker_id, scope, silent=silent)
+        if self._workers.set(worker_id, scope, silent=silent):
+            for job in [job for jobs in self._due.values() for job in jobs.values()]:
+                if accepts_id(scope.servers, job.spec.key.server_id):
+                    self._leave_queue(job)
+                    self._add_due(job)
 
     def remove_worker(self, worker_id: str) -> None:
         """Start no more probes on a worker."""
@@ -193,10 +206,10 @@ class ProbeSchedule:
         for key in self._set_back.pop_due(now):
             self._add_due(self.jobs[key])
         started: list[tuple[ProbeJob, StartedProbe]] = []
-        for (_, labels), jobs in sorted(self._due.items(), key=_nobody_waits):
+        for (_, labels, accepting), jobs in sorted(self._due.items(), key=_nobody_waits):
             chosen: list[ProbeJob] = []
             for job in jobs.values():
-                if not self._workers.has_room(labels):
+                if not self._workers.has_room(labels, accepting):
                     break
                 worker_id, relist = self._choose(job, holders)
                 if worker_id is not None:
@@ -298,6 +311,7 @@ class ProbeSchedule:
         self._set_back.set(job.spec.key, job.not_before)
 
     def _add_due(self, job: ProbeJob) -> None:
+        job.accepting = self._workers.accepting(job.spec.key.server_id)
         self._due.setdefault(job.queue, {})[job.spec.key] = job
 
     def _stop_waiting(self, job: ProbeJob) -> None:
@@ -322,5 +336,5 @@ class ProbeSchedule:
             job.spec = spec
 
 
-def _nobody_waits(due: tuple[tuple[bool, Labels], object]) -> bool:
+def _nobody_waits(due: tuple[_Queue, object]) -> bool:
     return due[0][0]
