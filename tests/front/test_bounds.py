@@ -47,7 +47,7 @@ class FakeMethods:
 
     def __init__(self) -> None:
         self.client, self.catalog = Sdk(), self
-        self.instructions = self.declaring = self
+        self.instructions = self.declaring = self.plain_calls = self
 
     async def text(self, _scope: str) -> str:
         return ""
@@ -64,6 +64,9 @@ class FakeMethods:
 
     async def handle(self, _request: object) -> bytes:
         return b"{}"
+
+    def find(self, _live: object, _scope: str, _params: bytes) -> None:
+        """Say that no call is plain."""
 
 
 class StreamFront:

@@ -16,7 +16,7 @@ from mcp.shared.inbound import (
     classify_inbound_request,
     unsupported_protocol_version_rejection,
 )
-from mcp_types.jsonrpc import INVALID_PARAMS
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 from leaseway.front.clients import problem_of_initialize, problem_of_meta
 from leaseway.front.envelope import ABSENT, Notification, Refusal, RequestMessage
@@ -56,6 +56,11 @@ class JsonRpcError(Exception):
         self.code = code
         self.message = message
         self.data = data
+
+
+def internal_error() -> JsonRpcError:
+    """Return the error of a request that failed by a fault of the front."""
+    return JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
 
 
 class ListParams(msgspec.Struct):

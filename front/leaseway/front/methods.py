@@ -36,6 +36,7 @@ from leaseway.front.calling.media import (
     read_artifact,
 )
 from leaseway.front.calling.places import Place, Places
+from leaseway.front.calling.plain_calls import PlainCalls, PlainTool, find_tool
 from leaseway.front.calling.requests import (
     Request,
     log_level,
@@ -110,14 +111,6 @@ _EMPTY: Final = b"{}"
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
 
 
-def _find_tool(listing: PagedListing[Tool], name: str) -> Tool | None:
-    """Return a tool by its name, or by its name with its server."""
-    tool = listing.items.get((name,))
-    if tool is None and ":" in name:
-        tool = listing.qualified.get(name)
-    return tool
-
-
 def _list_handler(kind: ListKind) -> Handler:
     async def list_page(methods: Methods, request: Request) -> bytes:
         params = read_params(request, ListParams)
@@ -170,6 +163,12 @@ class Methods:
         self._rules = options.rules
         self._offer = SessionOffer(options) if handles else None
         self._places = Places(self.catalog, self._conversations, self._offer)
+        self.plain_calls = PlainCalls(
+            self.catalog,
+            self._conversations,
+            self._offer,
+            is_possible=not search and media != "links",
+        )
         self._suspended = SuspendedCalls()
         self._held = HeldSessions(client)
 
@@ -193,8 +192,20 @@ class Methods:
         except LeasewayError as error:
             raise rpc_error(error, modern=request.modern) from None
 
+    async def go_on(self, request: Request, known: PlainTool, name: str, arguments: bytes) -> bytes:
+        """Return the result of a plain call that has begun, whose first try gave no result.
+
+        Raises as `handle`.
+        """
+        place, params = Place(request.carried.protocol), CallParams(name=name)
+        try:
+            payload = await self._call_in(request, place, known.tool, params, arguments)
+        except LeasewayError as error:
+            raise rpc_error(error, modern=request.modern) from None
+        return adapt_result(payload, modern=request.modern)
+
     async def tool(self, name: str, scope: str) -> Tool | None:
-        return _find_tool(await self.catalog.listing("tools", scope), name)
+        return find_tool(await self.catalog.listing("tools", scope), name)
 
     async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
         """Return a tool that only a session has, or None."""
@@ -294,7 +305,7 @@ class Methods:
         listing = self.catalog.cached("tools", request.scope)
         if listing is None:
             listing = await self.catalog.listing("tools", request.scope)
-        tool = _find_tool(listing, params.name)
+        tool = find_tool(listing, params.name)
         if tool is None and self._offer is not None and (own_tool := handle_tool(params.name)):
             carried, client = request.carried, client_name(request.meta, request.carried)
             where = (carried.sessions, carried.handle, request.scope)
@@ -398,11 +409,13 @@ class Methods:
             listener.lease_ttl = live.lease_ttl
             if live.on_idle is None and live.id and not (tool is not None and tool.shared):
                 await request.carried.sessions.admit(live)
-            live.begin_call()
+            begun, request.begun = request.begun, None
+            if begun is None:
+                live.begin_call()
             try:
                 if not meta or TRACEPARENT not in meta:
                     # The common case, without context managers.
-                    return await call_tool(live.sdk, name, arguments, listener)
+                    return await call_tool(live.sdk, name, arguments, listener, begun=begun)
                 with traced(meta):
                     return await call_tool(live.sdk, name, arguments, listener)
             except LeaseError:

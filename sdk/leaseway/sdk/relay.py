@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from leaseway.sdk.calls import requests
+from leaseway.sdk.calls.begun import BegunCall, CallWay
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduction
@@ -43,6 +44,8 @@ from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.status import fault_from_status
 
 __all__ = [
+    "BegunCall",
+    "CallWay",
     "IntroductionList",
     "LeaseItems",
     "McpRequest",
@@ -55,6 +58,7 @@ __all__ = [
     "SessionEnds",
     "ToolIndex",
     "announce_roots",
+    "begin_call",
     "call_placed",
     "call_tool",
     "hear_servers",
@@ -178,6 +182,7 @@ async def call_tool(
     arguments: bytes,
     events: RelayEvents,
     timeout: float | None = None,
+    begun: BegunCall | None = None,
 ) -> ToolResult:
     """Call a tool.
 
@@ -188,6 +193,7 @@ async def call_tool(
             here.
         events: Receives the events of this call only.
         timeout: Seconds until the call fails; None means the server's `call_timeout`.
+        begun: The same call if it has begun and then `on_other` was called; it goes on.
 
     Returns:
         The result; its `payload` is the server's JSON.
@@ -196,13 +202,34 @@ async def call_tool(
         LeasewayError: The call failed.
     """
     runtime, session = caller._scope()
-    call = relayed_call(session, name, arguments, timeout, events)
+    if begun is None:
+        call = relayed_call(session, name, arguments, timeout, events)
+    else:
+        call = begun.state()
     try:
         return await runtime.caller.run(call)
     except Fault as fault:
         raise _error(runtime, session, fault) from None
     finally:
         events.reset()
+
+
+def begin_call(caller: AsyncSession, call: BegunCall) -> bool:
+    """Begin a call without a task, if it needs no wait; return whether it has begun.
+
+    If not, `call_tool` makes it.
+    """
+    way, runtime = call.way, caller._client._open_runtime
+    if (
+        runtime is None
+        or runtime is not way.runtime
+        or way.leases is None
+        or runtime.leases.book.sessions.get(way.session) is not way.leases
+        or caller._closed
+    ):
+        runtime, key = caller._scope()  # tells the client what it must know of a session
+        way.runtime, way.leases = runtime, runtime.leases.book.sessions.get(key)
+    return runtime.caller.begin(call)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,24 @@ from leaseway.front.http.streams import HttpReply, json_response
 BOUND = 30
 
 
+class Direct:
+    """A request without a task: it ends at once, or when a test says so."""
+
+    def __init__(self, body: bytes, reply: HttpReply) -> None:
+        self._body, self._reply, self._is_done = body, reply, False
+        if body == b"direct at once":
+            self.end()
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def end(self) -> None:
+        self._is_done = True
+        self._reply.finish(b"taskless " + self._body)
+        assert self._reply.owner is not None
+        self._reply.owner.end_direct()
+
+
 class Echo:
     """Responds with the body; the body `stream` makes it respond with a stream."""
 
@@ -23,10 +41,15 @@ class Echo:
         self.read_by_aiohttp: list[bytes] = []
         self.cancelled = asyncio.Event()
         self.stuck = asyncio.Event()
+        self.directs: asyncio.Queue[Direct] = asyncio.Queue()
 
-    def start(self, body: bytes, reply: HttpReply) -> asyncio.Task[None] | None:
+    def start(self, body: bytes, reply: HttpReply) -> asyncio.Task[None] | Direct | None:
         if body == b"unknown":
             return None
+        if body.startswith(b"direct"):
+            direct = Direct(body, reply)
+            self.directs.put_nowait(direct)
+            return direct
         self.bodies.append(body)
         reply.accepts_stream = True
         return asyncio.create_task(self.answer(body, reply))
@@ -139,6 +162,27 @@ async def test_pipelined_messages_are_answered_in_order() -> None:
             b"read unknown",
             b"read four",
         ]
+
+
+async def test_requests_without_tasks_are_answered_in_order_however_many_are_pipelined() -> None:
+    async with connected() as (client, echo, table):
+        await client.call(b"one")
+        client.send(b"direct later")
+        for _ in range(2000):  # each ends while it is started
+            client.send(b"direct at once")
+        async with asyncio.timeout(BOUND):
+            first = await echo.directs.get()
+            (connection,) = table.values()
+            assert table.busy == 1
+            draining = asyncio.create_task(connection.drain(BOUND))
+            await asyncio.sleep(0)
+            first.end()
+            await draining
+        assert await client.response() == b"taskless direct later"
+        for _ in range(2000):
+            assert await client.response() == b"taskless direct at once"
+        assert table.busy == 0
+        assert await client.call(b"two") == b"direct two"
 
 
 async def test_a_reply_that_becomes_a_stream_is_sent_by_aiohttp_and_handled_once() -> None:

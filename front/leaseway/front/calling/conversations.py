@@ -120,6 +120,11 @@ class Conversations:
         is_plain = _OF_WORDS.issuperset(before)
         self._plain_rules = rules if is_plain else None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a client that says nothing else calls in the session of its protocol."""
+        return self._plain_rules is not None
+
     def find(
         self,
         carried: Carried,

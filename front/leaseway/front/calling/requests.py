@@ -23,6 +23,7 @@ from leaseway.front.messages import (
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import ToolResult
+from leaseway.sdk.relay import BegunCall
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.channels.trace_context import context_from
 from leaseway.wire.messages.mcp import LOG_LEVELS, TRACEPARENT, TRACESTATE, is_reserved_meta
@@ -44,6 +45,7 @@ class Request:
             client does not seem to begin a new one for each.
         meta: The request's `_meta`.
         media: How the client wants images and audio; None means the default.
+        begun: The call that it has begun, until that goes on.
         waiting: The session that waits for the client's next try, or has waited for this one.
     """
 
@@ -52,6 +54,7 @@ class Request:
     meta: Mapping[str, Any] = MappingProxyType({})
     media: MediaMode | None = None
     waiting = ""
+    begun: BegunCall | None = None
 
     def __init__(
         self,

@@ -12,12 +12,13 @@ import asyncio
 import resource
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -46,16 +47,23 @@ _OK: Final = b"HTTP/1.1 200 OK" + _HEADERS
 _LENGTH: Final = b"content-length:"
 
 
+class Direct(Protocol):
+    """A request that is handled without a task; it tells the reply's owner when it has ended."""
+
+    def done(self) -> bool:
+        """Return whether it has ended, or goes on in a task."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeadHandler:
     """Handles further requests with a head that was checked before.
 
     Attributes:
         start: Starts to handle a body; returns None if the request must be checked again.
-        cancel_on_disconnect: Whether a lost connection cancels the request.
+        cancel_on_disconnect: Whether a lost connection cancels the task of a request.
     """
 
-    start: Callable[[bytes, HttpReply], asyncio.Task[None] | None]
+    start: Callable[[bytes, HttpReply], asyncio.Task[None] | Direct | None]
     cancel_on_disconnect: bool
 
 
@@ -67,17 +75,22 @@ class KnownHead:
         start: Where those digits begin.
         end: Where they end.
         handler: Handles requests with this head.
+
+    Attributes:
+        last: The newest head with its length.
+        start: Where the body of a message with that begins.
+        end: Where it ends.
     """
 
-    __slots__ = ("_after", "_before", "_last", "_length", "_start", "handler")
+    __slots__ = ("_after", "_before", "end", "handler", "last", "start")
 
     def __init__(self, head: bytes, start: int, end: int, handler: HeadHandler) -> None:
         self._before = head[:start]
         self._after = head[end:]
         # The newest head with its length: most messages of a client are as long as the last one.
-        self._last = head
-        self._start = len(head)
-        self._length = int(head[start:end])
+        self.last = head
+        self.start = len(head)
+        self.end = self.start + int(head[start:end])
         self.handler = handler
 
     @property
@@ -86,8 +99,8 @@ class KnownHead:
 
     def find_body(self, data: bytes) -> tuple[int, int] | None:
         """Return the start and end of a message's body, or None if its head differs."""
-        if data.startswith(self._last):
-            return self._start, self._start + self._length
+        if data.startswith(self.last):
+            return self.start, self.end
         if not data.startswith(self._before):
             return None
         start = len(self._before)
@@ -96,8 +109,8 @@ class KnownHead:
         if end < 0 or not digits.isdigit() or not data.startswith(self._after, end):
             return None
         body = end + len(self._after)
-        self._last, self._start, self._length = data[:body], body, int(digits)
-        return body, body + self._length
+        self.last, self.start, self.end = data[:body], body, body + int(digits)
+        return body, self.end
 
 
 class FrontConnection(asyncio.Protocol):
@@ -119,13 +132,16 @@ class FrontConnection(asyncio.Protocol):
         self._rejected = False
         self.holder = Holder("", "")
         self._heads: OrderedDict[tuple[bytes, bytes], KnownHead] = OrderedDict()
+        self._newest: KnownHead | None = None
         # The bytes passed to aiohttp since it was last known to wait for a new message.
         self._with_aiohttp = False
         self._passed = b""
         self._passed_size = 0
         self._handlers = 0
         # The request that is handled here, and the bytes received after it.
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | Direct | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._context = copy_context()
         self._handler: HeadHandler | None = None
         self._reply: HttpReply | None = None
         self._message = b""
@@ -152,7 +168,7 @@ class FrontConnection(asyncio.Protocol):
         self._table.remove(self._inner)
         self._inner.connection_lost(exc)
         task, handler = self._task, self._handler
-        if task is not None and handler is not None and handler.cancel_on_disconnect:
+        if isinstance(task, asyncio.Task) and handler is not None and handler.cancel_on_disconnect:
             task.cancel()
 
     def eof_received(self) -> bool | None:
@@ -174,7 +190,7 @@ class FrontConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._rejected:
             return
-        if self._task is not None and self._task.done():
+        if isinstance(self._task, asyncio.Task) and self._task.done():
             self._on_done(self._task)  # the client was faster than the loop's next round
             if self._transport.is_closing():
                 return
@@ -202,6 +218,15 @@ class FrontConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _handle(self, data: bytes) -> None:
+        newest = self._newest
+        if (
+            # What nearly every message is: as long as the last one, and alone.
+            newest is not None
+            and newest.end == len(data) <= _MAX_MESSAGE
+            and data.startswith(newest.last)
+        ):
+            self._start(newest.handler, data, data[newest.start :], b"")
+            return
         for head in reversed(self._heads.values()):
             body = head.find_body(data)
             if body is None:
@@ -214,26 +239,57 @@ class FrontConnection(asyncio.Protocol):
                 if self._incomplete_since is None:
                     self._incomplete_since = time.monotonic()
                 return
+            self._newest = head
             self._start(head.handler, data[:end], data[start:end], data[end:])
             return
         self._pass_on(data)
 
     def _start(self, handler: HeadHandler, message: bytes, body: bytes, rest: bytes) -> None:
         reply = HttpReply(self, has_timer=False)
+        reply.owner = self
         self._incomplete_since = None
         self._message = message
         self._buffer = rest
         self._is_stream = False
-        task = handler.start(body, reply)
-        if task is None:
-            self._message, self._buffer = b"", b""
-            self._pass_on(message + rest)
-            return
-        self._task = task
         self._handler = handler
         self._reply = reply
         self._last_active = time.monotonic()
+        started = handler.start(body, reply)
+        if started is None:
+            self._handler = self._reply = None
+            self._message, self._buffer = b"", b""
+            self._pass_on(message + rest)
+        elif isinstance(started, asyncio.Task):
+            self._task = started
+            started.add_done_callback(self._on_done)
+        elif not started.done():
+            self._task = started
+
+    def end_direct(self) -> None:
+        """Note the end of a request that had no task; the next one is handled in another turn."""
+        self._task = self._handler = self._reply = None
+        self._message = b""
+        self._last_active = time.monotonic()
+        if self._over is not None:
+            self._say_over(self._over)
+        if self._buffer:
+            self._loop.call_soon(self._handle_rest, context=self._context)
+
+    def go_on_in(self, handling: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let a request that had no task go on in a new one."""
+        # Not in the context of whoever has a result or a fault for it.
+        task = self._task = self._loop.create_task(handling, context=self._context)
         task.add_done_callback(self._on_done)
+        return task
+
+    def _handle_rest(self) -> None:
+        is_free = self._task is None and not self._with_aiohttp and self._blocked_since is None
+        if self._buffer and is_free and not self._transport.is_closing():
+            self._handle_buffered()
+
+    def _say_over(self, over: asyncio.Future[None]) -> None:
+        if not over.done():
+            over.set_result(None)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if task is not self._task:
@@ -241,6 +297,8 @@ class FrontConnection(asyncio.Protocol):
         self._task = self._handler = self._reply = None
         self._message = b""
         self._last_active = time.monotonic()
+        if self._over is not None:
+            self._say_over(self._over)
         if task.cancelled():
             if not self._is_stream:
                 self._transport.abort()  # no response was sent
@@ -347,6 +405,7 @@ class FrontConnection(asyncio.Protocol):
         self._heads.move_to_end(known.key)
         if len(self._heads) > _MAX_HEADS:
             self._heads.popitem(last=False)
+        self._newest = None  # another handler may have its head now
 
     def check_timeouts(self, now: float) -> None:
         """Close an idle or blocked connection; open the stream of a long request."""
@@ -381,7 +440,8 @@ class FrontConnection(asyncio.Protocol):
     async def drain(self, timeout: float) -> None:
         """Wait for the request that is handled here."""
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=timeout)
+            self._over = self._loop.create_future()
+            await asyncio.wait([self._over], timeout=timeout)
 
 
 class FrontConnections(dict[Any, FrontConnection]):

@@ -17,7 +17,8 @@ from aiohttp import web
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from leaseway.front.envelope import Message, Refusal, Response, names_version
+from leaseway.front.draining import DRAINING, RETRY_AFTER
+from leaseway.front.envelope import Message, Refusal, RequestMessage, Response, names_version
 from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message, refusal_message
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
@@ -210,6 +211,16 @@ def is_modern(message: Message, headers: Mapping[str, str]) -> bool:
         text = f"{VERSION_HEADER} header does not match the version in `_meta`"
         raise JsonRpcError(HEADER_MISMATCH, text)
     return True
+
+
+def continues_request(message: Message) -> bool:
+    """Return whether a message belongs to a request that may be in flight."""
+    return not isinstance(message, RequestMessage) or b'"requestState"' in message.params
+
+
+def draining_error() -> HttpError:
+    """Return the error of a request that a front which drains does not begin."""
+    return HttpError(503, DRAINING, {"Retry-After": str(RETRY_AFTER)})
 
 
 def _authority_of_origin(origin: str) -> str | None:

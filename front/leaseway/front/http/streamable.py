@@ -14,12 +14,9 @@ from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
-from mcp.shared.inbound import (
-    ERROR_CODE_HTTP_STATUS,
-)
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
-    INTERNAL_ERROR,
     INVALID_REQUEST,
     PARSE_ERROR,
 )
@@ -29,7 +26,7 @@ from leaseway.front.calling.conversations import COOKIE, Carried
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.requests import Request
-from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
+from leaseway.front.draining import Drain
 from leaseway.front.envelope import (
     Message,
     Notification,
@@ -45,7 +42,7 @@ from leaseway.front.handshake import initialize_result, negotiate_version
 from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
-from leaseway.front.http.heads import LegacyHead, ModernHead
+from leaseway.front.http.heads import DirectCall, DirectCalls, LegacyHead, ModernHead
 from leaseway.front.http.notification_streams import NotificationStreams
 from leaseway.front.http.param_headers import ParamHeaders
 from leaseway.front.http.request_checks import (
@@ -55,6 +52,8 @@ from leaseway.front.http.request_checks import (
     accepted_types,
     accepts_stream,
     check_occur_once,
+    continues_request,
+    draining_error,
     is_modern,
     read_body,
     refused,
@@ -74,17 +73,17 @@ from leaseway.front.messages import (
     check_version,
     error_message,
     initialize_params,
+    internal_error,
     modern_client,
     read_name_and_meta,
     refusal_message,
     rejection_error,
     result_message,
-    unknown_client,
 )
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.listener import Listener
-from leaseway.front.sessions.live_session import ClientRequests, LiveSession
+from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
@@ -129,7 +128,7 @@ class HttpFront:
         self._param_headers = ParamHeaders(methods)
         self._streams = NotificationStreams()
         self._resumable = ResumableStreams()
-        self._requests: set[asyncio.Task[Any]] = set()
+        self._requests: set[asyncio.Task[Any] | DirectCall] = set()
         self._loop = asyncio.get_running_loop()
         sessions.lists_told.connect(methods.catalog.learn_lists)
         self._closed = False
@@ -172,8 +171,9 @@ class HttpFront:
             await self._methods.catalog.close()
             await self._methods.client.close()
         finally:
-            for task in tuple(self._requests):
-                task.cancel()
+            for request in tuple(self._requests):
+                if isinstance(request, asyncio.Task):  # the client's end has ended all others
+                    request.cancel()
 
     async def respond(self, http: web.BaseRequest) -> web.StreamResponse:
         """Return the response to an HTTP request."""
@@ -191,7 +191,7 @@ class HttpFront:
         except Exception:  # noqa: BLE001 - one request's fault ends that request
             _log.exception("A request of an MCP client failed.")
             request_id, modern = http.get(_REQUEST_ID, b""), speaks_modern(http)
-            message = error_message(request_id, _internal_error(), modern=modern)
+            message = error_message(request_id, internal_error(), modern=modern)
             return json_response(message, 500)
 
     @contextlib.contextmanager
@@ -240,8 +240,8 @@ class HttpFront:
         check_occur_once(http)
         if isinstance(message, Refusal) and (modern or not message.answers):
             return refused(message, modern=modern)
-        if self._draining.is_set() and not _continues_request(message):
-            raise _draining()
+        if self._draining.is_set() and not continues_request(message):
+            raise draining_error()
         if modern or is_modern(message, http.headers):
             return await self._post_modern(http, scope, message, streams)
         cookie = await self._cookie(http, scope)
@@ -257,6 +257,9 @@ class HttpFront:
             names_version,
             partial(self._handle_legacy, head),
             cancel_on_disconnect=False,
+            direct=DirectCalls.of(
+                self._methods.plain_calls, head, self._requests, self._handle_legacy
+            ),
         )
         if not isinstance(message, RequestMessage):
             if head.live is not None:
@@ -297,8 +300,8 @@ class HttpFront:
         messages = read_batch(body, spoken_version(head.version, head.live))
         if isinstance(messages, Refusal):
             return refused(messages)
-        if self._draining.is_set() and not all(map(_continues_request, messages)):
-            raise _draining()
+        if self._draining.is_set() and not all(map(continues_request, messages)):
+            raise draining_error()
         sender, reply = reply_to(http, streams)
         batch = BatchReply(reply)
         tasks = []
@@ -326,6 +329,7 @@ class HttpFront:
         handle: Callable[[HttpReply, RequestMessage], Coroutine[Any, Any, None]],
         *,
         cancel_on_disconnect: bool,
+        direct: DirectCalls | None = None,
     ) -> HeadHandler:
         """Build the handler of further requests with the head of the current request.
 
@@ -337,6 +341,7 @@ class HttpFront:
             differs: Returns whether a request needs other checks than the current one.
             handle: Handles a request, given its reply.
             cancel_on_disconnect: Whether a lost connection cancels the request.
+            direct: Begins calls without a task, or None.
         """
         sent = [live for live in lives if live is not None]
         is_draining, use, create_task = (
@@ -346,7 +351,7 @@ class HttpFront:
         )
         requests, forget = self._requests, self._requests.discard
 
-        def start(body: bytes, reply: HttpReply) -> asyncio.Task[None] | None:
+        def start(body: bytes, reply: HttpReply) -> asyncio.Task[None] | DirectCall | None:
             message = read_message(body)
             if not isinstance(message, RequestMessage) or message.method == "initialize":
                 return None
@@ -359,6 +364,10 @@ class HttpFront:
                     return None
             reply.accepts_stream = streams
             reply.resource_metadata = metadata
+            if direct is not None and message.method == "tools/call" and not message.may_have_meta:
+                begun = direct.begin(message, reply)
+                if begun is not None:
+                    return begun
             task = create_task(handle(reply, message))
             requests.add(task)
             task.add_done_callback(forget)
@@ -385,32 +394,38 @@ class HttpFront:
             response.headers["Set-Cookie"] = cookie.header(live.id)
         return response
 
-    async def _handle_legacy(self, head: LegacyHead, reply: Reply, message: RequestMessage) -> None:
-        """Handle a request of a client with `initialize`, which may carry no session."""
+    async def _handle_legacy(
+        self,
+        head: LegacyHead,
+        reply: Reply,
+        message: RequestMessage,
+        begun: DirectCall | None = None,
+    ) -> None:
+        """Handle a request of a client with `initialize`, which may carry no session.
+
+        Its call may have begun without a task.
+        """
         live = head.live
         request_id = message.id
-        listener = Listener(reply.send)
+        listener = head.listener(reply) if begun is None else begun.events
         request = Request(message, listener, False, head.scope, head.carried, reply)
         if head.media is not None:
             request.media = head.media
         if live is None:
-            known = unknown_client(head.version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
-            listener.mcp_client, request.has_session = known, head.has_session
+            request.has_session = head.has_session
             reply.finish((await self._handle(request, reply))[0])
             return
-        if live.log_level:
-            listener.log_level = live.log_level
-        listener.lease_ttl = live.lease_ttl
-        listener.mcp_client = live.client.encoded
-        if reply.accepts_stream and head.open_stream is not None:
-            reply.open_by(head.open_stream)
-            if live.answers:
-                listener.answers = live.answers
-                listener.ask_through(ClientRequests(live, reply.ask))
         request.has_session = head.has_session and not live.renews
+        request.begun = begun
         running = live.begin_request(request_id, listener)
         try:
-            response = result_message(request_id, await self._methods.handle(request))
+            if begun is None:
+                result = await self._methods.handle(request)
+            else:
+                result = await self._methods.go_on(
+                    request, begun.known, begun.way.name, begun.payload
+                )
+            response = result_message(request_id, result)
         except asyncio.CancelledError:
             reply.abandon()
             if not live.was_cancelled():
@@ -509,14 +524,14 @@ class HttpFront:
                 reply.step_up(error.needed_scope)
             return error_message(request_id, error), _status(error) if request.modern else 200
         _log.error("A request of an MCP client failed: %s", request.message.method, exc_info=error)
-        return error_message(request_id, _internal_error()), 200
+        return error_message(request_id, internal_error()), 200
 
     async def _get(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
         """Open a stream for notifications outside of requests."""
         if EVENT_STREAM not in accepted_types(http):
             raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
         if self._draining.is_set() and _LAST_EVENT not in http.headers:
-            raise _draining()
+            raise draining_error()
         live = await self._session_of(http, scope)
         if (last_event := http.headers.get(_LAST_EVENT)) is not None:
             return await self._resumable.resumed(live, last_event).write(http)
@@ -572,19 +587,6 @@ class HttpFront:
         if live is None:
             raise HttpError(404, missing)
         return live
-
-
-def _continues_request(message: Message) -> bool:
-    """Return whether a message belongs to a request that may be in flight."""
-    return not isinstance(message, RequestMessage) or b'"requestState"' in message.params
-
-
-def _draining() -> HttpError:
-    return HttpError(503, DRAINING, {"Retry-After": str(RETRY_AFTER)})
-
-
-def _internal_error() -> JsonRpcError:
-    return JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
 
 
 def _status(error: JsonRpcError) -> int:

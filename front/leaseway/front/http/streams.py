@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -151,6 +151,16 @@ OpenStream = Callable[[str], EventStream]
 """Opens the stream of a reply, given the value of its `Set-Cookie` header."""
 
 
+class TaskOwner(Protocol):
+    """Knows which request of its client is in flight."""
+
+    def end_direct(self) -> None:
+        """Note the end of a request that had no task."""
+
+    def go_on_in(self, handling: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let a request that had no task go on in a new one."""
+
+
 class Reply(Protocol):
     """The reply to one request of a client.
 
@@ -194,6 +204,7 @@ class HttpReply:
         accepts_stream: Whether the client accepts an event stream.
         resource_metadata: Where clients that send tokens of their own find the front's metadata;
             empty for others.
+        owner: Lets the request be handled without a task; None if it needs one.
     """
 
     # Class attributes are set on an instance only if they differ, as in few replies.
@@ -202,6 +213,7 @@ class HttpReply:
     _open_stream: OpenStream = EventStream.with_cookie
     _stream: EventStream | None = None
     _timer: asyncio.TimerHandle | None = None
+    owner: TaskOwner | None = None
 
     def __init__(
         self,
@@ -254,7 +266,8 @@ class HttpReply:
     def finish(self, message: bytes, status: int = 200) -> None:
         """Send the response."""
         if self._stream is None:
-            self._stop_timer()
+            if self._timer is not None:
+                self._timer.cancel()
             self._sender.send_message(message, 403 if self._is_step_up else status, self._headers)
         else:
             self._stream.put(message, keep=True)

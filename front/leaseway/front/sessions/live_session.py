@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 from weakref import WeakSet
 
 import msgspec
@@ -125,7 +125,14 @@ class ResourceSubscription:
             self._confirmed.cancel()
 
 
-RunningRequest = tuple[asyncio.Task[Any], Listener]
+class Taskless(Protocol):
+    """A request that is handled without a task."""
+
+    def cancel_for_client(self) -> None:
+        """Cancel it: its client has, or its session ends."""
+
+
+RunningRequest = tuple[asyncio.Task[Any] | Taskless, Listener]
 """A request of a session's client, in flight: its task, and the client's side of it."""
 
 
@@ -283,6 +290,28 @@ class LiveSession:
         self.requests += 1
         return running
 
+    def begin_taskless(
+        self, request_id: bytes, request: Taskless, listener: Listener
+    ) -> RunningRequest:
+        """Like `begin_request` and `begin_call`, for a request that has no task."""
+        if self._stop_hearing is None:
+            self._stop_hearing = hear_servers(self.sdk, self._hear, self.forget_own_lists)
+        self.calls += 1
+        self.calls_in_flight += 1
+        self.requests += 1
+        running = self._running[request_id] = (request, listener)
+        return running
+
+    def end_taskless(self, request_id: bytes, running: RunningRequest) -> None:
+        """Like `end_request` and `end_call`, for a request that has no task."""
+        if self._running.get(request_id) is running:
+            del self._running[request_id]
+        # `end_call`, without a function call
+        self.calls_in_flight -= 1
+        self.last_used = time.monotonic()
+        if self.on_idle is not None and not self.calls_in_flight:
+            self.on_idle()
+
     def end_request(self, request_id: bytes, running: RunningRequest) -> None:
         """Note the end of a request that has begun, unless a newer one has taken its id."""
         if self._running.get(request_id) is running:
@@ -296,8 +325,14 @@ class LiveSession:
             task, listener = running
             if reason:
                 listener.cancel_reason = reason
-            self._cancelled.add(task)
-            task.cancel()
+            self._cancel(task)
+
+    def _cancel(self, request: asyncio.Task[Any] | Taskless) -> None:
+        if isinstance(request, asyncio.Task):
+            self._cancelled.add(request)
+            request.cancel()
+        else:
+            request.cancel_for_client()
 
     def handle_other(self, message: Notification | Response | Refusal) -> None:
         """Handle what its client has sent beside requests; ignore what nothing here waits for."""
@@ -473,10 +508,10 @@ class LiveSession:
             self._stop_hearing()
             self._stop_hearing = None
         await self._roots.stop()
-        tasks = {task for task, _ in self._running.values()} - {asyncio.current_task()}
-        for task in tasks:
-            self._cancelled.add(task)
-            task.cancel()
+        requests = {request for request, _ in self._running.values()} - {asyncio.current_task()}
+        for request in requests:
+            self._cancel(request)
+        tasks = [request for request in requests if isinstance(request, asyncio.Task)]
         self._server_requests.clear()
         subscriptions, self._subscriptions = self._subscriptions, {}
         for subscription in subscriptions.values():

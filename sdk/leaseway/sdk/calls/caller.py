@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from leaseway.sdk.calls import tracing
+from leaseway.sdk.calls.begun import BegunCall, CallWay
 from leaseway.sdk.calls.media import MediaReader
 from leaseway.sdk.calls.own_lists import SessionLists
 from leaseway.sdk.calls.recovery import CallRecovery
@@ -29,7 +30,7 @@ from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import ServingWorkers, WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import CALL_TIMEOUT, MAX_ARGUMENTS, MAX_CALL_TIMEOUT
+from leaseway.wire.bounds import BATCH_SIZE, CALL_TIMEOUT, MAX_ARGUMENTS, MAX_CALL_TIMEOUT
 from leaseway.wire.channels.trace_context import NO_TRACE
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
@@ -85,25 +86,20 @@ class CallRunner:
         Raises:
             Fault: The call failed, and no other try is possible.
         """
-        self._tracer.start(state)
         users = self._users
-        state.user = users.known.get(state.session, users.default)
+        if state.outcome is None:
+            self._tracer.start(state)
+            state.user = users.known.get(state.session, users.default)
         if users.have_tokens:
             state.subject_token = users.token_of(state.session)
-        timeout = state.timeout
         try:
-            if timeout is None:
-                state.open_ended = True
-                state.deadline = self._now() + CALL_TIMEOUT
-            elif timeout > 0:
-                state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
-            else:
-                raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
-            if state.request is None and not 0 < len(state.payload) <= MAX_ARGUMENTS:
-                state.payload = encode_arguments(str(state.name), state.arguments, state.payload)
+            if state.outcome is None:
+                self._set_deadline(state)
             while True:
                 try:
-                    return await self._try(state)
+                    if state.outcome is None:
+                        return await self._try(state)
+                    return self._go_on(state)
                 except Fault as fault:
                     await self._recovery.next_try(state, fault)
         except Fault as fault:
@@ -119,6 +115,81 @@ class CallRunner:
         finally:
             if state.span is not None:
                 state.span.end()
+
+    def _set_deadline(self, state: CallState) -> None:
+        """Set the deadline of a new call, and encode its arguments; raises a Fault."""
+        timeout = state.timeout
+        if timeout is None:
+            state.open_ended = True
+            state.deadline = self._now() + CALL_TIMEOUT
+        elif timeout > 0:
+            state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
+        else:
+            raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
+        if state.request is None and not 0 < len(state.payload) <= MAX_ARGUMENTS:
+            state.payload = encode_arguments(str(state.name), state.arguments, state.payload)
+
+    def begin(self, call: BegunCall) -> bool:
+        """Send a call now, if that needs no wait, no span and no token; return whether it is sent.
+
+        Whoever gets False lets `run` make the call, which then meets what was in the way.
+        """
+        users, way, payload = self._users, call.way, call.payload
+        if users.have_tokens or users.known or len(payload) > BATCH_SIZE:
+            return False  # sessions may differ in what a way does not know
+        if self._tracer.is_tracing():
+            return False
+        at = self._now()
+        target = self._resolver.cached(way.name, at)
+        if target is None or (target is not way.target and not self._can_begin(way, target)):
+            return False
+        known, lease, lease_id = self._sessions.get(way.session), None, ""
+        try:
+            if known is not None and known.tracks(target.server_id):
+                lease = known.find(target.server_id, at)
+                if lease is None:
+                    return False
+                lease_id, link = lease.lease_id, self._pool.link(lease.worker)
+            elif target.shared:
+                near = target.workers
+                workers = near if len(near) == 1 else _artifact_holders(near, payload)
+                link = self._pool.pick(workers)
+            else:
+                return False
+            exchange = call.exchange = link.exchange
+        except Fault:
+            return False
+        events = call.events
+        fields = way.fields
+        if not fields or way.lease_id != lease_id or way.log_level != events.log_level:
+            fields = self._fields_of(way, target, lease_id, events)
+        call.target, call.link, call.lease, call.sent_at = target, link, lease, at
+        if lease is not None:
+            call.leases = self._leases
+        deadline = call.deadline = events.deadline = at + target.call_timeout
+        return exchange.begin(fields, payload, deadline, way.timeout_ms, call)
+
+    def _can_begin(self, way: CallWay, target: Target) -> bool:
+        """Return whether calls of a target, new or changed, can begin without a task."""
+        if target.releases:
+            return False
+        way.target, way.user, way.fields = target, self._users.default, b""
+        way.timeout_ms = max(1, int(target.call_timeout * 1000))
+        return True
+
+    def _fields_of(self, way: CallWay, target: Target, lease_id: str, events: CallEvents) -> bytes:
+        """Return the fields of a call that begins without a task, and remember them."""
+        options = _event_options(
+            events.wants_progress,
+            events.log_level,
+            events.answers,
+            events.inline_media,
+            events.passes_input,
+            events.mcp_client,
+        )
+        way.lease_id, way.log_level = lease_id, events.log_level
+        way.fields = self._heads(target.head, way.session, way.user, lease_id, options)
+        return way.fields
 
     async def run_on_lease(
         self, lease: ClientLease, method: str, events: CallEvents, deadline: float
@@ -206,6 +277,29 @@ class CallRunner:
         result, payload = await link.exchange.call(
             fields, arguments, state.deadline, target.what, state.events
         )
+        return self._accept(state, target, link, result, payload, at)
+
+    def _go_on(self, state: CallState) -> ToolResult:
+        """Return the result of a first try that had no task; raises its fault."""
+        outcome, state.outcome = state.outcome, None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        target, link = state.target, state.link
+        assert outcome is not None
+        assert target is not None
+        assert link is not None
+        return self._accept(state, target, link, *outcome, state.sent_at)
+
+    def _accept(
+        self,
+        state: CallState,
+        target: Target,
+        link: WorkerLink,
+        result: execution_pb2.Result,
+        payload: bytes,
+        at: float,
+    ) -> ToolResult:
+        """Return what the worker answered to a try that was sent `at`; raises its fault."""
         new_lease = None
         if state.release is not None:
             self._leases.book.forget_released(*state.release, self._now())

@@ -12,6 +12,7 @@ from opentelemetry.trace import Span
 from leaseway.sdk.catalog.targets import NameOrItem, PromptOrResource, Target
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.in_flight import RawResult
 from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.sdk.validation import check_call, check_seconds, check_text
 from leaseway.v1 import catalog_pb2, execution_pb2
@@ -156,6 +157,8 @@ class CallState:
     slow: frozenset[WorkerRun] = frozenset()  # the avoided workers that did not report being full
     payload = b""
     deadline = 0.0
+    sent_at = 0.0
+    outcome: RawResult | BaseException | None = None  # of a first try that had no task
 
     def __init__(
         self, session: str, name: NameOrItem, timeout: float | None, events: CallEvents | None

@@ -15,13 +15,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 
 from leaseway.sdk.transport import faults
 from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.in_flight import AwaitedCall, BeginningCall, InFlightCall, RawResult
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
@@ -36,9 +36,6 @@ from leaseway.wire.messages.frames import (
 )
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.version import PROTOCOL_VERSION
-
-RawResult = tuple[execution_pb2.Result, bytes]
-"""A result frame, and its whole payload."""
 
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
 _TAGS: Final = {
@@ -60,17 +57,6 @@ def ignore_notification(_notification: execution_pb2.ServerNotification) -> None
 
 def ignore_lease_end(_end: leases_pb2.LeaseRenewal) -> None:
     """Ignore the end of a lease: its next renewal tells it."""
-
-
-@dataclass(slots=True, eq=False)
-class _InFlightCall:
-    """A call that waits for its result."""
-
-    reply: asyncio.Future[RawResult]
-    what: str
-    events: CallEvents | None
-    chunked: bool
-    ticket: int = 0
 
 
 class Exchange(ABC):
@@ -99,7 +85,7 @@ class Exchange(ABC):
     ) -> None:
         self._on_notification = on_notification
         self._on_lease_end = on_lease_end
-        self.pending: dict[int, _InFlightCall] = {}
+        self.pending: dict[int, InFlightCall] = {}
         self.going_away = False
         self.ended = False
         self.suspect = False
@@ -182,7 +168,7 @@ class Exchange(ABC):
         timeout_ms = max(1, int((deadline - self._loop.time()) * 1000))
         reply: asyncio.Future[RawResult] = self._loop.create_future()
         # In the table before it is sent: in this process its result may be there at once.
-        call = _InFlightCall(reply, what, events, chunked=len(payload) > BATCH_SIZE)
+        call = AwaitedCall(reply, what, events, chunked=len(payload) > BATCH_SIZE)
         pending[call_id] = call
         self._deadlines.add(deadline, call_id)
         call.ticket = self._send_call(call_id, fields, payload, timeout_ms)
@@ -193,6 +179,34 @@ class Exchange(ABC):
             if reply.done() and not reply.cancelled():
                 reply.exception()  # retrieved, so that the loop does not report it as unhandled
             raise
+
+    def begin(
+        self,
+        fields: bytes,
+        payload: bytes,
+        deadline: float,
+        timeout_ms: int,
+        call: BeginningCall,
+    ) -> bool:
+        """Send a call whose outcome is set on its `reply`, perhaps before this returns.
+
+        Return False, without a call, if it would have to wait or to fail. The other arguments are
+        those of `call`, and the milliseconds until the deadline.
+        """
+        pending = self.pending
+        if self.ended or self.going_away or self._waiting:
+            return False
+        if len(pending) + self._granted >= MAX_CALLS_IN_FLIGHT:
+            return False
+        self._last_id = call_id = call.call_id = self._last_id + 1
+        pending[call_id] = call
+        self._deadlines.add(deadline, call_id)
+        call.ticket = self._send_call(call_id, fields, payload, timeout_ms)
+        return True
+
+    def abandon(self, call_id: int, reason: str) -> None:
+        """Give up a call that has begun, with a reason for its server; nothing is set on it."""
+        self._abandon(call_id, reason)
 
     async def keep_alive(
         self, lease_ids: list[str], sessions: list[str]
@@ -527,12 +541,14 @@ class GrpcExchange(Exchange):
         for result in message.results:
             call_id = result.call_id
             call = pending.pop(call_id, None)
-            if call is None or call.reply.done():
+            if call is None or (reply := call.reply).done():
                 continue  # the call was cancelled
             try:
-                call.reply.set_result((result, self._assembler.take(call_id, result.payload)))
+                payload = self._assembler.take(call_id, result.payload)
             except OversizePayload as error:
-                call.reply.set_exception(faults.result_too_large(self._worker, error))
+                reply.set_exception(faults.result_too_large(self._worker, error))
+            else:
+                reply.set_result((result, payload))
         if self._waiting:
             self._grant_slots()
         self._handle_control(message)
