@@ -9,6 +9,8 @@ import fnmatch
 import json
 import os
 import platform
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from rich.console import Console
 
 from benchmarks.catalogue import ALL, find_row
 from benchmarks.figures import Figures, figures_from_json
+from benchmarks.options import at_least_one, positive
 from benchmarks.processes import ending_with_parent
 from benchmarks.report import show
 from benchmarks.rows import peers
@@ -34,8 +37,10 @@ _RESULTS = Path(__file__).with_name("results")
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--rows", default="*", help="names, comma-separated, * matches any run")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each row is measured")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of each load")
+    parser.add_argument(
+        "--rounds", type=at_least_one, default=2, help="how often each row is measured"
+    )
+    parser.add_argument("--seconds", type=positive, default=1.0, help="length of each load")
     parser.add_argument("--peers", action="store_true", help="also install and measure the peers")
     parser.add_argument(
         "--peer",
@@ -55,8 +60,14 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 
 def _named_peer(option: str) -> tuple[str, str]:
     name, separator, command = option.partition("=")
-    if not (name and separator and command):
+    if not (name and separator and command.strip()):
         raise argparse.ArgumentTypeError("write NAME=COMMAND")
+    try:
+        program = shlex.split(command)[0]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{command!r} is no command: {error}") from None
+    if "{" not in program and shutil.which(program) is None:
+        raise argparse.ArgumentTypeError(f"there is no program {program!r}")
     return f"{peers.NAMED}{name}", command
 
 
@@ -141,8 +152,17 @@ def _document(results: Mapping[str, Sequence[Figures]], seconds: float) -> dict[
 
 
 def _read(path: Path) -> dict[str, list[Figures]]:
-    rows = json.loads(path.read_text())["rows"]
-    return {name: list(map(figures_from_json, rounds)) for name, rounds in rows.items()}
+    """Return the figures in a file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It has none, or those of another program.
+    """
+    try:
+        rows = json.loads(path.read_text())["rows"]
+        return {name: list(map(figures_from_json, rounds)) for name, rounds in rows.items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("it has no figures as --json writes them") from error
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -153,10 +173,16 @@ def main(words: Sequence[str] | None = None) -> int:
         console.print("\n".join(f"{row.name:26}{row.title}" for row in ALL))
         return 0
     if options.show is not None:
-        results, failed = _read(options.show), []
+        try:
+            results, failed = _read(options.show), []
+        except (OSError, ValueError) as error:
+            console.print(f"{options.show} cannot be shown: {error}.", style="red")
+            return 2
     else:
         commands = dict(options.peer)
         try:
+            if len(commands) < len(options.peer):
+                raise ValueError("two of --peer have the same name")
             rows = _select(options.rows, options.peers, commands)
         except ValueError as error:
             console.print(f"{error}.", style="red")
@@ -166,11 +192,12 @@ def main(words: Sequence[str] | None = None) -> int:
         measuring = _measure(rows, commands, options.rounds, options.seconds, console)
         results = asyncio.run(measuring)
         failed = [row.name for row in rows if row.name not in results]
-    if options.json is not None:
+    if results and options.json is not None:
         document = _document(results, options.seconds)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
-    show(results, console)
-    if options.json is not None or options.show is not None:
+    if results:
+        show(results, console)
+    if results and (options.json is not None or options.show is not None):
         from benchmarks.charts import draw  # only a run that draws needs matplotlib
 
         draw(results, options.plots)

@@ -27,7 +27,14 @@ async def _measure(row: Row | Special, seconds: float) -> Figures:
 def main() -> None:
     """Measure and print the figures as one JSON object."""
     name, seconds, *command = sys.argv[1:]
-    figures = asyncio.run(_measure(find_row(name, *command), float(seconds)))
+    row = find_row(name, *command)
+    try:
+        figures = asyncio.run(_measure(row, float(seconds)))
+    except (OSError, RuntimeError, TimeoutError) as error:
+        if not command:
+            raise
+        # The user's own command: what it did is of use, not where we noticed it.
+        sys.exit(f"{name}: {error or 'it did not listen on its port, or did not answer, in time.'}")
     print(json.dumps(dataclasses.asdict(figures)))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.options import at_least_one
 from benchmarks.scale.content import TOOLS
 from benchmarks.scale.row import SIZES, ScaleRow, growth
 from benchmarks.scale.rows.commits import COMMITS
@@ -46,7 +47,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--rows", default="*", help="names, comma-separated, * matches any run")
     parser.add_argument(
-        "--sizes", type=int, default=len(SIZES), help="how many, the smallest first"
+        "--sizes", type=at_least_one, default=len(SIZES), help="how many, the smallest first"
     )
     parser.add_argument("--json", type=Path, help="file to write the figures to; others stay in it")
     return parser.parse_args(words)
@@ -106,11 +107,16 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     console = Console(width=None if sys.stdout.isatty() else 140)
     patterns = options.rows.split(",")
+    for pattern in patterns:
+        if not fnmatch.filter([row.name for row in _ROWS], pattern):
+            known = ", ".join(row.name for row in _ROWS)
+            console.print(f"No row matches {pattern}; there are: {known}.", style="red")
+            return 2
     rows = [
         row for row in _ROWS if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)
     ]
     asyncio.run(_measure(rows, options.sizes, options.json, console))
-    return 0 if rows else 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -85,3 +85,49 @@ def test_a_run_with_a_row_that_fails_names_it_and_fails(
 def test_a_pattern_without_a_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rows", "stdio,frnot"]) == 2
     assert "no row matches frnot" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--peer", "name"], "write NAME=COMMAND"),
+        (["--peer", "name= "], "write NAME=COMMAND"),
+        (["--peer", "name=a 'quote"], "No closing quotation"),
+        (["--peer", "name=no-such-program {port}"], "there is no program 'no-such-program'"),
+        (["--rounds", "0"], "no whole number of 1 or more"),
+        (["--seconds", "-1"], "no number above 0"),
+    ],
+)
+def test_an_option_that_can_measure_nothing_is_refused_before_anything_runs(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(options)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"rows": []}', "[]"])
+def test_a_file_without_figures_is_not_shown(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "figures.json"
+    if content is not None:
+        file.write_text(content)
+    assert main(["--show", str(file)]) == 2
+    assert "cannot be shown" in capsys.readouterr().out
+
+
+def test_a_peer_that_ends_is_named_and_earlier_figures_stay(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "figures.json"
+    file.write_text("earlier")
+    ends = shlex.join([sys.executable, "-c", "raise SystemExit(7)"])
+    options = ["--rows", "peer:ends", "--rounds", "1", "--json", str(file)]
+    assert main(["--peer", f"ends={ends}", *options]) == 1
+    said = capfd.readouterr()
+    assert "peer:ends: A process exited with status 7 before it listened." in said.err
+    assert "Traceback" not in said.err
+    assert "because they failed: peer:ends." in said.out
+    assert file.read_text() == "earlier"
