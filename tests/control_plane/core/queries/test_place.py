@@ -172,6 +172,22 @@ def test_the_denial_of_a_full_tenant_contains_its_limit() -> None:
     assert "wait=" in denied.message
 
 
+def test_a_new_lease_waits_for_workers_that_are_all_disconnected_until_they_are_lost() -> None:
+    state = two_workers()
+    for worker_id in ("w1", "w2"):
+        state.handle_worker_disconnected(worker_id, START)
+    away = place(state, KEY, (), at(1))
+    assert isinstance(away, Denial)
+    assert away.reason is Reason.SYNCING
+    unreachable = place(state, KEY, ("w1", "w2"), at(1))
+    assert isinstance(unreachable, Denial)
+    assert unreachable.reason is Reason.SERVER_NOT_READY
+    state.tick(at(bounds.WORKER_LOST_AFTER))
+    lost = place(state, KEY, (), at(bounds.WORKER_LOST_AFTER))
+    assert isinstance(lost, Denial)
+    assert lost.reason is Reason.SERVER_NOT_READY
+
+
 def _limited(tenant: str) -> ServerPolicy:
     return ServerPolicy(limits={tenant: TenantLimits(leases=2)})
 

@@ -75,7 +75,9 @@ def place(
     preferred: Preference = NO_PREFERENCE,
 ) -> Placement | PendingServers | Denial:
     """Choose a worker for a lease and reserve capacity on it (design.md#leases)."""
-    return _try_place(state, key, excluded, now, preferred) or _capacity_error(state, key)
+    return _try_place(state, key, excluded, now, preferred) or _capacity_error(
+        state, key, excluded, now
+    )
 
 
 def _try_place(
@@ -132,6 +134,13 @@ def _try_place(
     return placed
 
 
+def _time_to_rejoin(record: WorkerRecord, now: Moment) -> float:
+    """Return for how many seconds a disconnected worker does not count as lost; 0 for others."""
+    if record.draining or record.lost_at is None:
+        return 0.0
+    return max(0.0, record.lost_at - now.mono)
+
+
 def _holder_disconnected(
     state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Denial | None:
@@ -145,9 +154,9 @@ def _holder_disconnected(
         return None
     for worker_id in holders:
         record = state.workers.get(worker_id)
-        if record is None or record.draining or record.lost_at is None or worker_id in excluded:
+        if record is None or worker_id in excluded:
             continue
-        remaining = record.lost_at - now.mono
+        remaining = _time_to_rejoin(record, now)
         if remaining > 0:
             message = (
                 f"Worker '{worker_id}', which holds this session's lease, is disconnected. It"
@@ -205,10 +214,21 @@ def await_worker(state: Coordinator, end: ReportedLeaseEnd | None, now: Moment) 
     return Denial(Reason.SYNCING, message, _NOT_READY_RETRY)
 
 
-def _capacity_error(state: Coordinator, key: LeaseKey) -> Denial:
+def _capacity_error(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+) -> Denial:
     served = state.visible.view(key.tenant).servers[key.server_id]
-    able = [record.id for record in state.workers_serving(served) if record.accepts_work]
+    serving = state.workers_serving(served)
+    able = [record.id for record in serving if record.accepts_work]
     if not able:
+        away = (record for record in serving if record.id not in excluded)
+        if any(_time_to_rejoin(record, now) for record in away):
+            # After a gap of the network or of this process all streams open anew.
+            message = (
+                f"All workers that serve '{key.server_id}' are disconnected and have a moment to"
+                " join again. Try again."
+            )
+            return Denial(Reason.SYNCING, message, _NOT_READY_RETRY)
         return not_served(state, served.key)
     policy = served.spec.policy
     return capacity_error(
