@@ -93,23 +93,21 @@ class Calls:
         decode = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
         subject_token = ""
+        call = partial(inner.call_tool, name, arguments)
         if options or self._handlers is not None:  # most calls have none, and parse nothing
             timeout, inline_media, subject_token, on_approval, callbacks = parse_call_options(
                 options, self._handlers, on_approval, may_be_async=False
             )
+            call = partial(
+                call,
+                timeout=timeout,
+                inline_media=inline_media,
+                subject_token=subject_token or None,
+            )
         while True:
             try:
                 if not callbacks:
-                    result = LOOP_THREAD.run(
-                        partial(
-                            inner.call_tool,
-                            name,
-                            arguments,
-                            timeout=timeout,
-                            inline_media=inline_media,
-                            subject_token=subject_token or None,
-                        )
-                    )
+                    result = LOOP_THREAD.run(call)
                 else:
                     events = callbacks.events(name, inline_media, tasks=False)
                     events.subject_token = subject_token
