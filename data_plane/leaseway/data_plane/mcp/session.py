@@ -311,8 +311,8 @@ def start_fault(
             text += f" It wrote last: {stderr.cause}"
     if garbage and phase != "list":
         text += (
-            " It also sent messages that are not JSON-RPC: check that its command starts an MCP"
-            " server that logs to its standard error."
+            " It also sent messages that are not JSON-RPC: check that its command starts, or its"
+            " url reaches, an MCP server; one over stdio logs to its standard error."
         )
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
 

@@ -62,7 +62,7 @@ class Transport(ABC):
         stray_advice: A sentence for servers that send something else than messages.
     """
 
-    stray_advice: ClassVar[str] = ""
+    stray_advice: ClassVar[str] = "Check that its entry leads to an MCP server."
 
     @property
     @abstractmethod
