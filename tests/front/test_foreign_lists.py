@@ -125,7 +125,7 @@ def admitted(kind: ListKind, definitions: Sequence[bytes], *, modern: bool) -> l
     """Return what a worker reports of a server's list."""
     found = ListedItems(kind, modern=modern)
     page = b'{"id":1,"result":{"%b":[%b]}}' % (kind.key.encode(), b",".join(definitions))
-    payload = bytes(read_repaired(page).result)
+    payload = bytes(read_repaired(page)[0].result)
     listing._read_page(payload, kind, found, listing._MAX_BYTES)
     return list(found.definitions.values())
 

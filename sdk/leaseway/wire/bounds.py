@@ -135,7 +135,7 @@ MAX_TENANT_PARKED: Final = 32
 MAX_SESSION_STATE: Final = 16 * KIB
 """What a front needs to continue a session: log level and subscriptions."""
 MAX_JSON_RPC_BATCH: Final = 64
-"""Messages in one batch of an MCP client (2025-03-26)."""
+"""Messages in one batch of an MCP client or server (2025-03-26)."""
 MAX_ASKS: Final = 16
 """Server requests of one call that wait for answers."""
 MAX_ASK: Final = BATCH_SIZE

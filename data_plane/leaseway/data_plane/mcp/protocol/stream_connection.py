@@ -29,6 +29,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     read,
     read_repaired,
     response_key,
+    split_batch,
 )
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Transport
 from leaseway.wire import bounds
@@ -145,8 +146,7 @@ class StreamPeer(Peer):
             # A server may log here: do not try to decode lines that can't be messages.
             line = line.removeprefix(BYTE_ORDER_MARK).lstrip()
             if not line.startswith(b"{"):
-                if line:
-                    self._count_garbage()
+                self._handle_batch(line)
                 return
         try:
             message = read(line)
@@ -155,15 +155,30 @@ class StreamPeer(Peer):
         else:
             self._dispatch(message)
 
+    def _handle_batch(self, line: bytes) -> None:
+        """Handle the messages of a batch one by one, so that a bad one costs only itself."""
+        try:
+            messages = split_batch(line)
+        except (ValueError, RecursionError):
+            self._start_repair(line)
+            return
+        if line and not messages:
+            self._count_garbage()
+        for message in messages:
+            if message.startswith(b"{"):
+                self._handle_message(message)
+            else:
+                self._count_garbage()
+
     def _start_repair(self, line: bytes) -> None:
         """Repair a message; a large one in a thread, so that no other server waits."""
         if len(line) <= SMALL:
             try:
-                message = read_repaired(line)
+                messages = read_repaired(line)
             except ValueError:
                 self._handle_unreadable(line)
             else:
-                self._dispatch_repaired(message)
+                self._dispatch_repaired(messages)
         elif len(self._repairs) < _MAX_REPAIRS:
             task = asyncio.get_running_loop().create_task(self._repair(line))
             self._repairs.add(task)
@@ -173,15 +188,16 @@ class StreamPeer(Peer):
 
     async def _repair(self, line: bytes) -> None:
         try:
-            message = await asyncio.to_thread(read_repaired, line)
+            messages = await asyncio.to_thread(read_repaired, line)
         except ValueError:
             self._handle_unreadable(line)
         else:
-            self._dispatch_repaired(message)
+            self._dispatch_repaired(messages)
 
-    def _dispatch_repaired(self, message: JsonRpcMessage) -> None:
+    def _dispatch_repaired(self, messages: Sequence[JsonRpcMessage]) -> None:
         self.log_repair()
-        self._dispatch(message)
+        for message in messages:
+            self._dispatch(message)
 
     def _handle_unreadable(self, line: bytes) -> None:
         """Fail the request that a message answers, if its id can be found."""

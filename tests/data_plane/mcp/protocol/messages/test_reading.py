@@ -20,7 +20,6 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     read,
     read_body,
     read_repaired,
-    read_repaired_body,
     repair,
 )
 
@@ -61,21 +60,21 @@ def test_numbers_that_json_lacks_become_null_and_texts_stay(value: object) -> No
 
 
 def test_control_characters_in_strings_are_escaped() -> None:
-    message = read_repaired(b'{"id":1,\r\n\t"result":{"a":"x\x00\ty\n"}}')
+    [message] = read_repaired(b'{"id":1,\r\n\t"result":{"a":"x\x00\ty\n"}}')
     assert json.loads(bytes(message.result)) == {"a": "x\0\ty\n"}
 
 
 @pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b""])
 def test_bytes_that_are_not_utf8_become_replacement_characters(mark: bytes) -> None:
     data = mark + b'{"id":1,"result":{"caf\xe9":"\xc3\xa9\xed\xa0\xbd"}}'
-    message = read_repaired(data) if mark else read(data)
+    message = read_repaired(data)[0] if mark else read(data)
     assert json.loads(bytes(message.result)) == {"caf\ufffd": "é\ufffd\ufffd\ufffd"}
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH - 2, MAX_DEPTH, 995, 100_000])
 def test_what_is_nested_too_deeply_becomes_null_and_its_neighbours_stay(levels: int) -> None:
     nested = b"[" * levels + b'"]",1' + b"]" * levels
-    message = read_repaired(b'{"id":7,"result":{"a":"x[","b":' + nested + b',"c":{"[":2}}}')
+    [message] = read_repaired(b'{"id":7,"result":{"a":"x[","b":' + nested + b',"c":{"[":2}}}')
     assert message.id == 7
     result = json.loads(bytes(message.result))
     assert (result["a"], result["c"]) == ("x[", {"[": 2})
@@ -84,7 +83,7 @@ def test_what_is_nested_too_deeply_becomes_null_and_its_neighbours_stay(levels: 
 
 def test_a_batch_is_repaired_like_a_message() -> None:
     assert [message.id for message in read_body(b' [{"id":1},{"id":2}]')] == [1, 2]
-    first, second = read_repaired_body(b'[{"id":1,"result":NaN},{"id":2,"result":[-Infinity]}]')
+    first, second = read_repaired(b'[{"id":1,"result":NaN},{"id":2,"result":[-Infinity]}]')
     assert (bytes(first.result), bytes(second.result)) == (b"null", b"[null]")
 
 

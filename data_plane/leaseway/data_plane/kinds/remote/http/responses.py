@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import aiohttp
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -27,10 +27,8 @@ from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import read_error
 from leaseway.data_plane.mcp.protocol.messages.reading import (
     SMALL,
-    read,
     read_body,
     read_repaired,
-    read_repaired_body,
 )
 from leaseway.wire.errors import Fault
 from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM
@@ -43,8 +41,6 @@ _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
 
 _OF_REQUESTS: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
-
-_ReadT = TypeVar("_ReadT")
 
 
 class EventReader:
@@ -124,27 +120,29 @@ class EventReader:
         """
         if event.event != "message" or not event.data.strip():
             return
-        try:
-            message = read(event.data)
-        except (ValueError, RecursionError):
-            try:
-                message = await self.repair(read_repaired, event.data)
-            except ValueError:
-                raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
-        self._on_message(key, message)
+        await self.handle_body(key, event.data, "an event")
 
-    async def repair(self, read_repaired: Callable[[bytes], _ReadT], data: bytes) -> _ReadT:
-        """Repair and read a message; a large one in a thread, so that no other server waits.
+    async def handle_body(self, key: object, data: bytes, what: str) -> None:
+        """Handle a message, or those of a batch.
+
+        What must be repaired and is large is read in a thread, so that no other server waits.
 
         Raises:
-            ValueError: It is not JSON-RPC.
+            Fault: It is not JSON-RPC.
         """
-        if len(data) <= SMALL:
-            message = read_repaired(data)
-        else:
-            message = await asyncio.to_thread(read_repaired, data)
-        self._on_repaired()
-        return message
+        try:
+            messages = read_body(data)
+        except (ValueError, RecursionError):
+            try:
+                if len(data) <= SMALL:
+                    messages = read_repaired(data)
+                else:
+                    messages = await asyncio.to_thread(read_repaired, data)
+            except ValueError:
+                raise errors.unreadable(self._server, f"{what} that is not JSON-RPC") from None
+            self._on_repaired()
+        for message in messages:
+            self._on_message(key, message)
 
 
 class PostedRequest(NamedTuple):
@@ -198,7 +196,8 @@ class ResponseReader:
         if posted.opens_session and SESSION_ID in response.headers:
             self._endpoint.open_session(response.headers[SESSION_ID])
         if response.content_type == "application/json" and response.status != 202:
-            await self._read_json(posted.key, await errors.read_body(self._server, response))
+            body = await errors.read_body(self._server, response)
+            await self._events.handle_body(posted.key, body, "a body")
         elif response.content_type == "text/event-stream":
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)
@@ -225,17 +224,6 @@ class ResponseReader:
         raise errors.status_fault(
             self._server, response.status, response.headers, response.url, body
         )
-
-    async def _read_json(self, key: object, body: bytes) -> None:
-        try:
-            messages = read_body(body)
-        except (ValueError, RecursionError):
-            try:
-                messages = await self._events.repair(read_repaired_body, body)
-            except ValueError:
-                raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
-        for message in messages:
-            self._on_message(key, message)
 
 
 def _is_unknown_session(status: int, message: JsonRpcMessage | None) -> bool:

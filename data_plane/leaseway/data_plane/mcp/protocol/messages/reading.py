@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     read_glance,
     request_key,
 )
+from leaseway.wire import bounds
+
+_ItemT = TypeVar("_ItemT")
 
 _EXCERPT: Final = 1024
 """Bytes that are kept of the start and of the end of a skipped line."""
@@ -50,6 +53,9 @@ _after_result: Final = re.compile(
     rb"(?:%b%b)?(?:%b%b(?:%b%b)?)?%b\}%b\Z"
     % (_NEXT, _MARKED, _NEXT, _NUMBERED, _NEXT, _MARKED, _WS, _WS)
 ).match
+_MAX_BATCH: Final = bounds.MIB
+"""Bytes of a batch, which is small, since no batches are sent to servers."""
+
 _GLANCED_FROM: Final = 8 << 10
 """Bytes of a message from which a look at its result before its decoding saves time."""
 
@@ -183,7 +189,9 @@ _brackets: Final = re.compile(rb"[\[\]{}]").finditer
 _decode: Final = msgspec.json.Decoder(JsonRpcMessage).decode
 _decode_cut: Final = msgspec.json.Decoder(CutMessage).decode
 _decode_batch: Final = msgspec.json.Decoder(list[JsonRpcMessage]).decode
+_split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_cut_batch: Final = msgspec.json.Decoder(list[CutMessage]).decode
+_starts_batch: Final = re.compile(rb"\[%b\{%b[\"}]" % (_WS, _WS)).match
 _find_endless: Final = re.compile(rb"(?<![\d.+eE])\d{%d}" % (_MAX_DIGITS + 1)).search
 
 
@@ -234,29 +242,44 @@ def _glance(data: bytes) -> SeenResponse | None:
     return SeenResponse(id=int(numbers[0]), result=msgspec.Raw(result), glance=glance)
 
 
-def read_repaired(data: bytes) -> JsonRpcMessage:
-    """Decode a message after `repair`.
+def read_body(data: bytes) -> Sequence[JsonRpcMessage]:
+    """Decode a message or a batch; see `read`."""
+    if _is_batch(data):
+        return _bounded(_decode_batch, data if data.isascii() else _as_text(data))
+    return (read(data),)
+
+
+def read_repaired(data: bytes) -> Sequence[JsonRpcMessage]:
+    """Decode a message or a batch after `repair`.
 
     Raises:
         ValueError: It is not JSON-RPC.
     """
-    repaired = repair(data)
-    return (_decode_cut if repaired.was_cut else _decode)(repaired.data)
-
-
-def read_body(data: bytes) -> Sequence[JsonRpcMessage]:
-    """Decode a message or a batch; see `read`."""
-    if _is_batch(data):
-        return _decode_batch(data if data.isascii() else _as_text(data))
-    return (read(data),)
-
-
-def read_repaired_body(data: bytes) -> Sequence[JsonRpcMessage]:
-    """Decode a message or a batch after `repair`; see `read_repaired`."""
     data, was_cut = repair(data)
     if not _is_batch(data):
         return ((_decode_cut if was_cut else _decode)(data),)
-    return (_decode_cut_batch if was_cut else _decode_batch)(data)
+    return _bounded(_decode_cut_batch if was_cut else _decode_batch, data)
+
+
+def split_batch(line: bytes) -> Sequence[bytes]:
+    """Return the messages of a batch that came as one line; none if it is no batch.
+
+    Servers of MCP 2025-03-26 may answer so. Others write lines such as `[INFO] ready`.
+
+    Raises:
+        ValueError: It is too large, or not JSON. `read_repaired` may help.
+        RecursionError: It is nested too deeply; likewise.
+    """
+    if _starts_batch(line) is None:
+        return ()
+    return [bytes(item) for item in _bounded(_split, line)]
+
+
+def _bounded(decode: Callable[[bytes], Sequence[_ItemT]], batch: bytes) -> Sequence[_ItemT]:
+    # Decoding ends only with the last item: the size bounds how many there are until then.
+    if len(batch) > _MAX_BATCH or len(items := decode(batch)) > bounds.MAX_JSON_RPC_BATCH:
+        raise ValueError("The batch is too large.")
+    return items
 
 
 def _is_batch(data: bytes) -> bool:
