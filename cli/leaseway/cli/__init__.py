@@ -4,7 +4,6 @@ Subcommands that connect to a running system use `leaseway.sdk` only. Subcommand
 plane import it when they run, so that the others need none of its dependencies.
 """
 
-import leaseway.wire.forking  # noqa: F401 - must be imported before gRPC
 from leaseway.wire.grpc_environment import OF_COMMANDS, set_defaults
 
 set_defaults(OF_COMMANDS)  # before gRPC is imported

@@ -8,7 +8,7 @@
 `leaseway.sdk.errors` for all of them.
 """
 
-import leaseway.wire.forking  # noqa: F401 - must be imported before gRPC
+import leaseway.wire.grpc_environment  # noqa: F401 - must be imported before gRPC
 
 # isort: split
 from leaseway.sdk.blocking.client import Client, Session

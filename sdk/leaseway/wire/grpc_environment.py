@@ -1,6 +1,7 @@
 """The environment variables that Leaseway sets for its own gRPC, unless they are set.
 
-gRPC reads them when it is imported. Servers do not inherit them from a worker.
+gRPC reads them when it is imported, so this module is imported before it, which sets those of every
+program. Servers do not inherit them from a worker.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from typing import Final
 
 __all__ = ["OF_COMMANDS", "OF_EVERY_PROGRAM", "set_defaults"]
 
-OF_EVERY_PROGRAM: Final[Mapping[str, str]] = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
-"""What the SDK needs (`leaseway.wire.forking`)."""
+OF_EVERY_PROGRAM: Final[Mapping[str, str]] = {
+    # If streams are open at a fork, gRPC's fork handlers start threads in the child that crash it.
+    # Its Python layer turns them off unless this is set, its core turns them on. Without them, a
+    # child that uses no client continues, and one that does gets an error
+    # (`sdk.blocking.loop_thread`).
+    "GRPC_ENABLE_FORK_SUPPORT": "0"
+}
+"""What each program needs that imports the SDK."""
 
 OF_COMMANDS: Final[Mapping[str, str]] = {
     # gRPC's core writes lines of its own to stderr, but a command's error is one sentence.
@@ -29,3 +36,6 @@ def set_defaults(variables: Mapping[str, str]) -> None:
     """Set those of the variables that this process's environment does not have."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+
+
+set_defaults(OF_EVERY_PROGRAM)

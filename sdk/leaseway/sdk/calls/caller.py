@@ -179,14 +179,7 @@ class CallRunner:
 
     def _fields_of(self, way: CallWay, target: Target, lease_id: str, events: CallEvents) -> bytes:
         """Return the fields of a call that begins without a task, and remember them."""
-        options = _event_options(
-            events.wants_progress,
-            events.log_level,
-            events.answers,
-            events.inline_media,
-            events.passes_input,
-            events.mcp_client,
-        )
+        options = _options_of(events)
         way.lease_id, way.log_level = lease_id, events.log_level
         way.fields = self._heads(target.head, way.session, way.user, lease_id, options)
         return way.fields
@@ -428,19 +421,24 @@ def _call_head(
     return head_field(target + head.SerializeToString() + options)
 
 
+def _options_of(events: CallEvents) -> bytes:
+    """Return what a call's events ask for, as a serialized `CallHead`."""
+    return _event_options(
+        events.wants_progress,
+        events.log_level,
+        events.answers,
+        events.inline_media,
+        events.passes_input,
+        events.mcp_client,
+    )
+
+
 def _options(state: CallState, lease_id: str) -> bytes:
     """Return what few calls ask for, as a serialized `CallHead`."""
     events = state.events
     options = b""
     if events is not None:
-        options = _event_options(
-            events.wants_progress,
-            events.log_level,
-            events.answers,
-            events.inline_media,
-            events.passes_input,
-            events.mcp_client,
-        )
+        options = _options_of(events)
     if state.acquirer and not lease_id:
         ttl = events.lease_ttl if events is not None else 0.0
         options += _acquirer_options(state.acquirer, ttl, state.known_ends)
