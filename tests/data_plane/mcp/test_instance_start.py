@@ -202,9 +202,10 @@ async def test_a_server_that_never_answers_fails_at_the_startup_timeout(bench: B
 
 
 @pytest.mark.parametrize(
-    ("command", "problem"), [(("echo", "usage"), "EXITED"), (("yes",), "START_TIMEOUT")]
+    ("command", "problem"),
+    [(("echo", "no API key"), "EXITED"), (("yes", "no API key"), "START_TIMEOUT")],
 )
-async def test_the_fault_of_a_program_that_is_no_mcp_server_mentions_json_rpc(
+async def test_the_fault_of_a_program_that_is_no_mcp_server_quotes_it_and_mentions_json_rpc(
     bench: Bench, command: tuple[str, ...], problem: str
 ) -> None:
     spec = bench.stdio("faulty", "mute", startup_timeout=2 if problem != "EXITED" else 60)
@@ -212,6 +213,7 @@ async def test_the_fault_of_a_program_that_is_no_mcp_server_mentions_json_rpc(
         fault = await bench.fails(changed(spec, command=command[0], args=command[1:]))
     assert fault.metadata["problem"] == problem
     assert "not JSON-RPC: check that its command starts, or its url reaches," in fault.message
+    assert "rote last: no API key" in fault.message
 
 
 @pytest.mark.parametrize(

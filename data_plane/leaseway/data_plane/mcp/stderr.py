@@ -106,6 +106,14 @@ class StderrTail:
             self._close_line()
         self._add(rest)
 
+    def add_line(self, line: bytes) -> None:
+        """Receive a line that the server wrote elsewhere; it does not touch an unfinished one."""
+        partial, cut = self._partial, self._cut
+        self._partial, self._cut = bytearray(), False
+        self._add(line)
+        self._close_line()
+        self._partial, self._cut = partial, cut
+
     def clear(self) -> None:
         """Forget the lines of a process that is replaced before it was used."""
         self._lines.clear()

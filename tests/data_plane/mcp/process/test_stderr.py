@@ -163,3 +163,11 @@ def test_the_cause_is_found_before_a_long_help_text() -> None:
     tail.feed(f"error: unknown option '--x'\nUsage: s [options]\nOptions:\n{options}".encode())
     assert tail.cause == "error: unknown option '--x'"
     assert StderrTail().cause == ""
+
+
+def test_a_line_from_elsewhere_is_kept_beside_an_unfinished_one() -> None:
+    tail = StderrTail(["s3cret"])
+    tail.feed(b"half")
+    tail.add_line(b"needs s3cret")
+    tail.feed(b" a line\n")
+    assert tail.lines() == ["needs [hidden]", "half a line"]

@@ -52,15 +52,68 @@ async def test_an_answer_without_an_id_ends_none_of_several_calls(peer: StreamPe
     assert first == [Outcome(b'{"content":[]}')]
 
 
-@pytest.mark.parametrize("member", ["result", "error"])
 async def test_an_answer_without_an_id_ends_its_call_however_deeply_it_is_nested(
-    peer: StreamPeer, member: str
+    peer: StreamPeer,
 ) -> None:
-    # Somewhere in this range a message can just be read, and its result no more.
+    # Somewhere in this range a message can just be read, and its error no more.
     for levels in range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 10):
         outcomes = start_call(peer)
         nested = b'{"a":' * levels + b"1" + b"}" * levels
-        peer.receive([b'{"jsonrpc":"2.0","id":null,"%b":%b}' % (member.encode(), nested)])
+        peer.receive([b'{"jsonrpc":"2.0","id":null,"error":%b}' % nested])
         assert len(outcomes) == 1
         assert peer.in_flight == 0
     assert not peer.closed.is_set
+
+
+async def test_a_result_without_an_id_ends_no_call(peer: StreamPeer) -> None:
+    outcomes = start_call(peer)  # it may be another caller's, who has stopped waiting
+    peer.receive([b'{"jsonrpc":"2.0","id":null,"result":{"content":[]}}'])
+    assert not outcomes
+    assert peer.stray_replies == 1
+
+
+UNKNOWN = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}'
+
+
+async def test_an_error_that_answers_a_notification_ends_no_call(peer: StreamPeer) -> None:
+    await peer.notify("notifications/initialized", None)
+    outcomes = start_call(peer)
+    peer.receive([UNKNOWN])
+    assert not outcomes
+    peer.receive([UNKNOWN])  # the notification was answered before
+    assert len(outcomes) == 1
+
+
+async def test_an_error_long_after_a_notification_ends_its_call(peer: StreamPeer) -> None:
+    await peer.notify("notifications/initialized", None)
+    first = start_call(peer)
+    peer.receive([b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'])
+    second = start_call(peer)
+    peer.receive([UNKNOWN])
+    assert first == [Outcome(b'{"content":[]}')]
+    assert len(second) == 1
+
+
+async def test_an_error_about_what_is_no_json_ends_its_call_also_after_a_notification(
+    peer: StreamPeer,
+) -> None:
+    await peer.notify("notifications/initialized", None)
+    outcomes = start_call(peer)
+    peer.receive([ANSWER])
+    assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"level":"error","error":"cache miss","message":"going on"}',
+        b'{"level":50,"error":{"code":"ECONNRESET","message":"retrying"},"pid":1}',
+        b'{"level":"info","result":"ok"}',
+        b'{"level":"info","id":1,"message":"request received"}',
+    ],
+)
+async def test_a_line_of_a_log_in_json_ends_no_call(peer: StreamPeer, line: bytes) -> None:
+    outcomes = start_call(peer)
+    peer.receive([line])
+    assert not outcomes
+    assert peer.garbage == 1

@@ -170,6 +170,10 @@ class StdioTransport(Transport):
             return
         self._receiver.receive(lines)
 
+    def keep_stray(self, line: bytes) -> None:
+        """Keep a line of standard output beside those of standard error."""
+        self._stderr.add_line(line)
+
     # The end.
 
     def pipe_ended(self) -> None:

@@ -17,6 +17,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_notification,
     request_key,
 )
+from leaseway.data_plane.mcp.protocol.messages.nameless import SilentMessages
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     Pending,
@@ -40,6 +41,9 @@ MAX_QUEUED: Final = 2 * bounds.MAX_ARGUMENTS
 """Maximum bytes in the send queue; beyond it calls are rejected."""
 
 _HEAD: Final = 1024
+_MAX_STRAYS: Final = 64
+"""Lines without messages that are kept of a server that starts: they may say why it does not."""
+
 _MAX_REPAIRS: Final = 4
 """Large messages that are repaired at once, each in a thread."""
 
@@ -58,6 +62,7 @@ class StreamPeer(Peer):
         self.transport = transport
         self._ending = False
         self._dropped = 0
+        self._silent = SilentMessages()
         self._repairs: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -122,6 +127,7 @@ class StreamPeer(Peer):
         if self.closed.is_set:
             return
         if self.transport.waiting() + len(line) <= MAX_QUEUED:
+            self._silent.add(self._next_id)
             self.transport.send(line, _UntrackedReceipt())
             return
         self._dropped += 1
@@ -164,6 +170,8 @@ class StreamPeer(Peer):
             return
         if line and not messages:
             self._count_garbage()
+            if not self.era.version and self.garbage <= _MAX_STRAYS:
+                self.transport.keep_stray(line)
         for message in messages:
             if message.startswith(b"{"):
                 self._handle_message(message)
@@ -206,22 +214,28 @@ class StreamPeer(Peer):
     def _dispatch(self, message: JsonRpcMessage) -> None:
         if message.method is not None:
             self._inbox.handle(message, self._only_call())
-        elif not message.is_response:
-            self._fail_response(request_key(message.id))
-        elif message.id is None:
+        elif message.is_response and message.id is not None:
+            self._handle_response(message)
+        elif message.jsonrpc is None:
+            self._count_garbage()
+        elif message.is_response:
             self._handle_nameless_response(message)
         else:
-            self._handle_response(message)
+            self._fail_response(request_key(message.id))
 
     def _handle_nameless_response(self, answer: JsonRpcMessage) -> None:
-        """Resolve the only request in flight: JSON-RPC answers an unreadable one without an id."""
-        waiting: list[Pending] = [*self._calls.values(), *self._requests.values()]
-        if len(waiting) == 1:
-            self._calls.clear()
-            self._requests.clear()
-            self._resolve(waiting[0], answer)
-        else:
+        """End the only request in flight by an error without an id.
+
+        A result without one may be of an abandoned call of another caller.
+        """
+        waiting = [*self._calls, *self._requests]
+        request = waiting[0] if len(waiting) == 1 else None
+        if not answer.has_error or self._silent.explain(answer, request) or request is None:
             self._count_dropped_response(None)
+        elif (
+            entry := self._calls.pop(request, None) or self._requests.pop(request, None)
+        ) is not None:
+            self._resolve(entry, answer)
 
     def _only_call(self) -> ToolCall | None:
         # A stream does not tell which call a log message belongs to, unless there is one call.

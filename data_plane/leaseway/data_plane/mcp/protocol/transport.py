@@ -109,6 +109,9 @@ class Transport(ABC):
         """Whether messages are queued because the server does not read."""
         return False
 
+    def keep_stray(self, line: bytes) -> None:  # noqa: B027 - most can show it nowhere
+        """Keep what came instead of a message during the start: it may say why that fails."""
+
 
 class PullTransport(ABC):
     """A transport whose messages are awaited.

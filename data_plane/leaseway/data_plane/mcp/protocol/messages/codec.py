@@ -28,9 +28,11 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
 
     Attributes:
         was_cut: Whether values that were nested too deeply to be read became null.
+        jsonrpc: The version; None for what may also be a line of a log in JSON.
     """
 
     was_cut: ClassVar[bool] = False
+    jsonrpc: str | float | None = None
     id: int | str | float | None = None
     method: str | None = None
     params: msgspec.Raw = _ABSENT
