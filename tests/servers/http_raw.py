@@ -84,6 +84,10 @@ async def misbehave(request, message):
         return await trickle(request, "text/event-stream")
     if how == "trickle headers":
         await drip(request.transport, b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    if how.startswith("stray "):
+        return await events(request, message, how.removeprefix("stray "))
+    if how == "broken event":
+        return await events(request, message, f'{{"jsonrpc":"2.0","id":{message["id"]},"result":')
     if how == "slow":
         await asyncio.sleep(0.3)
     if how == "reset":
@@ -92,6 +96,17 @@ async def misbehave(request, message):
     if how == "cut":
         return await cut(request)
     return odd_answer(how)
+
+
+async def events(request, message, first):
+    """Answer after another event, without an empty line at the end."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(f"data: {first}\n\n".encode())
+    result = {"content": [{"type": "text", "text": "after it"}], "resultType": "complete"}
+    answer = event({"jsonrpc": "2.0", "id": message["id"], "result": result})
+    await response.write(answer.removesuffix(b"\n\n"))
+    return response
 
 
 def odd_answer(how):

@@ -199,7 +199,8 @@ async def test_a_broken_connection_affects_its_own_call_only(bench: Bench, each:
         ("status 503", Reason.SERVER_ERROR, "no", "HTTP status 503"),
         ("redirect", Reason.SERVER_ERROR, "no", "http://127.0.0.2:1/mcp"),
         ("html", Reason.SERVER_ERROR, "yes", "text/html"),
-        ("broken json", Reason.SERVER_ERROR, "yes", "not JSON-RPC"),
+        ("broken json", Reason.SERVER_ERROR, "yes", "a body that is not JSON-RPC"),
+        ("broken event", Reason.SERVER_ERROR, "yes", "an event that is not JSON-RPC"),
         ("accepted", Reason.SERVER_ERROR, "yes", "status 202"),
         ("large", Reason.RESULT_TOO_LARGE, "yes", "33554432 bytes"),
         ("cut", Reason.SERVER_LOST, "yes", "before its response was complete"),
@@ -215,6 +216,16 @@ async def test_an_invalid_response_fails_only_its_call(
     if "429" in text or "503" in text:
         assert fault.retry_delay == 2.0
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
+@pytest.mark.parametrize("stray", ['{"type":"heartbeat"}', "keep-alive", "[DONE]", '{"id":999}'])
+async def test_an_event_that_is_no_message_is_ignored_and_counted(
+    bench: Bench, modern: str, stray: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    assert await bench.text(instance, "echo", {"text": f"stray {stray}"}) == "after it"
+    assert instance._peer is not None
+    assert instance._peer.garbage == 1
 
 
 async def test_a_redirect_on_the_same_origin_is_followed(bench: Bench, modern: str) -> None:

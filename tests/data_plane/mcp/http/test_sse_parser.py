@@ -61,8 +61,22 @@ def test_comments_do_not_count_towards_the_limit() -> None:
     assert parser.feed(b"data: 1\n\n")[0].data == b"1"
 
 
-def test_a_restart_drops_half_an_event_but_keeps_the_last_id() -> None:
+def test_a_restart_drops_half_an_event_with_its_id() -> None:
     parser = SseParser(100)
-    parser.feed(b"id: 7\ndata: half")
+    parser.feed(b"id: 7\ndata: whole\n\nid: 8\ndata: half")
     parser.restart()
+    assert parser.last_id == "7"
     assert parser.feed(b"data: new\n\n") == [SseEvent(b"new", "message", "7", None)]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_an_event_that_the_end_of_the_stream_ends_can_be_read(end: str) -> None:
+    parser = SseParser(100)
+    parser.feed(f"event: message\ndata: {{\ndata: }}{end}".encode())
+    assert parser.finish() == b"{\n}"
+
+
+def test_other_events_that_the_end_of_the_stream_ends_are_no_messages() -> None:
+    parser = SseParser(100)
+    parser.feed(b"event: ping\ndata: {}\n")
+    assert parser.finish() == b""

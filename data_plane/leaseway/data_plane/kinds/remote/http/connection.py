@@ -122,7 +122,9 @@ class HttpConnection(Peer):
         self._inbox.send_answers_by(self._send_answer)
         self._params = ParamHeaders(server)
         handlers = (self._handle_message, self._is_pending)
-        self._events = EventReader(server, self._endpoint, *handlers, self.log_repair)
+        self._events = EventReader(
+            server, self._endpoint, *handlers, self.log_repair, self._count_stray
+        )
         self._responses = ResponseReader(server, self._endpoint, self._events, *handlers)
         self._get_stream: asyncio.Task[None] | None = None
         self._unreachable = False
@@ -487,6 +489,15 @@ class HttpConnection(Peer):
                 self._has_served, self._unproven = bool(self.era.version), False
         else:
             self._handle_response(message)
+
+    def _count_stray(self) -> None:
+        self.garbage += 1
+        if self.garbage == 1:
+            _logger.warning(
+                "The server %s sends events that are not JSON-RPC; they are ignored. Signs of life "
+                "belong in comments.",
+                self.server,
+            )
 
     def _is_pending(self, key: object) -> bool:
         return key in self._calls or key in self._requests

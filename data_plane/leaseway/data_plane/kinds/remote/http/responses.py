@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -22,13 +22,14 @@ from leaseway.data_plane.kinds.remote.http.endpoint import (
 )
 from leaseway.data_plane.kinds.remote.http.refusals import ErrorAnswer
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
-from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, request_key
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import read_error
 from leaseway.data_plane.mcp.protocol.messages.reading import (
     SMALL,
     read_body,
     read_repaired,
+    response_key,
 )
 from leaseway.wire.errors import Fault
 from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM
@@ -40,6 +41,9 @@ _MAX_RESUMES: Final = 2
 _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
 
+_HEAD: Final = 1024
+"""Bytes at the start and the end of an event in which an id is looked for."""
+
 _OF_REQUESTS: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
 
 
@@ -47,7 +51,7 @@ class EventReader:
     """Reads response streams of one connection, and resumes them.
 
     `on_message` handles a message for a pending request, given its key. `on_repaired` is called
-    when a message had to be repaired.
+    when a message had to be repaired, `on_stray` for an event that is none.
     """
 
     def __init__(
@@ -57,12 +61,14 @@ class EventReader:
         on_message: Callable[[object, JsonRpcMessage], None],
         is_pending: Callable[[object], bool],
         on_repaired: Callable[[], None],
+        on_stray: Callable[[], None],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
         self._on_message = on_message
         self._is_pending = is_pending
         self._on_repaired = on_repaired
+        self._on_stray = on_stray
 
     async def read(
         self,
@@ -106,43 +112,75 @@ class EventReader:
                     await self.handle_event(key, event)
                 if not self._is_pending(key):
                     return
+            self._handle_last(key, parser.finish())
         except SseTooLarge:
             raise errors.body_too_large(self._server) from None
         except aiohttp.ClientPayloadError:
             if parser.last_id is None or not resumable:
                 raise
 
+    def _handle_last(self, key: object, data: bytes) -> None:
+        """Handle the last event of a stream, without the empty line after it, if it is whole."""
+        try:
+            messages = read_body(data)
+        except (ValueError, RecursionError):
+            return
+        for message in messages:
+            if not message.is_none:
+                self._on_message(key, message)
+
     async def handle_event(self, key: object, event: SseEvent) -> None:
-        """Handle the message of an event.
+        """Handle the message of an event; skip what is none, such as a sign of life.
 
         Raises:
-            Fault: It is not JSON-RPC.
+            Fault: It answers the request, but is not JSON-RPC.
         """
-        if event.event != "message" or not event.data.strip():
+        data = event.data
+        if event.event != "message" or not data.strip():
             return
-        await self.handle_body(key, event.data, "an event")
+        try:
+            messages = await self._read_messages(data)
+        except ValueError:
+            if key is None or response_key(data[:_HEAD], data[-_HEAD:]) != key:
+                self._on_stray()
+                return
+            raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
+        for message in messages:
+            if message.is_none and (key is None or request_key(message.id) != key):
+                self._on_stray()
+            else:
+                self._on_message(key, message)
 
-    async def handle_body(self, key: object, data: bytes, what: str) -> None:
-        """Handle a message, or those of a batch.
-
-        What must be repaired and is large is read in a thread, so that no other server waits.
+    async def handle_body(self, key: object, data: bytes) -> None:
+        """Handle the message, or those of a batch, that are the body of a response.
 
         Raises:
             Fault: It is not JSON-RPC.
         """
         try:
-            messages = read_body(data)
-        except (ValueError, RecursionError):
-            try:
-                if len(data) <= SMALL:
-                    messages = read_repaired(data)
-                else:
-                    messages = await asyncio.to_thread(read_repaired, data)
-            except ValueError:
-                raise errors.unreadable(self._server, f"{what} that is not JSON-RPC") from None
-            self._on_repaired()
+            messages = await self._read_messages(data)
+        except ValueError:
+            raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
         for message in messages:
             self._on_message(key, message)
+
+    async def _read_messages(self, data: bytes) -> Sequence[JsonRpcMessage]:
+        """Read a message, or those of a batch.
+
+        What must be repaired and is large is read in a thread, so that no other server waits.
+
+        Raises:
+            ValueError: It is not JSON-RPC.
+        """
+        try:
+            return read_body(data)
+        except (ValueError, RecursionError):
+            is_small = len(data) <= SMALL
+            repaired = (
+                read_repaired(data) if is_small else await asyncio.to_thread(read_repaired, data)
+            )
+            self._on_repaired()
+            return repaired
 
 
 class PostedRequest(NamedTuple):
@@ -197,7 +235,7 @@ class ResponseReader:
             self._endpoint.open_session(response.headers[SESSION_ID])
         if response.content_type == "application/json" and response.status != 202:
             body = await errors.read_body(self._server, response)
-            await self._events.handle_body(posted.key, body, "a body")
+            await self._events.handle_body(posted.key, body)
         elif response.content_type == "text/event-stream":
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)

@@ -37,11 +37,13 @@ class SseParser:
         self._event = ""
         self._after_return = False
         self._first = True
+        self._id: str | None = None
         self.last_id: str | None = None
         self.retry: float | None = None
 
     def restart(self) -> None:
-        """Start a new stream; keep the last event id and the retry delay."""
+        """Start a new stream; keep the id of the last whole event and the retry delay."""
+        self._id = self.last_id
         self._line.clear()
         self._data.clear()
         self._size = 0
@@ -69,6 +71,14 @@ class SseParser:
             self._line.append(rest)
             self._grow(len(rest))
         return events
+
+    def finish(self) -> bytes:
+        """Return the data of an event that the stream ended in: all of it, or a part."""
+        line = b"".join(self._line)
+        self._line.clear()
+        if line:
+            self._parse_line(line)
+        return b"\n".join(self._data) if self._event in ("", "message") else b""
 
     def _normalize(self, data: bytes) -> bytes:
         """Replace CR and CRLF by newlines, also across two pieces."""
@@ -98,7 +108,7 @@ class SseParser:
         elif field == b"event":
             self._event = value.decode(errors="replace")
         elif field == b"id" and b"\0" not in value:
-            self.last_id = value.decode(errors="replace")
+            self._id = value.decode(errors="replace")
         elif field == b"retry" and value.isdigit():
             self.retry = int(value[:9]) / 1000
         if not self._data:
@@ -107,6 +117,7 @@ class SseParser:
 
     def _dispatch(self) -> SseEvent | None:
         event = None
+        self.last_id = self._id  # of a whole event only: a server resumes after it
         if self._data:
             data = b"\n".join(self._data)
             event = SseEvent(data, self._event or "message", self.last_id, self.retry)

@@ -45,6 +45,11 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
         return self.method is None and (self.result is not _ABSENT or self.error is not _ABSENT)
 
     @property
+    def is_none(self) -> bool:
+        """Whether it is JSON, but no message."""
+        return self.method is None and not self.is_response
+
+    @property
     def has_error(self) -> bool:
         """Whether it is an error response; libraries of older JSON-RPC add null to results."""
         if self.error is _ABSENT:
