@@ -134,6 +134,9 @@ MAX_TENANT_PARKED: Final = 32
 """Of these, the calls of one tenant."""
 MAX_SESSION_STATE: Final = 16 * KIB
 """What a front needs to continue a session: log level and subscriptions."""
+MAX_RESPONSE_HEADER: Final = 64 * KIB
+"""Bytes of one header of a server over HTTP, its name and value together."""
+
 MAX_JSON_RPC_BATCH: Final = 64
 """Messages in one batch of an MCP client or server (2025-03-26)."""
 MAX_ASKS: Final = 16

@@ -11,6 +11,7 @@ import aiohttp
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
+from leaseway.wire import bounds
 
 _KEEP_ALIVE: Final = 4.0
 """Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a
@@ -45,4 +46,5 @@ def http_client() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": "leaseway"},
+        max_field_size=bounds.MAX_RESPONSE_HEADER,
     )

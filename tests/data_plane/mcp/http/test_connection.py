@@ -267,7 +267,7 @@ async def test_a_stream_without_new_events_fails(bench: Bench) -> None:
         instance = await bench.start(bench.http_spec(f"{address}/mcp"))
         fault = await fault_of(bench, instance, "resume -1")
         assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
-        assert "without a response" in fault.message
+        assert "without answering the request" in fault.message
 
 
 async def test_a_legacy_server_notifies_of_changed_tools_on_its_get_stream(

@@ -7,14 +7,18 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from mcp_types import PromptsCapability, ServerCapabilities
 from yarl import URL
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.data_plane.kinds.remote.http import errors
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.protocol.features.listing import list_prompts_resources
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest
+from leaseway.wire import bounds
 
 ERRORS = [
     TimeoutError(),
@@ -45,6 +49,37 @@ def test_the_systems_error_text_is_kept() -> None:
     error = ConnectionResetError(104, "Connection reset by peer")
     assert errors.describe_error(error) == "Connection reset by peer"
     assert "was incomplete" in errors.describe_error(aiohttp.ClientPayloadError())
+
+
+LIMIT = bounds.MAX_RESPONSE_HEADER
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"X-Long": "x" * (LIMIT - len("X-Long"))}, ""),
+        ({"X-Long": "x" * LIMIT}, f"one of its headers has more than {LIMIT} bytes"),
+        ({"Content-Encoding": "br"}, "its body is not compressed as"),
+        ({"Content-Encoding": "gzip"}, "its body is not compressed as"),
+    ],
+)
+async def test_a_response_that_the_parser_refuses_is_described(
+    headers: dict[str, str], words: str
+) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=b"{}", headers=headers)
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    said = ""
+    async with TestServer(app) as server, http_client() as http:
+        try:
+            async with http.get(server.make_url("/")) as response:
+                await response.read()
+        except aiohttp.ClientError as error:
+            said = errors.describe_error(error)
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
 
 
 class FailingPeer:

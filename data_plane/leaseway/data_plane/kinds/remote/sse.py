@@ -184,8 +184,7 @@ class SseTransport(Transport):
         if response.status >= 400:
             raise errors.status_fault(self._server, response.status, response.headers, response.url)
         if response.content_type != "text/event-stream":
-            problem = f"HTTP status {response.status} and content type {response.content_type}"
-            raise errors.unreadable(self._server, problem)
+            raise errors.of_unexpected_type(self._server, response)
 
     def _handle_events(
         self, events: Iterable[SseEvent], stream: URL, endpoint_known: asyncio.Future[None]

@@ -58,6 +58,13 @@ _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
 }
 """Texts for errors of the HTTP client; the first match counts."""
 
+_PARSER_SAYS: Final[Mapping[str, str]] = {
+    "Got more than": f"one of its headers has more than {bounds.MAX_RESPONSE_HEADER} bytes",
+    "content-encoding": "its body is not compressed as its Content-Encoding says, or in a way that "
+    "the request did not accept (gzip and deflate are accepted)",
+}
+"""Texts for errors that the client's parser of HTTP tells by words alone."""
+
 CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """The exceptions of a failed request."""
 
@@ -203,6 +210,12 @@ def unreadable(server: str, problem: str) -> Fault:
     return _server_error(server, text, "yes", 200, INVALID_REQUEST)
 
 
+def of_unexpected_type(server: str, response: aiohttp.ClientResponse) -> Fault:
+    """Return the fault for a response whose type, or status, no answer has."""
+    kind = response.headers.get("content-type") and f"content type {response.content_type}"
+    return unreadable(server, f"HTTP status {response.status} and {kind or 'no content type'}")
+
+
 def session_expired(server: str, cause: str = "") -> Fault:
     """Return the fault for a connection whose session the server no longer knows.
 
@@ -252,6 +265,9 @@ def describe_error(error: BaseException) -> str:
         return f"its proxy could not be reached ({_os_text(error.os_error)})"
     if isinstance(cause, OSError) and cause.strerror:
         return _os_text(cause)
+    for words, text in _PARSER_SAYS.items():
+        if words in str(error):
+            return text
     descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(descriptions, "the connection failed")
 
@@ -274,7 +290,7 @@ def unexpected(server: str, entry: Receipt) -> Fault:
 
 
 def ended_early(server: str) -> Fault:
-    text = f"The server {server} ended its response stream without a response."
+    text = f"The server {server} ended its response without answering the request."
     return Fault(Reason.SERVER_LOST, text, "yes", {"server": server})
 
 

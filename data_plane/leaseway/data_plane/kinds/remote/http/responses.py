@@ -240,8 +240,7 @@ class ResponseReader:
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)
         else:
-            what = f"HTTP status {response.status} and content type {response.content_type}"
-            raise errors.unreadable(self._server, what)
+            raise errors.of_unexpected_type(self._server, response)
         if self._is_pending(posted.key):
             raise errors.ended_early(self._server)
 
