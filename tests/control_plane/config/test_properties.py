@@ -27,13 +27,19 @@ NAMES = [
     "settings.local.json",
     "claude_desktop_config.json",
     "system.yml",
+    "opencode.json",
+    "crush.json",
+    "config.toml",
 ]
 KEYS = [
     *SERVER_KEYS,
     *("type", "httpUrl", "disabled", "module", "config", "override", "permissions", "prefix"),
+    *("name", "env_vars", "env_keys", "requestOptions", "source"),
 ]
 ROOTS = ["version", "schema", "inherit", "servers", "mcpServers", "inputs", "mcp", "defaults"]
+ROOTS += ["mcp_servers", "context_servers", "extensions", "amp.mcpServers"]
 WORDS = ["stdio", "http", "sse", "1.0", "mcp-config-v5", "${input:x}", "${env:A}", "${file}", "a"]
+WORDS += ["{env:A}", "{file:/a}", "${{ secrets.A }}", "{{A}}", "$A", "$(a)", "builtin", "v1"]
 
 _scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

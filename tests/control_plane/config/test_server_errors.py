@@ -225,7 +225,8 @@ def test_a_file_without_any_known_key_is_named_as_none_and_not_repeated(text: st
             severity="error",
             reason="WRONG_TYPE",
             message="This is not a configuration: it has none of the keys 'version', 'servers' and"
-            " 'defaults'. Name another file, or begin it with 'version: 1'.",
+            " 'defaults', and no servers of another client, such as 'mcpServers'. Name another"
+            " file, or begin it with 'version: 1'.",
         ),
     )
     assert parsed.broken

@@ -260,7 +260,7 @@ def test_the_current_folders_project_counts_and_others_are_named(
     [
         ({"mcpServers": {}, "servers": {"t": {"command": "x"}}}, "mcp.json"),
         ({"mcp": {"servers": {"t": {"command": "x"}}}, "mcpServers": {}}, "mcp.json"),
-        ({"amp.mcpServers": {"t": {"command": "x"}}}, "settings.json"),
+        ({"amp.mcpServers": {"t": {"command": "x"}}, "mcpServers": {}}, "settings.json"),
     ],
 )
 def test_servers_under_another_key_are_not_ignored_in_silence(

@@ -39,6 +39,10 @@ SECONDS: Final[Mapping[str, tuple[str, float | None]]] = {
     "startuptimeoutsec": ("startup_timeout", 1.0),
     "startuptimeoutms": ("startup_timeout", 1_000.0),
     "inittimeout": ("startup_timeout", None),
+    "connectiontimeout": ("startup_timeout", None),
+    "connecttimeout": ("startup_timeout", 1.0),
+    "httptimeoutseconds": ("call_timeout", 1.0),
+    "readtimeoutseconds": ("call_timeout", 1.0),
 }
 """Folded keys of timeouts: the native key, and how many of their units are a second. None: a
 number from 1,000 on is in milliseconds, a smaller one in seconds."""
@@ -49,7 +53,7 @@ APPROVAL_MODES: Final = frozenset(
 )
 """Folded keys whose values say whether a person is asked."""
 
-NESTED: Final = frozenset({"options", "toolconfiguration"})
+NESTED: Final = frozenset({"options", "toolconfiguration", "requestoptions"})
 """Folded keys of mappings whose members count as keys of the server."""
 
 _GRANT: Final = (

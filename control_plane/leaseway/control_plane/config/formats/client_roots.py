@@ -7,6 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from leaseway.control_plane.config.formats.client_forms import (
+    CONTAINERS,
+    GOOSE,
+    ClientForm,
+    find,
+    holds_extensions,
+)
 from leaseway.control_plane.config.formats.client_keys import looks_restrictive
 from leaseway.control_plane.config.formats.tool_rules import (
     ALLOW,
@@ -30,21 +37,6 @@ _ALL_FORMS: Final = ("mcp__{}__", "mcp_{}_", "{}__", "{}/", "{}.", "{}:", "")
 """How clients write a tool's full name, up to the tool's own; empty: the tool's name alone."""
 _SHOWN: Final = 5
 _MAX_NAME: Final = 512
-
-CONTAINERS: Final = (
-    *("mcpServers", "servers", "mcp.servers", "context_servers", "mcp_servers"),
-    *("amp.mcpServers", "extensions"),
-)
-"""The dotted paths under which clients keep servers."""
-
-
-def find(table: Tree, path: Sequence[str]) -> Tree | None:
-    """Return the value at a path of keys, or None."""
-    node: Tree | None = table
-    for name in path:
-        entries = node.entries if isinstance(node, Table) else ()
-        node = next((entry.value for entry in entries if entry.name == name), None)
-    return node
 
 
 @dataclass(frozen=True)
@@ -261,17 +253,16 @@ def _report_other_projects(projects: Table, own: TableEntry | None, where: Where
     )
 
 
-def report_other_containers(table: Table, root: str, where: Where) -> None:
+def report_other_containers(table: Table, form: ClientForm, where: Where) -> None:
     """Report servers that the file keeps under other keys than the one that is read."""
-    for path in CONTAINERS:
-        node = find(table, path.split("."))
-        node = find(table, [path]) if node is None else node
-        if path == root or not isinstance(node, Table) or not node.entries:
+    for other in CONTAINERS:
+        node = find(table, other.path)
+        if other.path == form.path or not isinstance(node, Table) or not node.entries:
             continue
-        if path == "extensions" and find(node.entries[0].value, ["cmd"]) is None:
-            continue  # not those of Goose
+        if other is GOOSE and not holds_extensions(node):
+            continue
         message = (
-            f"The file also has entries under {quoted(path)}, which are not used: only those under"
-            f" {quoted(root)} are. Move them there, or to a file of their own."
+            f"The file also has entries under {quoted(other.root)}, which are not used: only those"
+            f" under {quoted(form.root)} are. Move them there, or to a file of their own."
         )
-        where.at_key(path, node.at).warning(node.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
+        where.at_key(other.root, node.at).warning(node.at, IssueReason.KEY_NOT_TAKEN_OVER, message)

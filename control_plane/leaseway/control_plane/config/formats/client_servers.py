@@ -7,11 +7,12 @@ server; any other key is a warning, because the file belongs to the client.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
+from leaseway.control_plane.config.formats.client_forms import ClientForm, find
 from leaseway.control_plane.config.formats.client_keys import (
     APPROVAL_MODES,
     HARMLESS,
@@ -37,6 +38,7 @@ from leaseway.control_plane.config.formats.tool_rules import (
     report_not_understood,
     switch_of,
 )
+from leaseway.control_plane.config.layers.denials import id_of
 from leaseway.control_plane.config.layers.document import (
     Implied,
     is_implied,
@@ -81,23 +83,26 @@ class ClientServer:
         entry: The server, with a valid id as its name.
         servers: The place of the mapping of servers.
         implied: When an entry without a transport implies one.
-        in_seconds: Whether every `timeout` is in seconds.
+        form: The form of its file.
     """
 
     def __init__(
-        self, entry: TableEntry, servers: Where, implied: Implied, in_seconds: bool
+        self, entry: TableEntry, servers: Where, implied: Implied, form: ClientForm
     ) -> None:
         self._entry = entry
         self._where = replace(servers.child(entry), server_id=entry.name)
         self._implied = implied
-        self._in_seconds = in_seconds
+        self._form = form
         self._rules = ToolRules(entry.name)
         self._on: Leaf | None = None
         self._native: dict[str, TableEntry] = {}
-        self._headers: list[TableEntry] = []
+        self._referred: dict[str, list[TableEntry]] = {"headers": [], "env": []}
 
     def native(self) -> TableEntry | None:
-        """Return the entry in native keys; None, with a warning, if it is Leaseway itself."""
+        """Return the entry in native keys; None, with a warning, if nothing is to run for it.
+
+        That is an entry for Leaseway itself, for a part of the client, or for nothing but a switch.
+        """
         if not isinstance(self._entry.value, Table):
             return self._entry
         entries = unique_entries(self._entry.value, self._where)
@@ -105,37 +110,54 @@ class ClientServer:
         if _is_own_front(self._entry):
             self._where.warning(self._entry.at, IssueReason.OWN_ENTRY_SKIPPED, _OWN_ENTRY)
             return None
+        skipped = self._skipped(entries)
+        if skipped:
+            message = f"The entry {quoted(self._entry.name)} is skipped: {skipped}."
+            self._where.warning(self._entry.at, IssueReason.CLIENT_SERVER_SKIPPED, message)
+            return None
         for entry in entries:
             self._translate(entry)
         self._add_tools()
         if self._on is not None:
             self._native["enabled"] = TableEntry("enabled", self._on.at, self._on)
-        self._add_headers()
+        self._add_referred()
         self._add_transport()
         self._drop_misplaced()
         return self._entry.with_members(self._native.values())
+
+    def _skipped(self, entries: Sequence[TableEntry]) -> str:
+        """Return why there is nothing to run for an entry; empty if there is, or should be."""
+        names = {RENAMED.get(entry.name, entry.name) for entry in entries}
+        if not names or {"command", "url"} & names:
+            return ""
+        source = self._entry.member("source")
+        is_extension = isinstance(source, Leaf) and source.value == "extension"
+        is_own = folded(str(_type_of(self._entry))) in self._form.own_types
+        alone = self._implied == "always"  # else the layers below may have the rest
+        if is_own or is_extension or (alone and self._form.has_extensions):
+            return "it is a part of its client, and has no command or URL that Leaseway could run"
+        if alone and all(switch_of(entry.name) is not None for entry in entries):
+            return "it only switches a server that is defined elsewhere, and has no command or URL"
+        return ""
 
     def _translate(self, member: TableEntry) -> None:
         where, key = self._where.child(member), folded(member.name)
         if isinstance(member.value, Leaf) and member.value.value is None:
             return  # clients write null for an option that is not set
         name = RENAMED.get(member.name, member.name)
-        on = switch_of(member.name)
         try:
-            if on is not None and isinstance(member.value, Leaf):
-                self._switch(member.value, on)
-            elif key in ALLOW | DENY | FILTERS:
-                self._rules.add(member)
-            elif key in READ_ONLY:
-                self._add_read_only(member)
+            if self._restrict(member, key):
+                pass
             elif key in SECONDS:
                 self._add_timeout(member, where)
             elif key in ("bearertokenenvvar", "envhttpheaders"):
-                self._add_referred_headers(member)
+                self._refer_to_headers(member)
+            elif key in ("envvars", "envkeys"):
+                self._refer_to_variables(member, where)
+            elif key == "name" and _is_named(self._entry, member.value):
+                pass
             elif name in SERVER_KEYS:
                 self._add(name, member, where)
-            elif key in APPROVAL_MODES and asks_no_one(member.value):
-                pass
             elif key in NESTED and isinstance(member.value, Table):
                 for nested in member.members:
                     self._translate(nested)
@@ -143,6 +165,22 @@ class ClientServer:
                 self._reject_or_warn(member, where)
         except NotUnderstood as error:
             report_not_understood(error, member.name, where)
+
+    def _restrict(self, member: TableEntry, key: str) -> bool:
+        """Take over a key that is known to restrict; return whether it is one."""
+        on = switch_of(member.name)
+        if on is not None and isinstance(member.value, Leaf):
+            self._switch(member.value, on)
+        elif key in ALLOW | DENY | FILTERS:
+            self._rules.add(member)
+        elif key in READ_ONLY:
+            self._add_read_only(member)
+        elif key in APPROVAL_MODES:
+            if not asks_no_one(member.value):
+                raise NotUnderstood(member.at, _ASKS)
+        else:
+            return False
+        return True
 
     def _switch(self, value: Leaf, on: bool) -> None:
         if isinstance(value.value, bool) and not on:
@@ -172,31 +210,48 @@ class ClientServer:
             self._warn(member, where, text)
             return
         if unit is None:
-            is_long = number >= _MILLISECONDS and not self._in_seconds
+            is_long = number >= _MILLISECONDS and not self._form.in_seconds
             unit = _MILLISECONDS if is_long else 1.0
         value = number / unit
         node = Leaf(member.value.at, value, f"{value:g}")
         self._native.setdefault(name, TableEntry(name, member.at, node))
 
-    def _add_referred_headers(self, member: TableEntry) -> None:
+    def _refer_to_headers(self, member: TableEntry) -> None:
         """Add Codex's headers, which name variables."""
+        headers = self._referred["headers"]
         if folded(member.name) == "bearertokenenvvar" and isinstance(member.value, Leaf):
             text = f"Bearer ${{{member.value.value}}}"
-            self._headers.append(
+            headers.append(
                 TableEntry("Authorization", member.at, Leaf(member.value.at, text, text))
             )
             return
-        for header in member.members:
-            reference = Table(header.value.at, (TableEntry("env", header.at, header.value),))
-            self._headers.append(replace(header, value=reference))
+        headers += [_reference(header.name, "env", header.value) for header in member.members]
 
-    def _add_headers(self) -> None:
-        if not self._headers:
-            return
-        given = self._native.get("headers")
-        own = given.members if given is not None else ()
-        at = self._headers[0].at
-        self._native["headers"] = TableEntry("headers", at, Table(at, (*own, *self._headers)))
+    def _refer_to_variables(self, member: TableEntry, where: Where) -> None:
+        """Add variables that the file only names: Codex's `env_vars`, Goose's `env_keys`.
+
+        The latter are secrets of Goose's own store, so they are looked up as secrets here.
+        """
+        kind = "env" if folded(member.name) == "envvars" else "secret"
+        for item in member.value.items if isinstance(member.value, Items) else (member.value,):
+            name = find(item, ["name"]) if isinstance(item, Table) else item
+            source = find(item, ["source"]) if isinstance(item, Table) else None
+            is_elsewhere = isinstance(source, Leaf) and source.value != "local"
+            if is_elsewhere or not isinstance(name, Leaf) or not isinstance(name.value, str):
+                self._warn(member, where, "it names something else than variables of this machine")
+                continue
+            self._referred["env"].append(_reference(name.value, kind, name))
+
+    def _add_referred(self) -> None:
+        for key, referred in self._referred.items():
+            given = self._native.get(key)
+            own = given.members if given is not None else ()
+            names = {entry.name for entry in own}
+            added = {entry.name: entry for entry in referred if entry.name not in names}
+            if added:
+                at = referred[0].at
+                members = (*own, *added.values())
+                self._native[key] = TableEntry(key, at, Table(at, members))
 
     def _add(self, name: str, member: TableEntry, where: Where) -> None:
         if name in ("cwd", "env_file") and is_of_client(member.value):
@@ -218,7 +273,7 @@ class ClientServer:
         elif name in _LIST_FILTERS:
             value = whitelist(member).value
         if name in _WITH_VARIABLES:
-            value = with_native_variables(value, where)
+            value = with_native_variables(value, where, self._form)
         self._native[name] = TableEntry(name, member.at, value)
 
     def _command(self, node: Tree, where: Where) -> Tree:
@@ -227,7 +282,7 @@ class ClientServer:
         if isinstance(node, Items) and node.items and is_opencode:
             program, *rest = node.items
             if rest:
-                args = with_native_variables(Items(node.at, tuple(rest)), where)
+                args = with_native_variables(Items(node.at, tuple(rest)), where, self._form)
                 self._native["args"] = TableEntry("args", node.at, args)
             return program
         if isinstance(node, Table):  # Zed's {path, args, env}
@@ -320,6 +375,9 @@ class ClientServer:
                 self._warn(entry, self._where.child(entry), f"it has no meaning for {noun}")
 
 
+_ASKS: Final = (
+    "a person would have to be asked, which Leaseway does for tools with 'risk: financial' alone"
+)
 _OWN_ENTRY: Final = (
     "This entry starts Leaseway for a client. Leaseway does not start itself: the entry is skipped,"
     " because each such process would start all servers of this file again."
@@ -336,6 +394,15 @@ def _is_own_front(entry: TableEntry) -> bool:
         if is_module or _OWN_COMMAND.fullmatch(name):
             return "mcp" in words[index + 1 :]
     return False
+
+
+def _reference(name: str, kind: str, value: Tree) -> TableEntry:
+    return TableEntry(name, value.at, Table(value.at, (TableEntry(kind, value.at, value),)))
+
+
+def _is_named(entry: TableEntry, name: Tree) -> bool:
+    """Return whether a name is only the entry's own once more."""
+    return isinstance(name, Leaf) and id_of(str(name.value)) == id_of(entry.name)
 
 
 def _texts(node: Tree | None) -> Iterator[str]:

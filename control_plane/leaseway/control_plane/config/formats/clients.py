@@ -1,4 +1,4 @@
-"""Files of MCP clients: `mcpServers`, VS Code's `servers`, Zed's, opencode's, Codex's.
+"""Files of MCP clients, in each of their forms (`client_forms`).
 
 A server's keys are translated into native ones (`client_servers`), and what the file's root says
 about servers is applied to them (`client_roots`).
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from leaseway.control_plane.config.formats.client_forms import ClientForm
 from leaseway.control_plane.config.formats.client_roots import (
     RootRules,
     in_project,
@@ -55,47 +56,45 @@ _PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
 
 
 def read_clients(
-    root: str,
-    form: str,
+    form: ClientForm,
     implied: Implied = "always",
     *,
     bare: bool = False,
-    in_seconds: bool = False,
     folder: Path | None = None,
 ) -> DocumentReader:
-    """Return a reader of the servers under a dotted path, such as `mcpServers`.
+    """Return a reader of the servers of a client's file.
 
     What the file's root says about servers is applied to them: switches, denied tools.
 
     Args:
-        root: The path; a file without it has no servers.
-        form: The format's name.
+        form: The file's form; a file without its path has no servers.
         implied: When an entry without `transport` implies one.
         bare: Whether tools keep their names, without the server's id as a prefix.
-        in_seconds: Whether every `timeout` is in seconds.
         folder: The folder whose project counts, in a file with projects.
     """
     names = NO_DEFAULTS if bare else _PREFIXED
 
     def read(table: Table, where: Where) -> Document | None:
         table = table if folder is None else in_project(table, where, folder)
-        report_other_containers(table, root, where)
-        node, place = _find(table, root.split("."), where)
-        _report_repeated(table, root.split("."), where)
-        _report_inputs(table, root, where)
+        report_other_containers(table, form, where)
+        node, place = _find(table, form.path, where)
+        _report_repeated(table, form.path, where)
+        _report_inputs(table, form.path, where)
         rules = root_rules(table)
         never = (DeniedTools(f"mcp__{id_of(name)}", table.at, CLAUDE) for name in rules.never)
         document = Document(
-            form, root, implied=names, denied=(*rules.denied, *never), only=rules.only
+            form.name, form.root, implied=names, denied=(*rules.denied, *never), only=rules.only
         )
+        if isinstance(node, Items):
+            node = _by_names(node, place)
         if node is not None:
             if not isinstance(node, Table):
-                message = f"{quoted(place.key)} must be a mapping of servers."
+                message = f"{quoted(place.key)} must be a mapping or a list of servers."
                 place.fatal(node.at, IssueReason.WRONG_TYPE, message)
                 return None
             entries: list[TableEntry] = []
             for entry in _with_ids(server_entries(node, place), place):
-                server = ClientServer(entry, place, implied, in_seconds).native()
+                server = ClientServer(entry, place, implied, form).native()
                 if server is not None:
                     entries.append(server)
             document = replace(document, at=node.at, servers=tuple(entries))
@@ -158,7 +157,26 @@ def _with_switches(document: Document, table: Table, where: Where, is_overlay: b
     return replace(document, servers=tuple(servers))
 
 
-def _find(table: Table, path: list[str], where: Where) -> tuple[Tree | None, Where]:
+def _by_names(items: Items, where: Where) -> Table:
+    """Return a list of servers, as Continue writes them, as a mapping by their names."""
+    entries: list[TableEntry] = []
+    for index, item in enumerate(items.items):
+        members = item.entries if isinstance(item, Table) else ()
+        name = next((member.value for member in members if member.name == "name"), None)
+        if isinstance(name, Leaf) and isinstance(name.value, str):
+            kept = tuple(member for member in members if member.name != "name")
+            entries.append(TableEntry(name.value, name.at, Table(item.at, kept)))
+            continue
+        place = where.item(index, item.at)
+        message = (
+            f"{quoted(place.key)} is no server: it needs a 'name' as text, and a command or a URL."
+            " It is skipped."
+        )
+        place.error(item.at, IssueReason.MISSING_KEY, message)
+    return Table(items.at, tuple(entries))
+
+
+def _find(table: Table, path: Sequence[str], where: Where) -> tuple[Tree | None, Where]:
     node: Tree | None = table
     for name in path:
         entries = node.entries if isinstance(node, Table) else ()
@@ -169,7 +187,7 @@ def _find(table: Table, path: list[str], where: Where) -> tuple[Tree | None, Whe
     return node, where
 
 
-def _report_repeated(table: Table, path: list[str], where: Where) -> None:
+def _report_repeated(table: Table, path: Sequence[str], where: Where) -> None:
     """Report a repeated key of the path; other repeated keys are the client's business."""
     node: Tree = table
     for name in path:
@@ -182,9 +200,9 @@ def _report_repeated(table: Table, path: list[str], where: Where) -> None:
         node, where = found[0].value, where.at_key(name, found[0].value.at)
 
 
-def _report_inputs(table: Table, root: str, where: Where) -> None:
-    for path in (["inputs"], [*root.split(".")[:-1], "inputs"]):
-        node, place = _find(table, path, where)
+def _report_inputs(table: Table, path: Sequence[str], where: Where) -> None:
+    for inputs in (["inputs"], [*path[:-1], "inputs"]):
+        node, place = _find(table, inputs, where)
         if node is None:
             continue
         names = ", ".join(quoted(name) for name in _input_names(node)) or "none by name"

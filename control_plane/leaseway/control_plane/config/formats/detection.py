@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Final
 
+from leaseway.control_plane.config.formats.client_forms import (
+    CLAUDE_CODE,
+    form_of,
+    with_container,
+)
 from leaseway.control_plane.config.formats.clients import read_clients
 from leaseway.control_plane.config.formats.native import read_native
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
@@ -24,12 +28,6 @@ from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, P
 from leaseway.control_plane.config.tree.files import is_json
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table
 
-_CLIENT_FILES: Final = frozenset(
-    {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}
-)
-_CLAUDE_SETTINGS: Final = ("enabledMcpjsonServers", "disabledMcpjsonServers", "permissions")
-_IN_SECONDS: Final = frozenset({"cline_mcp_settings.json", "mcp_settings.json"})
-"""Files of Cline and Roo Code, whose timeouts are seconds, also from 1,000 on."""
 _STRICT: Final = frozenset({"system", "kubernetes", "domain"})
 """Layers in which a literal credential is an error."""
 
@@ -94,40 +92,25 @@ def read_document(text: str, path: str, *, bare: bool = False) -> Document | Non
 def _read(layer: Layer, log: IssueLog) -> Document | None:
     where = Where(log)
     root = read_root(layer.text, where, layer.path)
-    return None if root is None else _choose_reader(root, layer)(root, where)
+    if root is None:
+        return None
+    root = with_container(root, PurePath(layer.path).name)
+    return _choose_reader(root, layer)(root, where)
 
 
 def _choose_reader(root: Table, layer: Layer) -> DocumentReader:
     values = {entry.name: entry.value for entry in root.entries}
-    name = PurePath(layer.path).name
-    json_file = is_json(layer.path)
     implied = _IMPLIED.get(layer.kind, "always")
-    bare = layer.bare
     if "paths" in values and ("openapi" in values or "swagger" in values):
         return _refuse_openapi
-    read = partial(read_clients, implied=implied, bare=bare, in_seconds=name in _IN_SECONDS)
-    if "projects" in values and name == ".claude.json":
-        return read("mcpServers", "Claude Code", folder=Path.cwd())
-    if name.startswith("settings") and json_file and any(key in values for key in _CLAUDE_SETTINGS):
-        return read("mcpServers", "Claude settings")
-    if "mcpServers" in values and ("version" not in values or json_file):
-        return read("mcpServers", "mcpServers")
-    if "inputs" in values or ("servers" in values and json_file and "version" not in values):
-        return read("servers", "VS Code")
-    if json_file and _holds_servers(values.get("mcp")):
-        return read("mcp.servers", "VS Code")
-    if json_file and isinstance(values.get("mcp"), Table) and name.startswith("opencode."):
-        return read("mcp", "opencode")
-    if "context_servers" in values and json_file:
-        return read("context_servers", "Zed")
+    form = form_of(root, PurePath(layer.path).name, json_file=is_json(layer.path))
+    if form is not None:
+        folder = Path.cwd() if form is CLAUDE_CODE else None
+        return read_clients(form, implied, bare=layer.bare, folder=folder)
     version = values.get("version")
     quoted = isinstance(version, Leaf) and version.value == "1.0"
     if "schema" in values or "inherit" in values or quoted:
         return read_three_layer(implied)
-    if json_file and name in _CLIENT_FILES and "servers" not in values:
-        return read("mcpServers", "mcpServers")
-    if json_file and name.startswith("settings") and "servers" not in values:
-        return read("mcpServers", "Claude settings")
     return read_native
 
 
@@ -137,7 +120,3 @@ def _refuse_openapi(root: Table, where: Where) -> None:
         " 'transport: http_api', or write such a server by `leaseway import openapi FILE`."
     )
     where.fatal(root.at, IssueReason.BAD_VALUE, message)
-
-
-def _holds_servers(node: object) -> bool:
-    return isinstance(node, Table) and any(entry.name == "servers" for entry in node.entries)

@@ -24,8 +24,9 @@ _MISSPELT: Final = 0.8
 """Similarity from which an unknown key counts as a misspelt one, in a file without known keys."""
 
 _NO_CONFIGURATION: Final = (
-    "This is not a configuration: it has none of the keys 'version', 'servers' and 'defaults'. Name"
-    " another file, or begin it with 'version: 1'."
+    "This is not a configuration: it has none of the keys 'version', 'servers' and 'defaults', and"
+    " no servers of another client, such as 'mcpServers'. Name another file, or begin it with"
+    " 'version: 1'."
 )
 
 

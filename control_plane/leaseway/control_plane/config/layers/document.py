@@ -13,6 +13,7 @@ from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.files import load_file
 from leaseway.control_plane.config.tree.json_tree import BadJson
+from leaseway.control_plane.config.tree.toml_tree import BadToml
 from leaseway.control_plane.config.tree.yaml_tree import (
     START,
     BadText,
@@ -116,8 +117,7 @@ def read_root(text: str, where: Where, file: str = "") -> Table | None:
     try:
         tree = load_file(text, file)
     except BadText as error:
-        bad = IssueReason.BAD_JSON if isinstance(error, BadJson) else IssueReason.BAD_YAML
-        where.fatal(error.at, bad, error.message)
+        where.fatal(error.at, _reason(error), error.message)
         return None
     if isinstance(tree, Table):
         return tree
@@ -126,6 +126,16 @@ def read_root(text: str, where: Where, file: str = "") -> Table | None:
     reason = IssueReason.UNSUPPORTED_VERSION if tree is None else IssueReason.WRONG_TYPE
     where.fatal(at, reason, message)
     return None
+
+
+def _reason(error: BadText) -> IssueReason:
+    match error:
+        case BadJson():
+            return IssueReason.BAD_JSON
+        case BadToml():
+            return IssueReason.BAD_TOML
+        case _:
+            return IssueReason.BAD_YAML
 
 
 def server_entries(table: Table, where: Where) -> Sequence[TableEntry]:

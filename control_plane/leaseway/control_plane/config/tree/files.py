@@ -1,4 +1,7 @@
-"""Reads a file, with a limit, and parses its text: `.json` is JSON, everything else is YAML."""
+"""Reads a file, with a limit, and parses its text.
+
+`.json` and `.jsonc` are JSON, `.toml` is TOML, everything else is YAML.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import stat
 from pathlib import Path, PurePath
 
 from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
+from leaseway.control_plane.config.tree.toml_tree import load_toml
 from leaseway.control_plane.config.tree.yaml_tree import Tree, load_tree
 from leaseway.wire.bounds import MAX_CONFIG
 
@@ -53,10 +57,12 @@ def load_file(text: str, path: str = "") -> Tree | None:
     """Return a file's tree, or None if it is YAML with nothing but comments.
 
     Raises:
-        BadText: It is not JSON or YAML, whichever its extension names.
+        BadText: It is not JSON, TOML or YAML, whichever its extension names.
     """
     if is_json(path):
         return load_json(text, path)
+    if PurePath(path).suffix == ".toml":
+        return load_toml(text, path)
     if text.lstrip().startswith('{"'):
         # Nearly all JSON is YAML, but tabs between values are not.
         try:
