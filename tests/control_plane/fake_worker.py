@@ -39,12 +39,19 @@ def recorded(*names: str, size: int = 0) -> list[sync_pb2.RecordedTool]:
 class FakeWorker:
     """One stream; the test reads and writes its messages."""
 
-    def __init__(self, address: str, worker_id: str = "w1", incarnation: str = "run-1") -> None:
+    def __init__(
+        self,
+        address: str,
+        worker_id: str = "w1",
+        incarnation: str = "run-1",
+        advertised: str = "127.0.0.1:9",
+    ) -> None:
         self._channel = grpc.aio.insecure_channel(address)
         self._call = sync_pb2_grpc.SyncServiceStub(self._channel).Sync()
         self._joiner = Joiner()
         self.id = worker_id
         self.incarnation = incarnation
+        self.advertised = advertised
         self.held: dict[str, sync_pb2.Upsert] = {}
         self.parts = 0
         self.operated: list[sync_pb2.OperatorAction] = []
@@ -61,7 +68,7 @@ class FakeWorker:
             hello=sync_pb2.Hello(
                 protocol_version=PROTOCOL_VERSION,
                 worker=catalog_pb2.WorkerRef(
-                    id=self.id, incarnation=self.incarnation, address="127.0.0.1:9"
+                    id=self.id, incarnation=self.incarnation, address=self.advertised
                 ),
                 capacity=4,
                 **hello,  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from leaseway.control_plane.core.workers.actions import (
     RevokeLease,
     StartProbe,
 )
-from leaseway.control_plane.core.workers.records import WorkerRefused, WorkerReport
+from leaseway.control_plane.core.workers.records import WorkerIdentity, WorkerRefused, WorkerReport
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
@@ -292,6 +292,37 @@ def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
         state.handle_worker_joined(second_run, at(11))
     state.handle_worker_joined(second_run, at(12.1))
     assert state.workers["w1"].hello.address.incarnation == "another-run"
+
+
+def test_a_second_run_of_an_id_at_the_address_of_the_first_replaces_it_once_that_is_gone() -> None:
+    state, _ = started(spec("a"))
+    first = hello().address
+    second_run = hello(address=replace(first, incarnation="another-run"))
+    with pytest.raises(WorkerRefused, match="is connected"):
+        state.handle_worker_joined(second_run, at(1))
+    state.handle_worker_disconnected("w1", at(2))
+    state.handle_worker_joined(second_run, at(2.1))
+    assert state.workers["w1"].hello.address.incarnation == "another-run"
+    assert not state.problems.open()
+
+
+def test_a_run_that_is_known_to_have_ended_is_replaced_and_its_leases_are_lost() -> None:
+    state, _ = started(spec("a"))
+    first = hello().address
+    held = lease("l1", "w1")
+    state.handle_report("w1", WorkerReport(gained=(held,)), at(1))
+    state.handle_run_ended(first, at(1))  # it is connected
+    state.handle_worker_disconnected("w1", at(2))
+    second_run = hello(address=WorkerIdentity("w1", "another-run", "127.0.0.1:2"))
+    assert state.roster.doubtful_run(second_run.address) == first
+    state.handle_run_ended(replace(first, incarnation="an-older-run"), at(2))
+    with pytest.raises(WorkerRefused, match="may still run"):
+        state.handle_worker_joined(second_run, at(2))
+    state.handle_run_ended(first, at(2))
+    assert state.placements.pop_lost() == [held]
+    state.handle_worker_joined(second_run, at(2))
+    assert state.workers["w1"].hello.address.incarnation == "another-run"
+    assert not state.problems.open()
 
 
 def test_the_probes_of_a_disconnected_worker_move_to_another() -> None:

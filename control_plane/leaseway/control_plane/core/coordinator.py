@@ -33,6 +33,7 @@ from leaseway.control_plane.core.workers.records import (
     Visibility,
     VisibleState,
     WorkerHello,
+    WorkerIdentity,
     WorkerRecord,
     WorkerRefused,
     WorkerReport,
@@ -161,6 +162,11 @@ class Coordinator:
             self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
             self.registry.commit_at = now.mono
+        self.tick(now)
+
+    def handle_run_ended(self, run: WorkerIdentity, now: Moment) -> None:
+        """Record that a disconnected run of a worker has ended, without waiting for its loss."""
+        self.roster.end_run(run)
         self.tick(now)
 
     def handle_worker_disconnected(self, worker_id: str, now: Moment) -> None:

@@ -28,6 +28,7 @@ from leaseway.control_plane.sync.convert import (
 from leaseway.control_plane.sync.deltas import DeltaWriter
 from leaseway.control_plane.sync.held import HeldHashes
 from leaseway.control_plane.sync.login_steps import LoginSteps
+from leaseway.control_plane.sync.reachability import refuses_connections
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.subjects import SubjectAnswers
 from leaseway.control_plane.sync.toolsets import (
@@ -143,6 +144,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             hello = await self._receive_hello(messages, context)
         except MalformedMessage as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        await self._end_earlier_run(hello)
         stream = _Stream(self._plane, self._deltas)
         try:
             self._join(hello, stream)
@@ -173,6 +175,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
 
         held = await self._held.of_worker(hello, ask)
         return hello_from_proto(hello, self._plane.clock(), held)
+
+    async def _end_earlier_run(self, hello: WorkerHello) -> None:
+        """Find out whether the disconnected run that this one may replace has ended."""
+        earlier = self._plane.state.roster.doubtful_run(hello.address)
+        if earlier is not None and await refuses_connections(earlier.address):
+            with self._plane.transition() as (state, now):
+                state.handle_run_ended(earlier, now)
 
     async def _send_welcome(self, context: _Context, worker_id: str) -> None:
         welcome = sync_pb2.Welcome(

@@ -23,6 +23,7 @@ from leaseway.control_plane.core.workers.actions import (
 from leaseway.control_plane.core.workers.instances import NO_LAUNCHES, InstanceTable, Launched
 from leaseway.control_plane.core.workers.records import (
     WorkerHello,
+    WorkerIdentity,
     WorkerRecord,
     WorkerRefused,
     WorkerReport,
@@ -110,7 +111,10 @@ class Roster:
         address = hello.address
         known = self.workers.get(address.id)
         if known is not None and known.hello.address.incarnation != address.incarnation:
-            self._refuse_second_run(known, now)
+            if self.doubtful_run(address) is not None or known.connected:
+                self._refuse_second_run(known, now)
+            self.end_run(known.hello.address)
+            known = None
         self._clear_lost(address.id)  # its other problems are reported again
         before = known.subscription if known is not None else None
         record = WorkerRecord(
@@ -142,6 +146,23 @@ class Roster:
         for duplicates in all_duplicates:
             self._schedule_revocation(duplicates, now)
         return record
+
+    def doubtful_run(self, address: WorkerIdentity) -> WorkerIdentity | None:
+        """Return the disconnected run whose id another run uses, if it may still be alive.
+
+        It has ended if the other one listens at its very address.
+        """
+        known = self._disconnected.get(address.id)
+        if known is None or known.hello.address.incarnation == address.incarnation:
+            return None
+        earlier = known.hello.address
+        return earlier if earlier.address != address.address else None
+
+    def end_run(self, run: WorkerIdentity) -> None:
+        """Remove a disconnected run that is known to have ended; its leases are lost."""
+        record = self._disconnected.get(run.id)
+        if record is not None and record.hello.address == run:
+            self._remove(run.id)
 
     def mark_disconnected(self, record: WorkerRecord, now: Moment) -> None:
         """Record that a worker's stream has ended; remove a drained worker at once."""
@@ -368,10 +389,12 @@ class Roster:
         self.queue_action(record.id, DrainWorker("An operator asked for it."))
 
     def _refuse_second_run(self, known: WorkerRecord, now: Moment) -> None:
-        message = (
-            f"A second worker uses the id '{known.id}' while the first, at"
-            f" {known.hello.address.address}, is connected or disconnected less than"
-            f" {bounds.WORKER_LOST_AFTER:.0f} s ago. Give each worker its own --id, or wait."
+        first = known.hello.address.address
+        message = f"A second worker uses the id '{known.id}' while the first, at {first}, " + (
+            "is connected. Give each worker its own --id."
+            if known.connected
+            else f"may still run: its stream ended less than {bounds.WORKER_LOST_AFTER:.0f} s ago,"
+            " and its address does not refuse connections. Give each worker its own --id, or wait."
         )
         problem = Problem("worker", "WORKER_TWIN", message, worker_id=known.id)
         self.problems.report(problem, now.unix)
