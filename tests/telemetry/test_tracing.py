@@ -12,7 +12,13 @@ from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, TraceFlags
 
 from leaseway.telemetry.tracing import tracing_active
-from leaseway.wire.channels.trace_context import context_from, is_sampled, traceparent_of
+from leaseway.wire.channels.trace_context import (
+    context_from,
+    continued,
+    headers_of,
+    is_sampled,
+    traceparent_of,
+)
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -112,6 +118,26 @@ def test_a_traceparent_survives_conversion_to_a_context() -> None:
 @pytest.mark.parametrize("parent", ["", "nonsense", f"00-{'0' * 32}-{'b' * 16}-01"])
 def test_an_invalid_traceparent_starts_a_new_trace(parent: str) -> None:
     assert traceparent_of(trace.get_current_span(context_from(parent))) == ""
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "tracestate", "passed_on"),
+    [
+        (f"00-{'1' * 32}-{'2' * 16}-01", "", (f"00-{'1' * 32}-{'2' * 16}-01", "")),
+        (f"00-{'1' * 32}-{'2' * 16}-00", "a=b", (f"00-{'1' * 32}-{'2' * 16}-00", "a=b")),
+        (f"01-{'1' * 32}-{'2' * 16}-01-more", "", (f"00-{'1' * 32}-{'2' * 16}-01", "")),
+        (f"00-{'0' * 32}-{'2' * 16}-01", "", ("", "")),
+        (f"00-{'1' * 32}-{'0' * 16}-01", "", ("", "")),
+        (f"ff-{'1' * 32}-{'2' * 16}-01", "", ("", "")),
+        ("none", "a=b", ("", "")),
+        ("", "", ("", "")),
+    ],
+)
+def test_a_valid_trace_is_continued(
+    traceparent: str, tracestate: str, passed_on: tuple[str, str]
+) -> None:
+    assert continued(traceparent, tracestate) == passed_on
+    assert headers_of(trace.get_current_span(context_from(traceparent, tracestate))) == passed_on
 
 
 def test_a_span_has_a_traceparent() -> None:

@@ -96,6 +96,7 @@ from leaseway.sdk import (
     ToolResult,
 )
 from leaseway.sdk.relay import (
+    BegunCall,
     McpRequest,
     call_tool,
     prompt_completion,
@@ -192,17 +193,19 @@ class Methods:
         except LeasewayError as error:
             raise rpc_error(error, modern=request.modern) from None
 
-    async def go_on(self, request: Request, known: PlainTool, name: str, arguments: bytes) -> bytes:
-        """Return the result of a plain call that has begun, whose first try gave no result.
+    async def go_on(self, request: Request, known: PlainTool, begun: BegunCall) -> bytes:
+        """Return the result of a plain call that has begun and goes on in a task.
 
         Raises as `handle`.
         """
-        place, params = Place(request.carried.protocol), CallParams(name=name)
+        place, params = Place(request.carried.protocol), read_params(request, CallParams)
+        request.begun = begun
+        call = self._call_in(request, place, known.tool, params, begun.payload)
+        binding = Binding(request.scope, "tools/call", params.name, begun.payload)
         try:
-            payload = await self._call_in(request, place, known.tool, params, arguments)
+            return await self._suspendable(request, params, binding, _adapted(call, request))
         except LeasewayError as error:
             raise rpc_error(error, modern=request.modern) from None
-        return adapt_result(payload, modern=request.modern)
 
     async def tool(self, name: str, scope: str) -> Tool | None:
         return find_tool(await self.catalog.listing("tools", scope), name)
@@ -405,19 +408,18 @@ class Methods:
         self, request: Request, place: Place, tool: Tool | None, name: str, arguments: bytes
     ) -> ToolResult:
         live, listener, meta = place.session, request.listener, request.meta
+        begun, request.begun = request.begun, None
         if live is not None:
             listener.lease_ttl = live.lease_ttl
             if live.on_idle is None and live.id and not (tool is not None and tool.shared):
                 await request.carried.sessions.admit(live)
-            begun, request.begun = request.begun, None
             if begun is None:
                 live.begin_call()
             try:
-                if not meta or TRACEPARENT not in meta:
-                    # The common case, without context managers.
+                if not meta or TRACEPARENT not in meta:  # without context managers
                     return await call_tool(live.sdk, name, arguments, listener, begun=begun)
                 with traced(meta):
-                    return await call_tool(live.sdk, name, arguments, listener)
+                    return await call_tool(live.sdk, name, arguments, listener, begun=begun)
             except LeaseError:
                 live.forget_own_lists()
                 raise
@@ -425,7 +427,7 @@ class Methods:
                 live.end_call()
         with traced(request.meta):
             if tool is not None and tool.shared:
-                return await call_tool(self.client, name, arguments, listener)
+                return await call_tool(self.client, name, arguments, listener, begun=begun)
             async with self._held.opened(request) as waiting:
                 result = await call_tool(waiting.session, name, arguments, listener)
                 waiting.has_to_wait = asks_for_input(result.payload)
@@ -568,6 +570,10 @@ class Methods:
         live = self._session(request)
         session = live.sdk if live is not None else self.client
         return await listen(request, filters, self.catalog, session, self._ending, live)
+
+
+async def _adapted(call: Awaitable[bytes], request: Request) -> bytes:
+    return adapt_result(await call, modern=request.modern)
 
 
 _COMMON: Final[dict[str, Handler]] = {

@@ -61,6 +61,7 @@ __all__ = [
     "begin_call",
     "call_placed",
     "call_tool",
+    "call_way",
     "hear_servers",
     "hear_session_ends",
     "leave_leases",
@@ -193,7 +194,8 @@ async def call_tool(
             here.
         events: Receives the events of this call only.
         timeout: Seconds until the call fails; None means the server's `call_timeout`.
-        begun: The same call if it has begun and then `on_other` was called; it goes on.
+        begun: The same call if it has begun, and then `on_other` was called or it was detached;
+            it goes on.
 
     Returns:
         The result; its `payload` is the server's JSON.
@@ -205,7 +207,7 @@ async def call_tool(
     if begun is None:
         call = relayed_call(session, name, arguments, timeout, events)
     else:
-        call = begun.state()
+        call = await begun.state()
     try:
         return await runtime.caller.run(call)
     except Fault as fault:
@@ -214,11 +216,24 @@ async def call_tool(
         events.reset()
 
 
-def begin_call(caller: AsyncSession, call: BegunCall) -> bool:
+def call_way(caller: Caller, name: str) -> CallWay:
+    """Return what the calls of one tool that begin without a task share.
+
+    Args:
+        caller: As for `call_tool`.
+        name: As for `call_tool`.
+    """
+    _, session = caller._scope()
+    return CallWay(session, name)
+
+
+def begin_call(caller: Caller, call: BegunCall) -> bool:
     """Begin a call without a task, if it needs no wait; return whether it has begun.
 
     If not, `call_tool` makes it.
     """
+    if isinstance(caller, AsyncClient):
+        return caller._scope()[0].caller.begin(call)
     way, runtime = call.way, caller._client._open_runtime
     if (
         runtime is None

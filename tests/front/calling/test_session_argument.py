@@ -11,6 +11,7 @@ from jsonschema_rs import Draft202012Validator, meta
 from leaseway.front.calling.session_argument import (
     InvalidSessionArgument,
     announce,
+    has_argument,
     take_argument,
     with_argument,
     with_output,
@@ -159,6 +160,20 @@ def test_the_session_is_taken_off_the_arguments(
     arguments: bytes, rest: bytes, session: str
 ) -> None:
     assert take_argument(arguments, "session") == (rest, session)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_there"),
+    [
+        (rb'{"\u0073ession":"s"}', True),
+        (rb'{"leaseway_session":"a\nb"}', True),
+        (rb'{"text":"a\nb \"session\":1"}', False),
+        (rb'{"a":{"session":"\n"}}', False),
+        (rb'{"text":"\n"', True),
+    ],
+)
+def test_only_a_member_of_its_name_may_be_the_session(arguments: bytes, is_there: bool) -> None:
+    assert has_argument(arguments, "session") == is_there
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"true", b"{}"])

@@ -20,6 +20,7 @@ class Direct:
 
     def __init__(self, body: bytes, reply: HttpReply) -> None:
         self._body, self._reply, self._is_done = body, reply, False
+        self.cancelled = asyncio.Event()
         if body == b"direct at once":
             self.end()
 
@@ -31,6 +32,9 @@ class Direct:
         self._reply.finish(b"taskless " + self._body)
         assert self._reply.owner is not None
         self._reply.owner.end_direct()
+
+    def cancel_for_client(self) -> None:
+        self.cancelled.set()
 
 
 class Echo:
@@ -222,6 +226,16 @@ async def test_a_lost_connection_cancels_its_request() -> None:
             await echo.cancelled.wait()
             while len(table):
                 await asyncio.sleep(0.01)
+
+
+async def test_a_lost_connection_cancels_its_request_without_a_task() -> None:
+    async with connected() as (client, echo, _):
+        await client.call(b"one")
+        client.send(b"direct")
+        async with asyncio.timeout(BOUND):
+            direct = await echo.directs.get()
+            client.writer.close()
+            await direct.cancelled.wait()
 
 
 async def test_an_idle_connection_is_closed() -> None:

@@ -17,6 +17,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from leaseway.front.calling.conversations import ARGUMENT, Carried, SessionOptions, is_offered
 from leaseway.front.calling.session_argument import (
     META_KEY,
+    has_argument,
     with_argument,
     with_output,
 )
@@ -137,7 +138,9 @@ class SessionOffer:
 
     def may_carry(self, arguments: bytes) -> bool:
         """Return whether the arguments of a call may contain the one for the session."""
-        return self._encoded in arguments or ESCAPE in arguments
+        if ESCAPE in arguments:  # so has most text of several lines
+            return has_argument(arguments, self.argument)
+        return self._encoded in arguments
 
     def add_tools(
         self,

@@ -1,8 +1,9 @@
 """Calls of tools that need nothing but the tool: neither a wait before nor a change of arguments.
 
-Nearly every call of a client with `initialize` and `Mcp-Session-Id` is one. What it needs beside
-its arguments is found once for each tool and list; the call itself then runs without a task
-(`http.heads`). `Methods` handles every other call.
+Nearly every call of a client with `initialize` and `Mcp-Session-Id` is one, and nearly every call
+of a shared tool of a modern client. What it needs beside its arguments is found once for each tool
+and list, and once for a `_meta` that returns; the call itself then runs without a task
+(`http.direct_calls`). `Methods` handles every other call.
 """
 
 from __future__ import annotations
@@ -11,19 +12,38 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from leaseway.front.calling.conversations import MCP_SESSION, Conversations
-from leaseway.front.calling.handles import SessionOffer
+from leaseway.front.calling.conversations import MCP_SESSION, PRINCIPAL, Carried, Conversations
+from leaseway.front.calling.handles import HANDLE_KEY, SessionOffer
+from leaseway.front.calling.media import MEDIA_KEY
+from leaseway.front.calling.requests import Asked, asked_in, trace_in
+from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal_state
 from leaseway.front.catalog import CatalogCache
+from leaseway.front.envelope import ABSENT, VERSION_KEY
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.lists.definitions import PagedListing
+from leaseway.front.lists.definitions import PagedListing, has_header_params
 from leaseway.front.lists.ui_resources import result_for_client
-from leaseway.front.messages import CallParams
+from leaseway.front.messages import JsonRpcError
 from leaseway.front.results import adapt_result
 from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import Tool
 from leaseway.wire.bounds import MAX_VALUES
+from leaseway.wire.channels.trace_context import NO_TRACE, continued
 
-_decode: Final = msgspec.json.Decoder(CallParams).decode
+
+class _Params(msgspec.Struct, gc=False):
+    """Params of `tools/call`, of which all but the name stays unread; as `CallParams`."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
+    cursor: str | None = None
+    responses: msgspec.Raw = msgspec.field(default=ABSENT, name="inputResponses")
+    state: str | None = msgspec.field(default=None, name="requestState")
+
+
+_decode: Final = msgspec.json.Decoder(_Params).decode
+_decode_meta: Final = msgspec.json.Decoder(dict[str, Any] | None).decode
 
 
 class PlainTool(NamedTuple):
@@ -32,21 +52,54 @@ class PlainTool(NamedTuple):
     Attributes:
         listing: The list that has it.
         tool: The tool.
+        scope: The server that the client sees; empty means all.
         is_wrapped: Whether older clients get its structured results as a member of an object.
-        is_scoped: Whether the client sees one server.
+        has_headers: Whether modern clients repeat arguments of it in headers.
     """
 
     listing: PagedListing[Tool]
     tool: Tool
+    scope: str
     is_wrapped: bool
-    is_scoped: bool
+    has_headers: bool
 
     def result(self, payload: bytes) -> bytes:
         """Return a result of the tool for a client with `initialize`."""
-        if not self.is_scoped:
+        if not self.scope:
             payload = result_for_client(payload, self.tool.server_id)
         payload = to_2025_11_25.tool_result(payload, wrapped=self.is_wrapped)
         return adapt_result(payload, modern=False)
+
+    def modern_result(
+        self, payload: bytes, sessions: SessionTable, name: str, arguments: bytes
+    ) -> bytes:
+        """Return a result of the tool for a modern client.
+
+        Args:
+            payload: The server's result.
+            sessions: The sessions of the caller, who may have to answer the server.
+            name: The name by which the client calls the tool.
+            arguments: The arguments of the call.
+        """
+        if not self.scope:
+            payload = result_for_client(payload, self.tool.server_id)
+        payload = adapt_result(payload, modern=True)
+        if asks_for_input(payload):
+            binding = Binding(self.scope, "tools/call", name, arguments)
+            payload = seal_state(sessions, payload, binding)
+        return payload
+
+
+class PlainMeta(NamedTuple):
+    """What the `_meta` of a plain call says.
+
+    Attributes:
+        asked: What it asks for.
+        trace: The trace that the call continues, or `NO_TRACE`.
+    """
+
+    asked: Asked
+    trace: tuple[str, str]
 
 
 class PlainCalls:
@@ -69,22 +122,27 @@ class PlainCalls:
     ) -> None:
         self._catalog = catalog
         self._offer = offer
-        self._rules = conversations.options.rules
+        options = conversations.options
+        rules = options.rules
         # A rule before that of the protocol's session could find another one.
         self._is_possible = (
-            is_possible and conversations.is_plain and (offer is None or MCP_SESSION in self._rules)
+            is_possible and conversations.is_plain and (offer is None or MCP_SESSION in rules)
         )
+        self._is_possible_without = is_possible and PRINCIPAL not in rules
+        self._special = frozenset({MEDIA_KEY, HANDLE_KEY, *options.conversation_keys})
         self._tools: dict[tuple[str, str], PlainTool] = {}
 
     def find(
         self, live: LiveSession, scope: str, params: bytes
-    ) -> tuple[PlainTool, str, bytes] | None:
-        """Return the tool that a call names, its name and its arguments; None if it is not plain.
+    ) -> tuple[PlainTool, str, bytes, bytes] | None:
+        """Return the tool that a call names, its name, its arguments and its `_meta`.
+
+        None if it is not plain; so it is with a `_meta` for which `read_meta` returns None.
 
         Args:
             live: The session of the protocol, which the head of the request names.
             scope: The server that the client sees; empty means all.
-            params: The params of `tools/call`, without `_meta`.
+            params: The params of `tools/call`.
         """
         if not self._is_possible or live.place or live.renews or len(params) > MAX_VALUES:
             return None
@@ -93,27 +151,84 @@ class PlainCalls:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         name, arguments = sent.name, bytes(sent.arguments)
+        known = self._tool(scope, name)
+        if known is None:
+            return None
+        if not known.tool.shared and (
+            known.tool.sessions_from
+            or live.on_idle is None
+            or (self._offer is not None and self._offer.may_carry(arguments))
+        ):
+            return None
+        if arguments.startswith(b"{") and name.isascii():
+            return known, name, arguments, bytes(sent.meta)
+        return None
+
+    def find_outside(
+        self, carried: Carried, scope: str, params: bytes
+    ) -> tuple[PlainTool, str, bytes, bytes] | None:
+        """Like `find`, for a call of a modern client, which is in no session.
+
+        Args:
+            carried: What the head of the request says about its session.
+            scope: As for `find`.
+            params: As for `find`.
+        """
+        cookie = carried.cookie
+        if not self._is_possible_without or len(params) > MAX_VALUES or carried.handle is not None:
+            return None
+        if cookie is not None and cookie.live is not None:
+            return None
+        try:
+            sent = _decode(params)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        name, arguments = sent.name, bytes(sent.arguments)
+        known = self._tool(scope, name)
+        if known is None or not known.tool.shared or known.has_headers:
+            return None
+        if sent.state is not None or bytes(sent.responses):
+            return None  # the next try of a call
+        if arguments.startswith(b"{") and name.isascii():
+            return known, name, arguments, bytes(sent.meta)
+        return None
+
+    def read_meta(self, meta: bytes, *, modern: bool) -> PlainMeta | None:
+        """Return what the `_meta` of a call says.
+
+        None if it may choose a session, media or the protocol's version, or is wrong.
+        """
+        try:
+            sent = _decode_meta(meta) or {}
+            if not self._special.isdisjoint(sent) or (not modern and VERSION_KEY in sent):
+                return None
+            asked = asked_in(sent, modern=modern)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonRpcError):
+            return None
+        trace = trace_in(sent)
+        return PlainMeta(asked, NO_TRACE if trace is None else continued(*trace))
+
+    def _tool(self, scope: str, name: str) -> PlainTool | None:
         listing: PagedListing[Any] | None = self._catalog.cached("tools", scope)
         known = self._tools.get((scope, name))
         if known is None or known.listing is not listing:
             known = self._learn(listing, scope, name) if listing is not None else None
-            if known is None:
-                return None
-        if not known.tool.shared and (
-            live.on_idle is None or (self._offer is not None and self._offer.may_carry(arguments))
-        ):
-            return None
-        return (known, name, arguments) if arguments.startswith(b"{") and name.isascii() else None
+        return known
 
     def _learn(self, listing: PagedListing[Tool], scope: str, name: str) -> PlainTool | None:
         tool = find_tool(listing, name)
-        if tool is None or (tool.sessions_from and not tool.shared):
+        if tool is None:
             return None
         if self._tools and next(iter(self._tools.values())).listing is not listing:
             self._tools.clear()  # so that there are at most as many as tools
         schema = tool.output_schema
-        is_wrapped = schema is not None and to_2025_11_25.is_wrapped(schema)
-        known = self._tools[scope, name] = PlainTool(listing, tool, is_wrapped, bool(scope))
+        known = self._tools[scope, name] = PlainTool(
+            listing=listing,
+            tool=tool,
+            scope=scope,
+            is_wrapped=schema is not None and to_2025_11_25.is_wrapped(schema),
+            has_headers=has_header_params(tool),
+        )
         return known
 
 

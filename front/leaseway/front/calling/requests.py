@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
@@ -84,6 +84,48 @@ def protocol_session(request: Request) -> LiveSession:
     return request.carried.protocol
 
 
+class Asked(NamedTuple):
+    """What the `_meta` of a request asks for, beside its session and its media.
+
+    Attributes:
+        token: The client's progress token as JSON, or empty if it requests no progress.
+        log_level: The lowest level of log messages that it requests, or empty.
+        relayed: The part of `_meta` for the server, as a JSON object, or empty.
+    """
+
+    token: bytes
+    log_level: str
+    relayed: bytes
+
+    def apply(self, listener: Listener) -> None:
+        """Let the client's side of a request pass that on."""
+        if self.token:
+            listener.token = self.token
+            listener.wants_progress = True
+        if self.log_level:
+            listener.log_level = self.log_level
+        if self.relayed:
+            listener.meta = self.relayed
+
+
+def asked_in(meta: Mapping[str, Any], *, modern: bool) -> Asked:
+    """Return what a request's `_meta` asks for; raises `JsonRpcError` if that is wrong."""
+    token, level, relayed = b"", "", b""
+    if "progressToken" in meta:
+        sent = meta["progressToken"]
+        if isinstance(sent, bool) or not isinstance(sent, str | int):
+            raise JsonRpcError(INVALID_PARAMS, "A progressToken is a string or an integer.")
+        token = encode(sent)
+    if modern and LOG_LEVEL_META_KEY in meta:
+        level = log_level(meta[LOG_LEVEL_META_KEY])
+    members = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
+    if members:
+        relayed = encode(members)
+        if len(relayed) > MAX_META:
+            raise JsonRpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
+    return Asked(token, level, relayed)
+
+
 def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
     """Parse a request's params and apply their `_meta`: progress, log level, media.
 
@@ -94,22 +136,9 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
     meta = params.meta
     if meta:
         request.meta = meta
-        listener = request.listener
         if MEDIA_KEY in meta:
             request.media = parse_media_mode(meta[MEDIA_KEY])
-        if "progressToken" in meta:
-            token = meta["progressToken"]
-            if isinstance(token, bool) or not isinstance(token, str | int):
-                raise JsonRpcError(INVALID_PARAMS, "A progressToken is a string or an integer.")
-            listener.token = encode(token)
-            listener.wants_progress = True
-        if request.modern and LOG_LEVEL_META_KEY in meta:
-            listener.log_level = log_level(meta[LOG_LEVEL_META_KEY])
-        relayed = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
-        if relayed:
-            listener.meta = encode(relayed)
-            if len(listener.meta) > MAX_META:
-                raise JsonRpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
+        asked_in(meta, modern=request.modern).apply(request.listener)
     return params
 
 
@@ -143,14 +172,22 @@ def pass_input_responses(request: Request, responses: bytes, state: str | None) 
         request.listener.input = b"{%b}" % b",".join(parts)
 
 
+def trace_in(meta: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the `traceparent` and `tracestate` of a request's `_meta`, or None without them."""
+    traceparent, tracestate = meta.get(TRACEPARENT), meta.get(TRACESTATE, "")
+    if isinstance(traceparent, str) and isinstance(tracestate, str):
+        return traceparent, tracestate
+    return None
+
+
 @contextlib.contextmanager
 def traced(meta: Mapping[str, Any]) -> Iterator[None]:
     """Continue the client's trace in the block if `_meta` has a traceparent."""
-    traceparent, tracestate = meta.get(TRACEPARENT), meta.get(TRACESTATE, "")
-    if not (isinstance(traceparent, str) and isinstance(tracestate, str)):
+    trace = trace_in(meta)
+    if trace is None:
         yield
         return
-    token = otel_context.attach(context_from(traceparent, tracestate))
+    token = otel_context.attach(context_from(*trace))
     try:
         yield
     finally:

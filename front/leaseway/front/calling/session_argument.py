@@ -84,6 +84,15 @@ def with_output(schema: dict[str, Any], name: str) -> dict[str, Any] | None:
         return None
 
 
+def has_argument(arguments: bytes, preferred: str) -> bool:
+    """Return whether a call's arguments have one of the names that the argument may have."""
+    try:
+        members = _members(arguments)
+    except (ValueError, RecursionError):
+        return True  # whoever reads them reports the error
+    return not members.keys().isdisjoint(argument_names(preferred))
+
+
 def take_argument(arguments: bytes, name: str) -> tuple[bytes, str]:
     """Take the session off a call's arguments.
 

@@ -337,7 +337,6 @@ class _SuspendableCall:
         self.binding = binding
         self._listener = listener
         self._attached = listener
-        listener.ask_through(self)
         self._loop = asyncio.get_running_loop()
         self._server_requests: dict[str, ServerRequest] = {}
         self._sent: set[str] = set()
@@ -345,6 +344,7 @@ class _SuspendableCall:
         self._rejection = ""
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        listener.ask_through(self)
         self.task = asyncio.create_task(call)
         self.task.add_done_callback(self._on_done)
 

@@ -53,6 +53,9 @@ class Direct(Protocol):
     def done(self) -> bool:
         """Return whether it has ended, or goes on in a task."""
 
+    def cancel_for_client(self) -> None:
+        """Cancel it: its client has gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadHandler:
@@ -60,7 +63,7 @@ class HeadHandler:
 
     Attributes:
         start: Starts to handle a body; returns None if the request must be checked again.
-        cancel_on_disconnect: Whether a lost connection cancels the task of a request.
+        cancel_on_disconnect: Whether a lost connection cancels a request.
     """
 
     start: Callable[[bytes, HttpReply], asyncio.Task[None] | Direct | None]
@@ -168,8 +171,12 @@ class FrontConnection(asyncio.Protocol):
         self._table.remove(self._inner)
         self._inner.connection_lost(exc)
         task, handler = self._task, self._handler
-        if isinstance(task, asyncio.Task) and handler is not None and handler.cancel_on_disconnect:
+        if task is None or handler is None or not handler.cancel_on_disconnect:
+            return
+        if isinstance(task, asyncio.Task):
             task.cancel()
+        else:
+            task.cancel_for_client()
 
     def eof_received(self) -> bool | None:
         if self._rejected:

@@ -1,34 +1,33 @@
-"""Requests with a known head: what it says, and its calls that run without a task.
+"""The heads of requests: read and checked once for all requests that have them.
 
-A head is read and checked once for all requests that have it. A call that needs no wait
-(`calling.plain_calls`) is sent while its request is read, and its response is written while its
-result arrives. Whatever else happens, such as a fault, goes on in a task, which handles the call as
-if it had begun it.
+Only the headers that repeat arguments of a tool (`x-mcp-header`) are checked with each call.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.conversations import Carried
+from leaseway.front.calling.handles import may_have_handle
 from leaseway.front.calling.media import MediaMode
-from leaseway.front.calling.plain_calls import PlainCalls, PlainTool
-from leaseway.front.envelope import RequestMessage
-from leaseway.front.http.streams import HttpReply, OpenStream, Reply, TaskOwner
-from leaseway.front.messages import error_message, internal_error, result_message, unknown_client
+from leaseway.front.envelope import ABSENT, VERSION_KEY, RequestMessage
+from leaseway.front.http.streams import OpenStream, Reply
+from leaseway.front.lists.definitions import has_header_params
+from leaseway.front.messages import decode, unknown_client
+from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
-from leaseway.front.sessions.live_session import ClientRequests, LiveSession, RunningRequest
-from leaseway.sdk.relay import BegunCall, CallWay, begin_call
+from leaseway.front.sessions.live_session import ClientRequests, LiveSession
+from leaseway.sdk import LeasewayError
 from leaseway.wire.clients.mcp_client import McpClient
 
-_MAX_WAYS: Final = 1024
-"""Tools whose calls one head remembers; beyond it, it starts anew."""
-_log: Final = logging.getLogger("leaseway.front")
+_MAX_CACHED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,17 @@ class LegacyHead:
         return listener
 
 
+class _Declared(msgspec.Struct):
+    """The members of `_meta` by which a modern request declares its client."""
+
+    version: msgspec.Raw = msgspec.field(default=ABSENT, name=VERSION_KEY)
+    info: msgspec.Raw = msgspec.field(default=ABSENT, name=CLIENT_INFO_META_KEY)
+    capabilities: msgspec.Raw = msgspec.field(default=ABSENT, name=CLIENT_CAPABILITIES_META_KEY)
+
+
+_decode_declared: Final = msgspec.json.Decoder(_Declared).decode
+
+
 @dataclass(frozen=True, slots=True)
 class ModernHead:
     """The head of a request of a modern client, and what its `_meta` declares.
@@ -82,6 +92,7 @@ class ModernHead:
         headers: The headers.
         client: What the client declares.
         name: The `name` in the params of its requests, or None.
+        meta: The `_meta` in which it has declared that, as JSON.
         media: How it wants images and audio; None means the default.
     """
 
@@ -90,144 +101,78 @@ class ModernHead:
     headers: Mapping[str, str]
     client: McpClient
     name: str | None
+    meta: bytes
     media: MediaMode | None
 
+    def listener(self, reply: Reply) -> Listener:
+        """Return the client's side of a request."""
+        listener = Listener(reply.send)
+        listener.answers = self.client.answers
+        listener.mcp_client = self.client.encoded
+        listener.passes_input = True
+        return listener
 
-GoOn = Callable[[LegacyHead, HttpReply, RequestMessage, "DirectCall"], Coroutine[Any, Any, None]]
-"""Handles a request whose call goes on in a task."""
+    def covers(self, name: str | None, meta: bytes) -> bool:
+        """Return whether a call with this head passes the checks that its first request passed.
+
+        Progress tokens and trace contexts differ from call to call; what declares the client must
+        not, and what may say a session is read anew.
+
+        Args:
+            name: The `name` in its params, or None.
+            meta: Its `_meta` as JSON, or empty.
+        """
+        if name != self.name:
+            return False
+        if meta == self.meta:
+            return True
+        if may_have_handle(meta) or may_have_handle(self.meta):
+            return False
+        try:
+            return _decode_declared(meta) == _decode_declared(self.meta)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
 
 
-class DirectCalls:
-    """The direct calls of requests with one head.
+class ParamHeaders:
+    """Checks the calls of one caller.
 
     Args:
-        plain: Tells which calls can be direct.
-        head: The head, which names a session.
-        live: That session.
-        running: The requests in flight of the front.
-        go_on: Handles a call that goes on.
+        methods: Knows its tools.
     """
 
-    def __init__(
-        self,
-        plain: PlainCalls,
-        head: LegacyHead,
-        live: LiveSession,
-        running: set[Any],
-        go_on: GoOn,
-    ) -> None:
-        self.head = head
-        self.live = live
-        self.running = running
-        self.go_on = go_on
-        self._find = plain.find
-        self._ways: dict[str, CallWay] = {}
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
+        self._header_tools: dict[int, bool] = {}
 
-    @classmethod
-    def of(
-        cls, plain: PlainCalls, head: LegacyHead, running: set[Any], go_on: GoOn
-    ) -> DirectCalls | None:
-        """Return the direct calls of a head; None if it has none."""
-        live = head.live
-        if live is None or not head.has_session or head.carried.handle or head.media == "links":
+    async def check(
+        self, headers: Mapping[str, str], scope: str, name: str | None, message: RequestMessage
+    ) -> InboundLadderRejection | None:
+        """Return an error if headers do not match the arguments that the tool `name` maps to them.
+
+        Args:
+            headers: The headers of the call.
+            scope: The server that the client sees; empty means all.
+            name: The name in its params, or None.
+            message: The call.
+        """
+        if name is None:
             return None
-        return cls(plain, head, live, running, go_on)
-
-    def begin(self, message: RequestMessage, reply: HttpReply) -> DirectCall | None:
-        """Begin the call of a `tools/call` without `_meta`; None if it needs a task."""
-        live, owner = self.live, reply.owner
-        found = self._find(live, self.head.scope, message.params)
-        if found is None or owner is None:
+        try:
+            tool = await self._methods.tool(name, scope)
+        except LeasewayError:
+            return None  # the call reports the error
+        if tool is None or not self._has_header_params(tool):
             return None
-        known, name, arguments = found
-        listener = self.head.listener(reply)
-        way = self._ways.get(name)
-        if way is None:
-            if len(self._ways) >= _MAX_WAYS:
-                self._ways.clear()
-            way = self._ways[name] = CallWay(live.sdk.key, name)
-        call = DirectCall(way, arguments, listener)
-        call.calls, call.known, call.message = self, known, message
-        call.reply_to, call.owner, call.is_given_up = reply, owner, False
-        request_id = message.id
-        # Before it is sent: in this process its result may be there at once.
-        call.registered = running = live.begin_taskless(request_id, call, listener)
-        self.running.add(call)
-        try:
-            if begin_call(live.sdk, call):
-                return call
-        except Exception:  # noqa: BLE001 - its task meets it again, and responds with it
-            _log.debug("A call could not begin without a task.", exc_info=True)
-        self.running.discard(call)
-        live.calls -= 1  # its task counts it
-        live.end_taskless(request_id, running)
-        return None
+        arguments = decode(message.params).get("arguments")
+        if not isinstance(arguments or {}, dict):
+            return None
+        return validate_mcp_param_headers(tool.input_schema, arguments or {}, headers)
 
-
-class DirectCall(BegunCall):
-    """A `tools/call` in flight without a task.
-
-    Attributes:
-        calls: Those of its head.
-        known: The tool.
-        message: The request.
-        reply_to: The reply to it.
-        owner: Knows that it is in flight.
-        registered: How its session knows it.
-        is_given_up: Whether it was cancelled before its task has started.
-    """
-
-    __slots__ = ("calls", "is_given_up", "known", "message", "owner", "registered", "reply_to")
-    # Set by `DirectCalls.begin`: parameters of a constructor take longer.
-    events: Listener
-    calls: DirectCalls
-    known: PlainTool
-    message: RequestMessage
-    reply_to: HttpReply
-    owner: TaskOwner
-    registered: RunningRequest
-    is_given_up: bool
-
-    def on_payload(self, payload: bytes) -> None:
-        """Send the response."""
-        request_id, calls = self.message.id, self.calls
-        try:
-            message = result_message(request_id, self.known.result(payload))
-        except Exception:  # noqa: BLE001 - the exchange that delivers it serves other calls, too
-            _log.exception("A request of an MCP client failed: %s", self.message.method)
-            message = error_message(request_id, internal_error())
-        self.events.reset()
-        calls.running.discard(self)
-        calls.live.end_taskless(request_id, self.registered)
-        self.reply_to.finish(message)
-        self.owner.end_direct()
-
-    def on_other(self) -> None:
-        """Go on in a task."""
-        calls = self.calls
-        calls.running.discard(self)
-        task = self.owner.go_on_in(self._go_on())
-        calls.running.add(task)
-        task.add_done_callback(calls.running.discard)
-
-    async def _go_on(self) -> None:
-        live, request_id = self.calls.live, self.message.id
-        if self.is_given_up:
-            self.events.reset()
-            live.end_taskless(request_id, self.registered)
-            self.reply_to.abandon()
-            return
-        await self.calls.go_on(self.calls.head, self.reply_to, self.message, self)
-
-    def cancel_for_client(self) -> None:
-        """Cancel it: its client has, or its session ends."""
-        if self.done():
-            self.is_given_up = True  # its task has not started yet
-            return
-        self.cancel(self.events.cancel_reason)
-        self.events.reset()
-        calls = self.calls
-        calls.running.discard(self)
-        calls.live.end_taskless(self.message.id, self.registered)
-        self.reply_to.abandon()
-        self.owner.end_direct()
+    def _has_header_params(self, tool: Any) -> bool:
+        cached = self._header_tools.get(id(tool))
+        if cached is None:
+            if len(self._header_tools) > _MAX_CACHED:
+                self._header_tools.clear()
+            cached = self._header_tools[id(tool)] = has_header_params(tool)
+        return cached

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -42,9 +42,9 @@ from leaseway.front.handshake import initialize_result, negotiate_version
 from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
-from leaseway.front.http.heads import DirectCall, DirectCalls, LegacyHead, ModernHead
+from leaseway.front.http.direct_calls import DirectCall, DirectCalls, ModernCalls, SessionCalls
+from leaseway.front.http.heads import LegacyHead, ModernHead, ParamHeaders
 from leaseway.front.http.notification_streams import NotificationStreams
-from leaseway.front.http.param_headers import ParamHeaders
 from leaseway.front.http.request_checks import (
     EVENT_STREAM,
     VERSION_HEADER,
@@ -82,7 +82,6 @@ from leaseway.front.messages import (
 )
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.ended import EndedSessions
-from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
@@ -249,17 +248,16 @@ class HttpFront:
         if isinstance(message, RequestMessage) and message.method == "initialize":
             return await self._initialize(scope, message, cookie, media)
         head = await self._legacy_head(http, scope, cookie, media)
+        handle = partial(self._handle_legacy, head)
         http[HEAD_HANDLER] = self._head_handler(
             scope,
             (head.live, head.carried.handle, cookie.live),
             streams,
             http.get(RESOURCE_METADATA, ""),
             names_version,
-            partial(self._handle_legacy, head),
+            handle,
             cancel_on_disconnect=False,
-            direct=DirectCalls.of(
-                self._methods.plain_calls, head, self._requests, self._handle_legacy
-            ),
+            direct=SessionCalls.of(self._methods.plain_calls, head, self._requests, handle),
         )
         if not isinstance(message, RequestMessage):
             if head.live is not None:
@@ -329,7 +327,7 @@ class HttpFront:
         handle: Callable[[HttpReply, RequestMessage], Coroutine[Any, Any, None]],
         *,
         cancel_on_disconnect: bool,
-        direct: DirectCalls | None = None,
+        direct: DirectCalls | None,
     ) -> HeadHandler:
         """Build the handler of further requests with the head of the current request.
 
@@ -357,17 +355,17 @@ class HttpFront:
                 return None
             if is_draining() or self._closed or (scope and not self._scopes.is_known(scope)):
                 return None
-            if differs(message):
-                return None
             for live in sent:
                 if not use(live):
                     return None
             reply.accepts_stream = streams
             reply.resource_metadata = metadata
-            if direct is not None and message.method == "tools/call" and not message.may_have_meta:
+            if direct is not None and message.method == "tools/call":
                 begun = direct.begin(message, reply)
                 if begun is not None:
                     return begun
+            if differs(message):
+                return None
             task = create_task(handle(reply, message))
             requests.add(task)
             task.add_done_callback(forget)
@@ -416,16 +414,9 @@ class HttpFront:
             reply.finish((await self._handle(request, reply))[0])
             return
         request.has_session = head.has_session and not live.renews
-        request.begun = begun
         running = live.begin_request(request_id, listener)
         try:
-            if begun is None:
-                result = await self._methods.handle(request)
-            else:
-                result = await self._methods.go_on(
-                    request, begun.known, begun.way.name, begun.payload
-                )
-            response = result_message(request_id, result)
+            response = result_message(request_id, await self._result(request, begun))
         except asyncio.CancelledError:
             reply.abandon()
             if not live.was_cancelled():
@@ -465,8 +456,10 @@ class HttpFront:
             headers=http.headers,  # the handler of its head must not keep the whole request
             client=client,
             name=name_and_meta[0],
+            meta=name_and_meta[1],
             media=media,
         )
+        answer = partial(self._handle_modern, head)
         if message.method == "tools/call":
             http[HEAD_HANDLER] = self._head_handler(
                 scope,
@@ -474,47 +467,57 @@ class HttpFront:
                 streams,
                 http.get(RESOURCE_METADATA, ""),
                 lambda message: (
-                    message.method != "tools/call" or read_name_and_meta(message) != name_and_meta
+                    message.method != "tools/call" or not head.covers(*read_name_and_meta(message))
                 ),
-                partial(self._handle_modern, head),
+                answer,
                 cancel_on_disconnect=True,
+                direct=ModernCalls.of(self._methods, head, self._requests, answer),
             )
         sender, reply = reply_to(http, streams)
-        await self._handle_modern(head, reply, message)
+        await answer(reply, message)
         return await sender.response()
 
     async def _handle_modern(
-        self, head: ModernHead, reply: HttpReply, message: RequestMessage
+        self,
+        head: ModernHead,
+        reply: HttpReply,
+        message: RequestMessage,
+        begun: DirectCall | None = None,
     ) -> None:
-        """Handle a modern request whose `_meta` is valid."""
-        listener = Listener(reply.send)
-        listener.answers = head.client.answers
-        listener.mcp_client = head.client.encoded
-        listener.passes_input = True
+        """Handle a modern request whose `_meta` is valid; its call may have begun."""
+        listener = head.listener(reply) if begun is None else begun.events
         request = Request(message, listener, True, head.scope, head.carried, reply)
         if head.media is not None:
             request.media = head.media
         try:
-            if message.method == "tools/call":
+            if message.method == "tools/call" and begun is None:
                 headers, scope = head.headers, head.scope
                 rejection = await self._param_headers.check(headers, scope, head.name, message)
                 if rejection is not None:
                     error = rejection_error(rejection)
                     reply.finish(error_message(message.id, error), _status(error))
                     return
-            response, status = await self._handle(request, reply)
+            response, status = await self._handle(request, reply, begun)
         except asyncio.CancelledError:
             reply.abandon()
             raise
         reply.finish(response, status)
 
-    async def _handle(self, request: Request, reply: Reply) -> tuple[bytes, int]:
+    async def _handle(
+        self, request: Request, reply: Reply, begun: DirectCall | None = None
+    ) -> tuple[bytes, int]:
         """Return the JSON-RPC response to a request, with its HTTP status."""
         try:
-            result = await self._methods.handle(request)
+            result = await self._result(request, begun)
             return result_message(request.message.id, result), 200
         except Exception as error:  # noqa: BLE001 - one request's fault ends that request
             return self._failure(error, request, reply)
+
+    def _result(self, request: Request, begun: DirectCall | None) -> Awaitable[bytes]:
+        """Return the result of a request, whose call may have begun."""
+        if begun is None:
+            return self._methods.handle(request)
+        return self._methods.go_on(request, begun.known, begun)
 
     def _failure(self, error: Exception, request: Request, reply: Reply) -> tuple[bytes, int]:
         """Return the response to a request that has failed, with its HTTP status."""

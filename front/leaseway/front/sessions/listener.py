@@ -52,8 +52,10 @@ class Listener(RelayEvents):
         self._open: dict[int, ServerRequest] | None = None
 
     def ask_through(self, asker: Asker) -> None:
-        """Ask the client in another way from now on."""
+        """Ask the client in another way from now on, also what it was asked and is still open."""
         self.asker = asker
+        for server_request in tuple(self._open.values()) if self._open else ():
+            asker.ask(server_request)
 
     def detach(self) -> None:
         """Drop notifications while the client has no request that they belong to."""

@@ -7,10 +7,13 @@ try after a fault, goes on in a task (`CallRunner.run`).
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from leaseway.sdk.calls.requests import CallState
+from leaseway.wire.channels.trace_context import NO_TRACE
+from leaseway.wire.errors import Fault
 
 if TYPE_CHECKING:
     from leaseway.sdk.catalog.targets import Target
@@ -37,6 +40,7 @@ class CallWay:
         user: The user of the session.
         lease_id: The lease that the calls name, or empty.
         log_level: That of the events.
+        wants_progress: That of the events.
         fields: The fields of a `Call` with these, or empty.
         timeout_ms: The timeout of the tool.
     """
@@ -52,6 +56,7 @@ class CallWay:
         "target",
         "timeout_ms",
         "user",
+        "wants_progress",
     )
 
     def __init__(self, session: str, name: str) -> None:
@@ -63,6 +68,7 @@ class CallWay:
         self.user = ""
         self.lease_id = ""
         self.log_level = ""
+        self.wants_progress = False
         self.fields = b""
         self.timeout_ms = 0
 
@@ -71,12 +77,16 @@ class BegunCall(ABC):
     """A call of a tool whose first try is sent without a task; a subclass takes its result.
 
     The exchange calls `set_result` or `set_exception` once, perhaps before `CallRunner.begin` has
-    returned, and neither after `cancel`.
+    returned, and neither after `cancel` or `detach`.
 
     Args:
-        way: What it shares with others, which must have the same events but for the log level.
+        way: What it shares with others, whose events may differ in the log level, in whether they
+            want progress, and in their `meta`.
         payload: The arguments, as one JSON object in UTF-8.
         events: Receives the events of the call.
+
+    Attributes:
+        trace: The `traceparent` and `tracestate` that it continues.
     """
 
     __slots__ = (
@@ -93,6 +103,7 @@ class BegunCall(ABC):
         "sent_at",
         "target",
         "ticket",
+        "trace",
         "way",
     )
     # Set by `CallRunner.begin`, before the call is sent.
@@ -110,9 +121,10 @@ class BegunCall(ABC):
         self.way = way
         self.payload = payload
         self.ticket = 0
+        self.trace = NO_TRACE
         self.events = events
         self._is_done = False
-        self._outcome: RawResult | BaseException | None = None
+        self._outcome: RawResult | BaseException | asyncio.Future[RawResult] | None = None
 
     @abstractmethod
     def on_payload(self, payload: bytes) -> None:
@@ -138,7 +150,7 @@ class BegunCall(ABC):
         return False
 
     def done(self) -> bool:
-        """Return whether its first try has an outcome, or was cancelled."""
+        """Return whether its first try has an outcome, was cancelled or detached."""
         return self._is_done
 
     def set_result(self, outcome: RawResult, /) -> None:
@@ -166,11 +178,25 @@ class BegunCall(ABC):
             self._is_done = True
             self.exchange.abandon(self.call_id, reason)
 
-    def state(self) -> CallState:
-        """Return the call as it goes on after the outcome of its first try."""
-        way = self.way
+    def detach(self) -> None:
+        """Let the outcome of its first try wait for `state`: the call goes on in a task already."""
+        self._is_done = True
+        self._outcome = self.exchange.hand_over(self.call_id)
+
+    async def state(self) -> CallState:
+        """Return the call as it goes on after the outcome of its first try, once there is one."""
+        way, outcome = self.way, self._outcome
+        if isinstance(outcome, asyncio.Future):
+            try:
+                outcome = await outcome
+            except Fault as fault:
+                outcome = fault
+            except asyncio.CancelledError:
+                self.exchange.abandon(self.call_id, self.events.cancel_reason)
+                raise
         state = CallState(way.session, way.name, None, self.events)
-        state.outcome = self._outcome
+        state.outcome = outcome
+        state.trace = self.trace
         state.payload = self.payload
         state.user = way.user
         state.target, state.link, state.lease = self.target, self.link, self.lease

@@ -161,8 +161,15 @@ class CallRunner:
             return False
         events = call.events
         fields = way.fields
-        if not fields or way.lease_id != lease_id or way.log_level != events.log_level:
+        if (
+            not fields
+            or way.lease_id != lease_id
+            or way.log_level != events.log_level
+            or way.wants_progress is not events.wants_progress
+        ):
             fields = self._fields_of(way, target, lease_id, events)
+        if call.trace is not NO_TRACE or events.meta:
+            fields += _own_fields(call.trace, "", events)
         call.target, call.link, call.lease, call.sent_at = target, link, lease, at
         if lease is not None:
             call.leases = self._leases
@@ -181,6 +188,7 @@ class CallRunner:
         """Return the fields of a call that begins without a task, and remember them."""
         options = _options_of(events)
         way.lease_id, way.log_level = lease_id, events.log_level
+        way.wants_progress = events.wants_progress
         way.fields = self._heads(target.head, way.session, way.user, lease_id, options)
         return way.fields
 
@@ -212,7 +220,7 @@ class CallRunner:
             lease.lease_id,
             _options(state, lease.lease_id),
         )
-        fields = head + _own_fields(state)
+        fields = head + _own_fields(NO_TRACE, state.subject_token, events)
         what = f"{method} of server '{server_id}'"
         link = self._pool.link(lease.worker)
         result, payload = await link.exchange.call(fields, b"", deadline, what, events)
@@ -314,7 +322,7 @@ class CallRunner:
             request, arguments = state.request.complete(target)
             options += request
         head = self._heads(target.head, state.session, state.user, lease_id, options)
-        return head + _own_fields(state), arguments
+        return head + _own_fields(state.trace, state.subject_token, state.events), arguments
 
     async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or on which it is placed."""
@@ -476,16 +484,15 @@ def _event_options(
     return execution_pb2.CallHead(options=options).SerializeToString()
 
 
-def _own_fields(state: CallState) -> bytes:
+def _own_fields(trace: tuple[str, str], subject_token: str, events: CallEvents | None) -> bytes:
     """Return what no other call shares, as a serialized `Call`; nearly always nothing."""
-    subject_token, events = state.subject_token, state.events
     if (
-        state.trace is NO_TRACE
+        trace is NO_TRACE
         and not subject_token
         and not (events is not None and (events.meta or events.input or events.subject_token))
     ):
         return b""
-    traceparent, tracestate = state.trace
+    traceparent, tracestate = trace
     call = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
     if events is not None:
         subject_token = events.subject_token or subject_token

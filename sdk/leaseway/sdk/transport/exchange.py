@@ -204,6 +204,19 @@ class Exchange(ABC):
         call.ticket = self._send_call(call_id, fields, payload, timeout_ms)
         return True
 
+    def hand_over(self, call_id: int) -> asyncio.Future[RawResult]:
+        """Return a future that gets the outcome of a call in flight, in place of its `reply`."""
+        call = self.pending[call_id]
+        reply: asyncio.Future[RawResult] = self._loop.create_future()
+        self.pending[call_id] = AwaitedCall(
+            reply=reply,
+            what=call.what,
+            events=call.events,
+            chunked=call.chunked,
+            ticket=call.ticket,
+        )
+        return reply
+
     def abandon(self, call_id: int, reason: str) -> None:
         """Give up a call that has begun, with a reason for its server; nothing is set on it."""
         self._abandon(call_id, reason)

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
@@ -17,6 +17,10 @@ NO_TRACE: Final = ("", "")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 """A `traceparent`, to `match`: the ids of the trace and the span, and the flags."""
+_is_own_form: Final = re.compile(
+    r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+).fullmatch
+"""Whether a valid `traceparent` is written as `headers_of` would write it."""
 
 
 def headers_of(span: Span) -> tuple[str, str]:
@@ -48,6 +52,16 @@ def context_from(traceparent: str, tracestate: str = "") -> Context:
     """Return the context that a peer sent, or an empty one for a new trace if it is invalid."""
     carrier = {TRACEPARENT: traceparent, TRACESTATE: tracestate}
     return _PROPAGATOR.extract(carrier) if traceparent else Context()
+
+
+def continued(traceparent: str, tracestate: str = "") -> tuple[str, str]:
+    """Return the headers that continue the trace of a peer, as `headers_of` its span would.
+
+    They are `NO_TRACE` if what the peer sent is invalid.
+    """
+    if not tracestate and _is_own_form(traceparent):
+        return traceparent, ""
+    return headers_of(get_current_span(context_from(traceparent, tracestate)))
 
 
 def ids_in(traceparent: str) -> tuple[str, str] | None:
