@@ -44,13 +44,11 @@ class RequestMessage(msgspec.Struct, frozen=True, gc=False):
         id: A string or an integer.
         method: Its method.
         params: A JSON object, or empty if it has none.
-        may_have_meta: Whether they may have the member `_meta`.
     """
 
     id: bytes
     method: str
     params: bytes = b""
-    may_have_meta: bool = True
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +56,6 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
     method: str
     params: bytes = b""
-    may_have_meta: bool = True
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
@@ -184,8 +181,7 @@ def read_message(line: bytes) -> Message:
         if quotes == _QUOTES
         else quotes == _QUOTES + 2 and request_id.startswith(b'"')
     ):
-        may_have_meta = params.find(b'"_meta"') >= 0 or params.find(ESCAPE) >= 0
-        return RequestMessage(request_id, sent.method, params, may_have_meta)
+        return RequestMessage(request_id, sent.method, params)
     return _read_other(line)
 
 
@@ -238,8 +234,6 @@ def read_batch(line: bytes, version: str) -> list[Message] | Refusal:
 
 def names_version(message: RequestMessage | Notification) -> bool:
     """Return whether the `_meta` of a message names its version, as only modern clients do."""
-    if not message.may_have_meta:
-        return False
     # `find` is faster than `in`, which first checks whether the mark is a number.
     params = message.params
     if params.find(MODERN_MARK) < 0 and params.find(ESCAPE) < 0:

@@ -184,7 +184,7 @@ class Methods:
         handler = (_MODERN if request.modern else _LEGACY).get(method)
         if handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
-        if message.may_have_meta and handles.may_have_handle(message.params):
+        if handles.may_have_handle(message.params):
             request.carried = await handles.with_handle(request.carried, message, request.scope)
         try:
             if method in CAPABILITY_OF:

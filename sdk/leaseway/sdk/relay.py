@@ -59,6 +59,7 @@ __all__ = [
     "ToolIndex",
     "announce_roots",
     "begin_call",
+    "begin_outside",
     "call_placed",
     "call_tool",
     "call_way",
@@ -227,13 +228,16 @@ def call_way(caller: Caller, name: str) -> CallWay:
     return CallWay(session, name)
 
 
-def begin_call(caller: Caller, call: BegunCall) -> bool:
+def begin_outside(client: AsyncClient, call: BegunCall) -> bool:
+    """Like `begin_call`, for a call outside any session."""
+    return client._scope()[0].caller.begin(call)
+
+
+def begin_call(caller: AsyncSession, call: BegunCall) -> bool:
     """Begin a call without a task, if it needs no wait; return whether it has begun.
 
     If not, `call_tool` makes it.
     """
-    if isinstance(caller, AsyncClient):
-        return caller._scope()[0].caller.begin(call)
     way, runtime = call.way, caller._client._open_runtime
     if (
         runtime is None

@@ -55,7 +55,6 @@ class Echo:
             self.directs.put_nowait(direct)
             return direct
         self.bodies.append(body)
-        reply.accepts_stream = True
         return asyncio.create_task(self.answer(body, reply))
 
     async def answer(self, body: bytes, reply: HttpReply) -> None:
@@ -97,7 +96,7 @@ class Client:
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Client, Echo, FrontConnections]]:
     echo, table = Echo(), FrontConnections()
-    handler = HeadHandler(echo.start, cancel_on_disconnect=True)
+    handler = HeadHandler(echo.start, cancel_on_disconnect=True, accepts_stream=True)
 
     async def handle(http: web.BaseRequest) -> web.StreamResponse:
         connection = table.get(http.protocol)

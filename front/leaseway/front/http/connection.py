@@ -64,10 +64,14 @@ class HeadHandler:
     Attributes:
         start: Starts to handle a body; returns None if the request must be checked again.
         cancel_on_disconnect: Whether a lost connection cancels a request.
+        accepts_stream: Whether the client accepts an event stream.
+        resource_metadata: Where it finds the front's metadata; see `HttpReply`.
     """
 
     start: Callable[[bytes, HttpReply], asyncio.Task[None] | Direct | None]
     cancel_on_disconnect: bool
+    accepts_stream: bool
+    resource_metadata: str = ""
 
 
 class KnownHead:
@@ -252,7 +256,12 @@ class FrontConnection(asyncio.Protocol):
         self._pass_on(data)
 
     def _start(self, handler: HeadHandler, message: bytes, body: bytes, rest: bytes) -> None:
-        reply = HttpReply(self, has_timer=False)
+        reply = HttpReply(
+            self,
+            accepts_stream=handler.accepts_stream,
+            has_timer=False,
+            resource_metadata=handler.resource_metadata,
+        )
         reply.owner = self
         self._incomplete_since = None
         self._message = message

@@ -22,7 +22,14 @@ from leaseway.front.messages import error_message, internal_error, result_messag
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession, RunningRequest
-from leaseway.sdk.relay import BegunCall, CallWay, ServerRequest, begin_call, call_way
+from leaseway.sdk.relay import (
+    BegunCall,
+    CallWay,
+    ServerRequest,
+    begin_call,
+    begin_outside,
+    call_way,
+)
 
 _MAX_WAYS: Final = 1024
 """Tools whose calls one head remembers; beyond it, it starts anew."""
@@ -200,7 +207,7 @@ class ModernCalls(DirectCalls):
         call.reply_to, call.owner, call.is_given_up = reply, owner, False
         self.running.add(call)
         try:
-            if begin_call(self._client, call):
+            if begin_outside(self._client, call):
                 return call
         except Exception:  # noqa: BLE001 - its task meets it again, and responds with it
             _log.debug("A call could not begin without a task.", exc_info=True)

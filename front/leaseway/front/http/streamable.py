@@ -358,8 +358,6 @@ class HttpFront:
             for live in sent:
                 if not use(live):
                     return None
-            reply.accepts_stream = streams
-            reply.resource_metadata = metadata
             if direct is not None and message.method == "tools/call":
                 begun = direct.begin(message, reply)
                 if begun is not None:
@@ -371,7 +369,7 @@ class HttpFront:
             task.add_done_callback(forget)
             return task
 
-        return HeadHandler(start, cancel_on_disconnect)
+        return HeadHandler(start, cancel_on_disconnect, streams, metadata)
 
     async def _initialize(
         self, scope: str, message: RequestMessage, cookie: SessionCookie, media: MediaMode | None

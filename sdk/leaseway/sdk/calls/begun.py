@@ -86,7 +86,7 @@ class BegunCall(ABC):
         events: Receives the events of the call.
 
     Attributes:
-        trace: The `traceparent` and `tracestate` that it continues.
+        trace: The `traceparent` and `tracestate` that it continues, whatever the current context.
     """
 
     __slots__ = (

@@ -137,7 +137,7 @@ class CallRunner:
         users, way, payload = self._users, call.way, call.payload
         if users.have_tokens or users.known or len(payload) > BATCH_SIZE:
             return False  # sessions may differ in what a way does not know
-        if self._tracer.is_tracing():
+        if self._tracer.records():
             return False
         at = self._now()
         target = self._resolver.cached(way.name, at)

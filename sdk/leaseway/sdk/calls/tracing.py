@@ -50,12 +50,12 @@ class CallTracer:
         elif get_current():
             state.trace = headers_of(trace.get_current_span())
 
-    def is_tracing(self) -> bool:
-        """Return whether a call gets a span, or continues a trace."""
+    def records(self) -> bool:
+        """Return whether a call gets a span."""
         provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
         if provider is not self._provider:
             self._update_tracer(provider)
-        return bool(self._tracer is not None or get_current())
+        return self._tracer is not None
 
     def _start(self, tracer: trace.Tracer, state: CallState) -> Span:
         attributes = {Attr.TENANT: self._tenant, Attr.SESSION: state.session}

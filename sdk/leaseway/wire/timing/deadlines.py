@@ -37,6 +37,7 @@ class Deadlines:
         self._heap: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
+        self._limit = _SLACK
 
     def add(self, deadline: float, call_id: int) -> None:
         """Add the deadline of a live call, in the event loop's time."""
@@ -44,10 +45,14 @@ class Deadlines:
         heappush(heap, (deadline, call_id))
         if deadline < self._wake_at:
             self._arm(deadline)
-        if len(heap) > 2 * len(self._live) + _SLACK:
-            live = self._live
-            self._heap = [entry for entry in heap if entry[1] in live]
-            heapify(self._heap)
+        if len(heap) > self._limit:
+            self._drop_ended()
+
+    def _drop_ended(self) -> None:
+        live = self._live
+        self._heap = [entry for entry in self._heap if entry[1] in live]
+        heapify(self._heap)
+        self._limit = 2 * len(self._heap) + _SLACK
 
     def close(self) -> None:
         self._heap.clear()
