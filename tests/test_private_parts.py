@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
+from opentelemetry.exporter.otlp.proto.grpc.exporter import OTLPExporterMixin
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -50,6 +51,7 @@ def test_the_standard_exporter_encodes_by_the_method_that_ours_replaces() -> Non
             raise RuntimeError("enough")
 
     assert "_translate_data" in vars(OtlpSpanExporter)
+    assert "_initialize_channel_and_stub" in vars(OTLPExporterMixin)
     exporter = Exporter(endpoint="127.0.0.1:1", insecure=True, timeout=1)
     span = TracerProvider(shutdown_on_exit=False).get_tracer("t").start_span("s")
     span.end()

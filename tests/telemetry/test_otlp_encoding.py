@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import (
     encode_spans as encode_by_standard,
 )
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from tests.conftest import BOUND
 
 from leaseway.telemetry.spans.lean import LeanTracerProvider, all_readable
-from leaseway.telemetry.spans.otlp_encoding import encode_spans
+from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter, encode_spans
 from leaseway.telemetry.spans.pairs import SpanPair, SpanShape, parent_of
 from leaseway.wire.channels.trace_context import context_from
 
@@ -44,8 +52,12 @@ class Recorder:
         return self._kept.get_finished_spans()
 
 
+def _request(spans: Sequence[ReadableSpan | SpanPair]) -> ExportTraceServiceRequest:
+    return ExportTraceServiceRequest.FromString(encode_spans(spans))
+
+
 def check_same(spans: Sequence[ReadableSpan]) -> None:
-    assert encode_spans(spans) == encode_by_standard(spans)
+    assert _request(spans) == encode_by_standard(spans)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +145,35 @@ def test_a_pair_is_encoded_like_its_spans(
             pair.outcome, pair.failure = {"error.type": "X"}, "it broke"
         pair.end_both()
         pairs.append(pair)
-    assert encode_spans(pairs) == encode_by_standard(list(all_readable(pairs)))
+    assert _request(pairs) == encode_by_standard(list(all_readable(pairs)))
+
+
+def test_the_exporter_sends_what_is_encoded() -> None:
+    received: list[ExportTraceServiceRequest] = []
+
+    class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:
+            received.append(request)
+            return ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+    register(Collector(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    recorder = Recorder()
+    recorder.record({"key": "value"})
+    exporter = OtlpSpanExporter(endpoint=f"127.0.0.1:{port}", insecure=True, timeout=BOUND)
+    try:
+        assert exporter.export(recorder.spans) is SpanExportResult.SUCCESS
+    finally:
+        exporter.shutdown()
+        server.stop(None).wait(BOUND)
+    assert received == [encode_by_standard(recorder.spans)]
 
 
 def _encoded(spans: Sequence[ReadableSpan]) -> list[Span]:
-    (resource,) = encode_spans(spans).resource_spans
+    (resource,) = _request(spans).resource_spans
     (scope,) = resource.scope_spans
     return list(scope.spans)
 
