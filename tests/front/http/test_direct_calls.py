@@ -9,6 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
 
@@ -378,3 +382,42 @@ async def test_a_fault_of_a_modern_call_is_handled_as_that_of_others(
         _, response = await post_modern(client, modern_greeting())
         assert "out of greetings" in response["error"]["message"]
         assert len(begun) == 2
+
+
+async def test_a_call_without_a_task_has_a_span_as_others(
+    fake: FakeLeaseway, begun: list[DirectCall], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def spans() -> list[ReadableSpan]:
+        found = exporter.get_finished_spans()
+        return [span for span in found if span.name == "execute_tool greet"]
+
+    async with front(fake) as url, host(url) as client:
+        session = await client.initialize()
+        await call(client, session, "greet", name="Ada")
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+        message = greeting(1)
+        message["params"]["_meta"] = {"traceparent": TRACE}
+        await post(client, session, message)
+        fake.fail_next("greet", ServerError("The server is out of greetings."))
+        await post(client, session, greeting(2))
+        with fake.hold("greet") as held:
+            calling = asyncio.create_task(post(client, session, greeting(3)))
+            await asyncio.to_thread(held.wait)
+            await post(
+                client,
+                session,
+                {"method": "notifications/cancelled", "params": {"requestId": 3}},
+            )
+            await calling
+        assert len(begun) == 3
+    continued, failed, cancelled = spans()
+    assert continued.context is not None
+    assert continued.parent is not None
+    assert f"{continued.parent.span_id:016x}" in TRACE
+    assert f"{continued.context.span_id:016x}" in begun[0].trace[0]
+    attributes = [dict(span.attributes or {}) for span in (continued, failed, cancelled)]
+    assert attributes[0]["leaseway.server"] == "shared"
+    assert [found.get("error.type") for found in attributes] == [None, "SERVER_ERROR", "CANCELLED"]

@@ -222,6 +222,7 @@ class ModernCalls(DirectCalls):
     def end(self, call: DirectCall) -> None:
         """Note the end of a call."""
         self.running.discard(call)
+        call.events.asker = None  # which has the call, and the call has the events
 
 
 class DirectCall(BegunCall):
@@ -272,10 +273,11 @@ class DirectCall(BegunCall):
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # perhaps before it has started
-            self.exchange.abandon(self.call_id, self.events.cancel_reason)
+            self.give_up(self.events.cancel_reason)
 
     async def _go_on(self) -> None:
         if self.is_given_up:
+            self.give_up(self.events.cancel_reason)
             self.events.reset()
             self.calls.end(self)
             self.reply_to.abandon()

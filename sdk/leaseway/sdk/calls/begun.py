@@ -11,11 +11,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.requests import CallState
 from leaseway.wire.channels.trace_context import NO_TRACE
 from leaseway.wire.errors import Fault
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from leaseway.sdk.catalog.targets import Target
     from leaseway.sdk.leases.lease import ClientLease
     from leaseway.sdk.leases.manager import LeaseManager
@@ -86,7 +89,9 @@ class BegunCall(ABC):
         events: Receives the events of the call.
 
     Attributes:
-        trace: The `traceparent` and `tracestate` that it continues, whatever the current context.
+        trace: The `traceparent` and `tracestate` that it continues, whatever the current context;
+            once it was sent, those that it has sent.
+        span: Its span if one is recorded, until the call has ended or goes on in a task.
     """
 
     __slots__ = (
@@ -101,6 +106,7 @@ class BegunCall(ABC):
         "link",
         "payload",
         "sent_at",
+        "span",
         "target",
         "ticket",
         "trace",
@@ -122,6 +128,7 @@ class BegunCall(ABC):
         self.payload = payload
         self.ticket = 0
         self.trace = NO_TRACE
+        self.span: Span | None = None
         self.events = events
         self._is_done = False
         self._outcome: RawResult | BaseException | asyncio.Future[RawResult] | None = None
@@ -164,6 +171,8 @@ class BegunCall(ABC):
             return
         if lease is not None:
             self.leases.record_call(lease, self.sent_at)
+        if self.span is not None:
+            self.span.end()
         self.on_payload(payload)
 
     def set_exception(self, fault: BaseException, /) -> None:
@@ -176,7 +185,15 @@ class BegunCall(ABC):
         """Give the call up, with a reason for its server; no-op once it has an outcome."""
         if not self._is_done:
             self._is_done = True
-            self.exchange.abandon(self.call_id, reason)
+            self.give_up(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Stop waiting for its outcome, and end its span, unless it goes on in a task already."""
+        self.exchange.abandon(self.call_id, reason)
+        span, self.span = self.span, None
+        if span is not None:
+            tracing.record_cancellation(span)
+            span.end()
 
     def detach(self) -> None:
         """Let the outcome of its first try wait for `state`: the call goes on in a task already."""
@@ -192,11 +209,12 @@ class BegunCall(ABC):
             except Fault as fault:
                 outcome = fault
             except asyncio.CancelledError:
-                self.exchange.abandon(self.call_id, self.events.cancel_reason)
+                self.give_up(self.events.cancel_reason)
                 raise
         state = CallState(way.session, way.name, None, self.events)
         state.outcome = outcome
         state.trace = self.trace
+        state.span, self.span = self.span, None
         state.payload = self.payload
         state.user = way.user
         state.target, state.link, state.lease = self.target, self.link, self.lease

@@ -31,7 +31,7 @@ from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import ServingWorkers, WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE, CALL_TIMEOUT, MAX_ARGUMENTS, MAX_CALL_TIMEOUT
-from leaseway.wire.channels.trace_context import NO_TRACE
+from leaseway.wire.channels.trace_context import NO_TRACE, headers_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
 from leaseway.wire.messages.admin import release_target
@@ -130,15 +130,13 @@ class CallRunner:
             state.payload = encode_arguments(str(state.name), state.arguments, state.payload)
 
     def begin(self, call: BegunCall) -> bool:
-        """Send a call now, if that needs no wait, no span and no token; return whether it is sent.
+        """Send a call now, if that needs no wait and no token; return whether it is sent.
 
         Whoever gets False lets `run` make the call, which then meets what was in the way.
         """
         users, way, payload = self._users, call.way, call.payload
         if users.have_tokens or users.known or len(payload) > BATCH_SIZE:
             return False  # sessions may differ in what a way does not know
-        if self._tracer.records():
-            return False
         at = self._now()
         target = self._resolver.cached(way.name, at)
         if target is None or (target is not way.target and not self._can_begin(way, target)):
@@ -168,6 +166,10 @@ class CallRunner:
             or way.wants_progress is not events.wants_progress
         ):
             fields = self._fields_of(way, target, lease_id, events)
+        if self._tracer.records():
+            span = call.span = self._tracer.start_begun(way.session, way.name, call.trace)
+            tracing.record_route(span, target.server_id, link.worker.id, lease_id)
+            call.trace = headers_of(span)
         if call.trace is not NO_TRACE or events.meta:
             fields += _own_fields(call.trace, "", events)
         call.target, call.link, call.lease, call.sent_at = target, link, lease, at

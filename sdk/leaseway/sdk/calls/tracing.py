@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from opentelemetry import trace
-from opentelemetry.context import get_current
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from leaseway.sdk.calls.requests import CallState
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
-from leaseway.wire.channels.trace_context import headers_of
+from leaseway.wire.channels.trace_context import context_from, headers_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
@@ -57,23 +57,44 @@ class CallTracer:
             self._update_tracer(provider)
         return self._tracer is not None
 
-    def _start(self, tracer: trace.Tracer, state: CallState) -> Span:
-        attributes = {Attr.TENANT: self._tenant, Attr.SESSION: state.session}
+    def start_begun(self, session: str, name: str, parent: tuple[str, str]) -> Span:
+        """Start the span of a call of a tool that begins without a task; call it if `records`.
+
+        Args:
+            session: The session.
+            name: The tool's name.
+            parent: The trace that it continues, or `NO_TRACE`.
+        """
+        assert self._tracer is not None
+        return self._start_tool(self._tracer, session, name, context_from(*parent))
+
+    def _start_tool(
+        self, tracer: trace.Tracer, session: str, name: str, context: Context | None
+    ) -> Span:
+        attributes = self._common(session)
+        attributes[Attr.GEN_AI_OPERATION_NAME] = Attr.EXECUTE_TOOL
+        attributes[Attr.GEN_AI_TOOL_NAME] = name
+        title = f"{Attr.EXECUTE_TOOL} {name}"
+        return tracer.start_span(title, context, kind=SpanKind.CLIENT, attributes=attributes)
+
+    def _common(self, session: str) -> dict[str, str]:
+        attributes: dict[str, str] = {Attr.TENANT: self._tenant, Attr.SESSION: session}
         if self._agent:
             attributes[Attr.AGENT] = self._agent
+        return attributes
+
+    def _start(self, tracer: trace.Tracer, state: CallState) -> Span:
         request = state.request
         if request is None:
-            name = f"{Attr.EXECUTE_TOOL} {state.name}"
-            attributes[Attr.GEN_AI_OPERATION_NAME] = Attr.EXECUTE_TOOL
-            attributes[Attr.GEN_AI_TOOL_NAME] = str(state.name)
-        else:
-            name = request.method
-            attributes[Attr.MCP_METHOD_NAME] = request.method
-            if request.item.kind == NAME_KIND_PROMPT:
-                name = f"{name} {request.item.name}"
-                attributes[Attr.GEN_AI_PROMPT_NAME] = request.item.name
-            else:  # not in the name: there are too many URIs
-                attributes[Attr.MCP_RESOURCE_URI] = request.item.name
+            return self._start_tool(tracer, state.session, str(state.name), None)
+        attributes = self._common(state.session)
+        name = request.method
+        attributes[Attr.MCP_METHOD_NAME] = request.method
+        if request.item.kind == NAME_KIND_PROMPT:
+            name = f"{name} {request.item.name}"
+            attributes[Attr.GEN_AI_PROMPT_NAME] = request.item.name
+        else:  # not in the name: there are too many URIs
+            attributes[Attr.MCP_RESOURCE_URI] = request.item.name
         return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
 
     def _update_tracer(self, provider: object) -> None:
