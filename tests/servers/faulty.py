@@ -185,7 +185,7 @@ for line in sys.stdin.buffer:
             continue
         version = "1999-01-01" if mode == "old" else message["params"]["protocolVersion"]
         info = {"name": "faulty", "version": "0"}
-        capabilities = {"tools": {}}
+        capabilities = [] if mode == "php" else {"tools": {}}
         answer(key, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
     elif method == "tools/list":
         on_list(key)

@@ -13,6 +13,7 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, until
 from tests.specs import changed
 
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
@@ -85,6 +86,13 @@ async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no
     assert fault.metadata["problem"] == "EXITED"
     assert "no database" in fault.message
     assert len(starts.read_text()) <= 2
+
+
+async def test_an_odd_answer_to_initialize_is_corrected_and_reported(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "php"))
+    assert instance.tools
+    listed = await instance.list_prompts_resources(BOUND, NO_PROMPTS_RESOURCES)
+    assert listed.changed == ("Of its answer to initialize: capabilities is a list.",)
 
 
 async def test_a_legacy_server_that_became_modern_is_started(bench: Bench) -> None:

@@ -76,7 +76,7 @@ class McpSession:
         protocol_version: As negotiated; empty before.
         introduction: What the server said about itself at the handshake.
         skipped: Sentences about what the server said or listed that can't be used.
-        changed: Sentences about listed tools that were corrected.
+        changed: Sentences about what was corrected: its answer to `initialize`, and listed tools.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class McpSession:
         self._spec = spec
         self._phase: StartPhase = "connect"
         self._not_introduced: tuple[str, ...] = ()
+        self._corrected: tuple[str, ...] = ()
         self._capabilities: ServerCapabilities | None = None
         self._has_tools = True
         self._discovers = False
@@ -178,6 +179,8 @@ class McpSession:
             introduces_clients=self.peer.leased,
         )
         self._phase = "list"
+        if self.peer.corrected:
+            self._corrected = (f"Of its answer to initialize: {self.peer.corrected}.",)
         self._capabilities = capabilities = client.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
         self.introduction, self._not_introduced = admit(
@@ -232,7 +235,7 @@ class McpSession:
             hide=self._hide,
         )
         self.skipped = (*self._not_introduced, *listed.skipped)
-        self.changed = listed.changed
+        self.changed = (*self._corrected, *listed.changed)
         return self.peer.accept(listed.definitions)
 
     async def list_prompts_resources(
@@ -310,9 +313,10 @@ def start_fault(
         if "wrote last" not in text:
             text += f" It wrote last: {stderr.cause}"
     if garbage and phase != "list":
-        text += (
-            " It also sent messages that are not JSON-RPC: check that its command starts, or its"
-            " url reaches, an MCP server; one over stdio logs to its standard error."
+        text = (
+            f"{text.rstrip('.')}. It also sent messages that are not JSON-RPC: check that its"
+            " command starts, or its url reaches, an MCP server; one over stdio logs to its"
+            " standard error."
         )
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
 

@@ -243,9 +243,10 @@ class Prober:
             WorkerProblem(
                 scope="server",
                 reason="DEFINITIONS_CORRECTED",
-                message=f"Some definitions that server {key} lists on worker {worker} do not "
-                f"conform to MCP. Official clients would reject whole lists for them, so they are "
-                f"corrected. {' '.join(listed.changed)} Fix the server.",
+                message=f"Some of what server {key} says when it is greeted or lists on worker "
+                f"{worker} does not conform to MCP. Official clients would reject the server, or "
+                f"whole lists, for it, so it is corrected. {' '.join(listed.changed)} "
+                "Fix the server.",
                 key=key,
                 severity="warning",
             ),

@@ -26,6 +26,7 @@ from msgspec import structs
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.definitions.greeting import correct_greeting
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, introduce
 from leaseway.data_plane.mcp.protocol.messages.codec import (
@@ -45,6 +46,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     Pending,
     RawRequest,
     ToolCall,
+    invalid_arguments,
     invalid_result,
 )
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
@@ -121,6 +123,7 @@ class Peer(Dispatcher[TransportContext]):
         client: The MCP client that leases the connection, or None. Set before the handshake.
         asks_alone: Whether a request of a server that callers share goes to the only call in
             flight. Set before the handshake.
+        corrected: What was corrected in the answer to `initialize`, in words; empty for nothing.
         sets_log_level: Whether the server logs from a level that the client sets.
         log_level: That level.
         roots: The answer to the server's roots requests; None leaves them to callers. Set before
@@ -155,6 +158,7 @@ class Peer(Dispatcher[TransportContext]):
         self.leased = False
         self.client: McpClient | None = None
         self.asks_alone = False
+        self.corrected = ""
         self.sets_log_level = False
         self.log_level = LogLevel(self._set_log_level)
         self.roots: bytes | None = None
@@ -326,6 +330,8 @@ class Peer(Dispatcher[TransportContext]):
             result = None
         if not isinstance(result, dict):
             raise MCPError(code=INTERNAL_ERROR, message=f"The result of {method} is not an object")
+        if method == "initialize":
+            self.corrected = correct_greeting(result)
         return result
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -401,7 +407,7 @@ class Peer(Dispatcher[TransportContext]):
             line = encode_call(call_id, request, self.era)
             headers = self._call_headers(request) if self.has_headers else _NO_HEADERS
         except ValueError:
-            return reject_call(done, _invalid_arguments(self.server, request.name))
+            return reject_call(done, invalid_arguments(self.server, request.name))
         rejection = self._rejection(len(line))
         if rejection is not None:
             return reject_call(done, rejection)
@@ -590,11 +596,3 @@ class Peer(Dispatcher[TransportContext]):
             metadata={"server": self.server},
         )
         return dataclasses.replace(fault, started=started)
-
-
-def _invalid_arguments(server: str, tool: str) -> Fault:
-    return Fault(
-        Reason.INVALID_ARGUMENTS,
-        f"The arguments for the tool {tool} of the server {server} are not a JSON object.",
-        metadata={"server": server},
-    )

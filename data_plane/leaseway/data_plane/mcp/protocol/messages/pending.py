@@ -293,3 +293,12 @@ def invalid_result(server: str) -> Fault:
         started="yes",
         metadata={"server": server, "code": str(INTERNAL_ERROR)},
     )
+
+
+def invalid_arguments(server: str, tool: str) -> Fault:
+    """Return the fault for arguments that no call can carry."""
+    return Fault(
+        Reason.INVALID_ARGUMENTS,
+        f"The arguments for the tool {tool} of the server {server} are not a JSON object.",
+        metadata={"server": server},
+    )
