@@ -14,6 +14,15 @@ def test_the_text_items_are_joined() -> None:
     assert [item["type"] for item in result.content] == ["text", "image", "text"]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(b"null", ""), (b"5", "5"), (b'{"a": "\xc3\xbc"}', '{"a": "ü"}')]
+)
+def test_a_text_item_without_a_text_reads_as_json(value: bytes, text: str) -> None:
+    result = ToolResult(b'{"content":[{"type":"text","text":%b}]}' % value)
+    assert result.text == text
+    assert [*result.for_model()] == [{"type": "text", "text": text}]
+
+
 def test_unknown_members_are_kept() -> None:
     result = ToolResult(b'{"content":[{"type":"new","x":1}],"_meta":{"a":1},"extra":[2]}')
     assert result.raw["extra"] == [2]

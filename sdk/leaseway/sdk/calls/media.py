@@ -70,6 +70,14 @@ class MediaReader(Protocol):
         """Read the artifact of a call in a session."""
 
 
+def text_of(item: dict[str, Any]) -> str:
+    """Return the text of a text item; another value than text as JSON, and null as empty."""
+    text = item.get("text", "")
+    if isinstance(text, str):
+        return text
+    return json.dumps(text, ensure_ascii=False) if text is not None else ""
+
+
 def media_in(items: Iterable[object]) -> list[Media]:
     """Return the images and sounds among content items, without those whose data is invalid."""
     media = [_media(item) for item in items if isinstance(item, dict)]
@@ -229,7 +237,7 @@ def resource_items(parts: Iterable[dict[str, Any]]) -> list[ModelItem | Media]:
 def _model_item(item: dict[str, Any]) -> ModelItem | Media:
     kind = item.get("type")
     if kind == "text":
-        return _text(str(item.get("text", "")))
+        return _text(text_of(item))
     if kind in ("image", "audio"):
         return _media_item(_media(item), kind)
     if kind == "resource_link":

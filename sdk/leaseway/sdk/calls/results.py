@@ -6,7 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Self, cast
 
-from leaseway.sdk.calls.media import Media, MediaReader, ModelContent, media_in, model_content
+from leaseway.sdk.calls.media import (
+    Media,
+    MediaReader,
+    ModelContent,
+    media_in,
+    model_content,
+    text_of,
+)
 from leaseway.sdk.errors import InternalError
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.plain_data import PlainData
@@ -122,7 +129,7 @@ class ToolResult(McpResult):
     @property
     def text(self) -> str:
         """The text items, joined by line breaks; empty without text."""
-        return "\n".join([str(item.get("text", "")) for item in self.content if _is_text(item)])
+        return "\n".join([text_of(item) for item in self.content if _is_text(item)])
 
     @property
     def media(self) -> list[Media]:
