@@ -184,6 +184,11 @@ for line in sys.stdin.buffer:
             send({"id": key, "error": {"code": -32603, "message": "not today"}})
             continue
         version = "1999-01-01" if mode == "old" else message["params"]["protocolVersion"]
+        if mode == "one_version" and version != "2025-03-26":
+            text = "Unsupported protocol version"
+            data = {"supported": ["2025-03-26"], "requested": version}
+            send({"id": key, "error": {"code": -32602, "message": text, "data": data}})
+            continue
         info = {"name": "faulty", "version": "0"}
         capabilities = [] if mode == "php" else {"tools": {}}
         answer(key, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, until
 from tests.specs import changed
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
+from leaseway.data_plane.mcp.protocol.features.handshake import version_instead
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
@@ -86,6 +89,31 @@ async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no
     assert fault.metadata["problem"] == "EXITED"
     assert "no database" in fault.message
     assert len(starts.read_text()) <= 2
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+async def test_a_server_that_refuses_the_newest_version_is_offered_its_own(
+    bench: Bench, protocol: str
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "one_version", protocol=protocol))
+    assert instance.protocol_version == "2025-03-26"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "data", "version"),
+    [
+        (-32602, "Unsupported protocol version", {"supported": ["2024-11-05"]}, "2024-11-05"),
+        (-32602, "Unsupported protocol version", {"expected": "2025-06-18"}, "2025-06-18"),
+        (-32000, "Unsupported protocol version (2025-06-18, 2024-11-05)", None, "2025-06-18"),
+        (-32602, "Unsupported protocolVersion 2025-11-25", None, "2024-11-05"),
+        (-32602, "Invalid params: 2024-11-05", None, ""),
+        (UNSUPPORTED_PROTOCOL_VERSION, "Protocol version", {"supported": ["2031-01-01"]}, ""),
+    ],
+)
+def test_a_version_that_a_refusal_names_is_found(
+    code: int, message: str, data: object, version: str
+) -> None:
+    assert version_instead(MCPError(code=code, message=message, data=data)) == version
 
 
 async def test_an_odd_answer_to_initialize_is_corrected_and_reported(bench: Bench) -> None:

@@ -170,7 +170,9 @@ class McpSession:
         spec = self._spec
         self._phase = "negotiate"
         self._discovers = spec.part.protocol == "auto" and not handshake.is_legacy(known_version)
-        await handshake.negotiate(client, spec.part.protocol, spec.startup_timeout, known_version)
+        await handshake.negotiate(
+            client, self.peer, spec.part.protocol, spec.startup_timeout, known_version
+        )
         self._reject_own_front(client)
         self.protocol_version = client.protocol_version or ""
         self.peer.era = handshake.build_era(

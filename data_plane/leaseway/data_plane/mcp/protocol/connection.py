@@ -123,6 +123,7 @@ class Peer(Dispatcher[TransportContext]):
         client: The MCP client that leases the connection, or None. Set before the handshake.
         asks_alone: Whether a request of a server that callers share goes to the only call in
             flight. Set before the handshake.
+        offered_version: The version that `initialize` offers; empty for the newest, or a client's.
         corrected: What was corrected in the answer to `initialize`, in words; empty for nothing.
         sets_log_level: Whether the server logs from a level that the client sets.
         log_level: That level.
@@ -158,7 +159,7 @@ class Peer(Dispatcher[TransportContext]):
         self.leased = False
         self.client: McpClient | None = None
         self.asks_alone = False
-        self.corrected = ""
+        self.offered_version = self.corrected = ""
         self.sets_log_level = False
         self.log_level = LogLevel(self._set_log_level)
         self.roots: bytes | None = None
@@ -177,8 +178,7 @@ class Peer(Dispatcher[TransportContext]):
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
         self.missed: Signal[()] = Signal()
-        self._warned = False
-        self._has_repaired = False
+        self._warned = self._has_repaired = False
         self._inbox = Inbox(
             server,
             self.transport_type,
@@ -323,6 +323,8 @@ class Peer(Dispatcher[TransportContext]):
                 **(params or {}),
                 "capabilities": LEGACY_CAPABILITIES if can_reach_callers else roots_only,
             }
+        if method == "initialize" and self.offered_version:
+            params = {**(params or {}), "protocolVersion": self.offered_version}
         payload = await self._round_trip(method, params, opts or {}, None)
         try:
             result = msgspec.json.decode(payload)

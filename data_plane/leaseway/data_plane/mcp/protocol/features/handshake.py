@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from typing import Any, Final
 
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession
 from mcp.shared.exceptions import MCPError
@@ -11,11 +12,15 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION, ServerCapabilities
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from leaseway.data_plane.core.calls.call import NO_ANSWERS, SERVER_METHODS
+from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.client_meta import ClientMeta, modern_meta
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
 from leaseway.wire.messages.mcp import ROOTS
+
+_is_about_version: Final = re.compile(r"protocol.{0,3}version", re.IGNORECASE).search
+_find_versions: Final = re.compile(r"\b20\d\d-\d\d-\d\d\b").findall
 
 
 class GreetingFailed(Exception):
@@ -53,12 +58,17 @@ def capabilities_of(declared: ServerCapabilities | None) -> list[str]:
 
 
 async def negotiate(
-    session: ClientSession, protocol: str, startup_timeout: float, known_version: str = ""
+    session: ClientSession,
+    peer: Peer,
+    protocol: str,
+    startup_timeout: float,
+    known_version: str = "",
 ) -> None:
     """Negotiate a protocol version.
 
     Args:
         session: An entered session on the connection.
+        peer: The connection.
         protocol: `auto`, `legacy`, or a version.
         startup_timeout: Seconds for the whole start. Under `auto`, a server that does not answer
             `server/discover` at all uses up 10 s of it, or half of it.
@@ -73,17 +83,19 @@ async def negotiate(
     if protocol in MODERN_PROTOCOL_VERSIONS:
         await session.discover()
     elif protocol != "auto":
-        await session.initialize()
+        await _initialize(session, peer)
     elif is_legacy(known_version):
-        await _initialize_or_discover(session)
+        await _initialize_or_discover(session, peer)
     else:
-        await _discover_or_initialize(session, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2))
+        await _discover_or_initialize(
+            session, peer, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)
+        )
 
 
-async def _discover_or_initialize(session: ClientSession, timeout: float) -> None:
+async def _discover_or_initialize(session: ClientSession, peer: Peer, timeout: float) -> None:
     try:
         if not await _supports_discover(session, timeout):
-            await _initialize_after_discover(session)
+            await _initialize_after_discover(session, peer)
     except ConnectionLost as error:
         if error.fault.started == "no":  # it has not received the greeting
             raise
@@ -107,9 +119,39 @@ async def _supports_discover(session: ClientSession, timeout: float) -> bool:
     return True
 
 
-async def _initialize_after_discover(session: ClientSession) -> None:
+async def _initialize(session: ClientSession, peer: Peer) -> None:
+    """Initialize a server; offer an older version to one that refuses the newest.
+
+    It should answer with a version of its own instead.
+    """
     try:
         await session.initialize()
+    except ConnectionLost:
+        raise
+    except MCPError as error:
+        version = version_instead(error)
+        if not version:
+            raise
+        peer.offered_version = version
+        await session.initialize()
+
+
+def version_instead(error: MCPError) -> str:
+    """Return the version that a server may accept which refused ours; empty for another error.
+
+    That is the newest that its error names, or else the oldest, which most servers know.
+    """
+    said = f"{error.error.message} {error.error.data}"
+    if error.error.code == UNSUPPORTED_PROTOCOL_VERSION or not _is_about_version(said):
+        return ""
+    older = HANDSHAKE_PROTOCOL_VERSIONS[:-1]
+    named = [version for version in _find_versions(said) if version in older]
+    return max(named, default=older[0])
+
+
+async def _initialize_after_discover(session: ClientSession, peer: Peer) -> None:
+    try:
+        await _initialize(session, peer)
     except (ConnectionLost, InvalidResponse):
         raise
     except MCPError as error:
@@ -119,10 +161,10 @@ async def _initialize_after_discover(session: ClientSession) -> None:
         await session.discover()
 
 
-async def _initialize_or_discover(session: ClientSession) -> None:
+async def _initialize_or_discover(session: ClientSession, peer: Peer) -> None:
     """Initialize a server of the legacy era; it may have been replaced by a modern one."""
     try:
-        await session.initialize()
+        await _initialize(session, peer)
     except ConnectionLost:
         raise
     except MCPError:
