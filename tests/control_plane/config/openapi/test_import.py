@@ -195,16 +195,19 @@ def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
     [
         ("/x: { trace: {} }", "the method TRACE is not supported"),
         ("/x: { get: { servers: [ { url: 'ftp://other' } ] } }", "none of them is a usable"),
-        ("/x/{id}: { get: {} }", "no parameter 'id' with position: path"),
-        ("/x: { get: { parameters: [ { name: c, in: cookie, required: true } ] } }", "cookie 'c'"),
+        ("/x: { get: { parameters: [ { name: id, in: path } ] } }", "no placeholder {id}"),
+        ("/x: { get: { parameters: [ { name: c, in: cookie, required: true } ] } }", "a cookie"),
         ("/x: { get: { parameters: [ { $ref: 'x.yaml#/p' } ] } }", "refers to another document"),
         ("/x: { get: { parameters: [ { $ref: '#/nowhere' } ] } }", "which does not exist"),
         ("/x/{id}: { get: { parameters: [ { name: id, in: path, style: odd } ] } }", "style 'odd'"),
-        ("/x: { get: { parameters: [ { name: id, in: query, style: odd } ] } }", "style 'odd'"),
-        ("/x: { get: { parameters: [ { name: id, in: header, style: odd } ] } }", "style 'odd'"),
+        (("/x: { get: { parameters: [ { name: id, in: query, style: odd, required: true } ]"
+          " } }"), "style 'odd'"),
+        (("/x: { get: { parameters: [ { name: id, in: header, style: odd, required: true } ]"
+          " } }"), "style 'odd'"),
         (("/x: { post: { requestBody: { content: { multipart/form-data: { schema:"
          " { type: string } } } } } }"), "not a plain object"),
-        ("/x: { get: { requestBody: { content: { application/json: {} } } } }", "needs a body"),
+        (("/x: { get: { requestBody: { required: true, content: { application/json: {} } } } }"),
+         "needs a body"),
         ("/x: { get: 5 }", "it is not a mapping"),
     ],
 )  # fmt: skip
@@ -212,6 +215,47 @@ def test_what_cannot_be_a_tool_says_why(paths: str, why: str) -> None:
     made = imported(paths)
     assert not made.tools
     assert why in made.skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("operation", "note"),
+    [
+        ("parameters: [ { name: p, in: query, style: odd } ]", "parameter 'p': one of its"),
+        ("parameters: [ { name: p, in: cookie } ]", "parameter 'p': its parameter 'p' is a"),
+        ("parameters: [ { name: p, in: querystring } ]", "parameter 'p': its parameter 'p' is in"),
+        ("parameters: [ { name: 'p p', in: header } ]", "parameter 'p_p': it has the header"),
+        ("requestBody: { content: { application/json: {} } }", "body: GET has none"),
+    ],
+)
+def test_an_optional_part_that_cannot_be_sent_costs_only_itself(operation: str, note: str) -> None:
+    made = imported(f"/x: {{ get: {{ {operation} }} }}")
+    assert made.skipped == ()
+    assert [tool.parameters for tool in made.tools] == [()]
+    (said,) = made.notes
+    assert said.startswith(f"The tool of GET /x can't send its optional {note}")
+
+
+def test_a_placeholder_that_the_document_says_nothing_of_is_a_text() -> None:
+    tool = only("/x/{id}/y: { get: {} }")
+    (parameter,) = tool.parameters
+    assert (parameter.name, parameter.position, parameter.required) == ("id", "path", True)
+    assert parameter.parsed == {"type": "string"}
+
+
+@pytest.mark.parametrize("target", ["./other.yaml#/Pet", "#/components/schemas/Nowhere"])
+def test_a_schema_accepts_anything_where_its_reference_has_no_target(target: str) -> None:
+    body = (
+        f"{{ type: object, properties: {{ pet: {{ $ref: '{target}' }}, n: {{ type: integer }} }} }}"
+    )
+    content = f"{{ application/json: {{ schema: {body} }} }}"
+    made = imported(f"/x: {{ post: {{ requestBody: {{ content: {content} }} }} }}")
+    (tool,) = made.tools
+    assert {parameter.name: parameter.parsed for parameter in tool.parameters} == {
+        "pet": {},
+        "n": {"type": "integer"},
+    }
+    (note,) = made.notes
+    assert target in note
 
 
 def test_schemas_that_refer_to_themselves_are_cut_where_they_begin_again() -> None:

@@ -75,7 +75,8 @@ paths:
   /tabs:
     get:
       operationId: tabs
-      parameters: [ { name: t, in: query, type: array, items: {}, collectionFormat: tsv } ]
+      parameters:
+        - { name: t, in: query, required: true, type: array, items: {}, collectionFormat: tsv }
 """
 
 

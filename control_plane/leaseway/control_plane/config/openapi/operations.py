@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -19,7 +19,9 @@ from leaseway.spec.kinds.http_tools import (
     READ_METHODS,
     Body,
     HttpTool,
+    ToolFault,
     find_faults,
+    placeholders,
 )
 
 _MAX_DESCRIPTION: Final = 2_048
@@ -74,13 +76,20 @@ class SkippedOperation:
 class Imported:
     """The content of a document: tools with unique names, in the order of the chosen operations.
 
-    `base_url` may be empty; `skipped` are the chosen operations that can't become tools.
+    Attributes:
+        title: Its title.
+        base_url: The address of its server; may be empty.
+        tools: The tools.
+        skipped: The chosen operations that can't become tools.
+        notes: What the tools can't send of their operations, as sentences.
+        schemes: Its security schemes by name.
     """
 
     title: str
     base_url: str
     tools: tuple[HttpTool, ...]
     skipped: tuple[SkippedOperation, ...]
+    notes: tuple[str, ...]
     schemes: Mapping[str, Scheme]
 
 
@@ -123,11 +132,13 @@ class _Importer:
         self._document = document
         self._selection = selection
         self._references = References(document)
-        self._schemas = SchemaReader(self._references)
+        self._of_schemas = References(document, lenient=True)
+        self._schemas = SchemaReader(self._of_schemas)
         self._servers = ServerReader(document, document.get("paths", {}).values(), address)
         self._names = UniqueNames()
         self._tools: list[HttpTool] = []
         self._skipped: list[SkippedOperation] = []
+        self._notes: list[str] = []
 
     def result(self) -> Imported:
         for number, (method, path, item, operation) in enumerate(self._operations()):
@@ -146,6 +157,7 @@ class _Importer:
             base_url=self._servers.base_url,
             tools=tuple(self._tools),
             skipped=tuple(self._skipped),
+            notes=(*self._notes, *map(_of_missing, self._of_schemas.missing)),
             schemes=schemes(self._document, self._references),
         )
 
@@ -175,35 +187,45 @@ class _Importer:
         tags = [str(tag) for tag in _list(operation.get("tags"))]
         if not self._selection.includes(identity, tags, path):
             return
+        notes: list[str] = []
         try:
-            tool = self._tool(method, path, item, operation, identity)
+            made = self._tool(method, path, item, operation, identity, notes)
         except Unsupported as error:
             self._skipped.append(SkippedOperation(label, str(error)))
             return
-        fault = next(iter(find_faults(tool)), None)
+        tool, fault = _without_faulty_parameters(made, notes)
         if fault is not None:
             self._skipped.append(SkippedOperation(label, f"it {fault.message}"))
             return
         self._names.take(tool.name)
         self._tools.append(tool)
+        self._notes += [f"The tool of {label} can't send {note}." for note in notes]
 
     def _tool(
         self, method: str, path: str, item: Mapping[str, Any], operation: Mapping[str, Any],
-        identity: str,
+        identity: str, notes: list[str],
     ) -> HttpTool:  # fmt: skip
         if method not in METHODS:
             raise Unsupported(f"the method {method} is not supported")
         base_url = self._servers.own(operation, item)
-        parameters = Parameters(self._references, self._schemas)
-        for given in self._merged(item, operation):
-            parameters.add(given)
+        parameters = Parameters(self._of_schemas, self._schemas)
+        for given in self._merged(path, item, operation):
+            try:
+                parameters.add(given)
+            except Unsupported as error:
+                if given.get("required") is True or given.get("in") == "path":
+                    raise
+                notes.append(f"its optional parameter {str(given['name'])[:64]!r}: {error}")
         body: Body = "json"
         content_type = ""
         given = self._references.follow(operation.get("requestBody"))
         if isinstance(given, Mapping) and given.get("content"):
-            if method in READ_METHODS:
+            if method not in READ_METHODS:
+                body, content_type = parameters.add_body(given)
+            elif given.get("required") is True:
                 raise Unsupported(f"it needs a body, but {method} has none")
-            body, content_type = parameters.add_body(given)
+            else:
+                notes.append(f"its optional body: {method} has none")
         if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
         summary = str(operation.get("summary") or "").strip()
@@ -221,16 +243,43 @@ class _Importer:
         )
 
     def _merged(
-        self, item: Mapping[str, Any], operation: Mapping[str, Any]
+        self, path: str, item: Mapping[str, Any], operation: Mapping[str, Any]
     ) -> list[Mapping[str, Any]]:
-        """Return the parameters of an operation's path, overridden and followed by its own."""
+        """Return the parameters of an operation's path, overridden and followed by its own.
+
+        A placeholder that the document says nothing of is a text: the path needs something there.
+        """
         merged: dict[tuple[str, str], Mapping[str, Any]] = {}
         for given in (*_list(item.get("parameters")), *_list(operation.get("parameters"))):
             parameter = self._references.follow(given)
             if not isinstance(parameter, Mapping) or not parameter.get("name"):
                 raise Unsupported("one of its parameters has no name")
             merged[str(parameter["name"]), str(parameter.get("in"))] = parameter
+        for name in placeholders(path):
+            merged.setdefault((name, "path"), _text_in_path(name))
         return list(merged.values())
+
+
+def _text_in_path(name: str) -> Mapping[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _without_faulty_parameters(
+    tool: HttpTool, notes: list[str]
+) -> tuple[HttpTool, ToolFault | None]:
+    """Return a tool without its optional parameters that are faulty, and its next fault."""
+    while True:
+        fault = next(iter(find_faults(tool)), None)
+        if fault is None or fault.parameter is None or tool.parameters[fault.parameter].required:
+            return tool, fault
+        faulty = tool.parameters[fault.parameter]
+        notes.append(f"its optional parameter {faulty.name[:64]!r}: it {fault.message}")
+        kept = (parameter for parameter in tool.parameters if parameter is not faulty)
+        tool = replace(tool, parameters=tuple(kept))
+
+
+def _of_missing(reason: str) -> str:
+    return f"A schema accepts anything in one place: {reason}."
 
 
 def _description(summary: str, operation: Mapping[str, Any]) -> str:

@@ -43,9 +43,7 @@ class Parameters:
         required = given.get("required") is True
         explode = given.get("explode") is True
         if place == "cookie":
-            if required:
-                raise Unsupported(f"it needs the cookie {name[:64]!r}")
-            return
+            raise Unsupported(f"its parameter {name[:64]!r} is a cookie")
         if place == "header" and name.lower() in _IGNORED_HEADERS:
             return  # bodies, security and HTTP itself set these headers
         schema = self._schema(given)

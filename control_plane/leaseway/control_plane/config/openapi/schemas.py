@@ -21,6 +21,7 @@ MAX_SCHEMA: Final = 32 * 1024
 _DEPTHS: Final = (24, 8, 6, 5, 4, 3, 2, 1)
 _MAX_NODES: Final = 4_000
 _MAX_REFERENCES: Final = 50
+_MAX_MISSING: Final = 100
 _MAX_RULES: Final = 20
 """Schemas of one member that are compared with a further one of it."""
 _MAX_READ_ONLY: Final = 20
@@ -47,10 +48,21 @@ class Unsupported(Exception):
 
 
 class References:
-    """Resolves the `$ref`s of a document."""
+    """Resolves the `$ref`s of a document.
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    Args:
+        document: The document.
+        lenient: Whether a reference without a target stands for an empty mapping, so that a schema
+            accepts anything there.
+
+    Attributes:
+        missing: Why references that stand for an empty mapping have no target, each once.
+    """
+
+    def __init__(self, document: Mapping[str, Any], *, lenient: bool = False) -> None:
+        self.missing: dict[str, None] = {}
         self._document = document
+        self._lenient = lenient
 
     def follow(self, node: Any) -> Any:
         """Return a node, or the target of its reference with the members that stand beside it.
@@ -72,10 +84,23 @@ class References:
         Raises:
             Unsupported: The target is in another document, or missing.
         """
+        try:
+            return self._target(reference)
+        except Unsupported as error:
+            if not self._lenient:
+                raise
+            if len(self.missing) < _MAX_MISSING:
+                self.missing[str(error)] = None
+            return {}
+
+    def _target(self, reference: object) -> Any:
         if not isinstance(reference, str):
             raise Unsupported("it has a $ref that is not text")
         if not reference.startswith("#"):
-            raise Unsupported(f"it refers to another document ({reference[:128]})")
+            raise Unsupported(
+                f"it refers to another document ({reference[:128]}), and only one that is bundled"
+                " into a single file can be read"
+            )
         node: Any = self._document
         for part in reference[1:].split("/")[1:]:
             name = unquote(part).replace("~1", "/").replace("~0", "~")

@@ -32,6 +32,7 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     entry["http_tools"] = [_tool(tool) for tool in leave_room(imported.tools, len(f"{name}_"))]
     lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
     lines += [f"# No tool: {skip.operation}: {skip.reason}." for skip in imported.skipped]
+    lines += [f"# {ascii(note)[1:-1]}" for note in imported.notes]
     content = {"version": 1, "servers": {name: entry}}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     return "\n".join(lines) + "\n" + text

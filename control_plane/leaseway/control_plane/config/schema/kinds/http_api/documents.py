@@ -120,3 +120,11 @@ def _warn_of_skipped(imported: Imported, node: Tree, where: Where) -> None:
             f"{rest} more operations do not become tools; `leaseway import openapi` lists them."
         )
         where.warning(node.at, IssueReason.OPERATION_SKIPPED, message)
+    for note in imported.notes[:_MAX_WARNINGS]:
+        where.warning(node.at, IssueReason.OPERATION_IN_PART, note)
+    rest = len(imported.notes) - _MAX_WARNINGS
+    if rest > 0:
+        message = (
+            f"{rest} more parts of operations can't be sent; `leaseway import openapi` lists them."
+        )
+        where.warning(node.at, IssueReason.OPERATION_IN_PART, message)
