@@ -36,7 +36,7 @@ from leaseway.front.calling.media import (
     read_artifact,
 )
 from leaseway.front.calling.places import Place, Places
-from leaseway.front.calling.plain_calls import PlainCalls, PlainTool, find_tool
+from leaseway.front.calling.plain_calls import PlainCalls, find_tool
 from leaseway.front.calling.requests import (
     Request,
     log_level,
@@ -193,15 +193,15 @@ class Methods:
         except LeasewayError as error:
             raise rpc_error(error, modern=request.modern) from None
 
-    async def go_on(self, request: Request, known: PlainTool, begun: BegunCall) -> bytes:
+    async def go_on(self, request: Request, place: Place, tool: Tool, begun: BegunCall) -> bytes:
         """Return the result of a plain call that has begun and goes on in a task.
 
         Raises as `handle`.
         """
-        place, params = Place(request.carried.protocol), read_params(request, CallParams)
+        params = read_params(request, CallParams)
         request.begun = begun
-        call = self._call_in(request, place, known.tool, params, begun.payload)
-        binding = Binding(request.scope, "tools/call", params.name, begun.payload)
+        call = self._call_in(request, place, tool, params, begun.payload)
+        binding = Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
         try:
             return await self._suspendable(request, params, binding, _adapted(call, request))
         except LeasewayError as error:

@@ -14,9 +14,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.conftest import BOUND
-from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
+from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host, session_of
 
 from leaseway.front.envelope import RequestMessage
+from leaseway.front.http.connection import FrontConnection
 from leaseway.front.http.direct_calls import DirectCall, ModernCalls, SessionCalls
 from leaseway.front.http.streams import HttpReply
 from leaseway.front.sessions.live_session import LiveSession
@@ -421,3 +422,52 @@ async def test_a_call_without_a_task_has_a_span_as_others(
     attributes = [dict(span.attributes or {}) for span in (continued, failed, cancelled)]
     assert attributes[0]["leaseway.server"] == "shared"
     assert [found.get("error.type") for found in attributes] == [None, "SERVER_ERROR", "CANCELLED"]
+
+
+async def test_modern_calls_in_a_session_that_they_say_run_without_a_task(
+    fake: FakeLeaseway, begun: list[DirectCall]
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        _, response = await post_modern(client, modern_call("count", {}))
+        handle = session_of(response["result"])
+
+        async def count() -> Any:
+            return (await post_modern(client, modern_call("count", {"session": handle})))[1]
+
+        counted = [(await count())["result"]["content"] for _ in range(3)]
+        assert [content[0]["text"] for content in counted] == ["2", "3", "4"]
+        assert len(begun) == 3
+        live = begun[0].live
+        assert live is not None
+        assert (live.calls, live.calls_in_flight) == (4, 0)
+        fake.fail_next("count", LeaseLost("The instance ended."))
+        assert "instance ended" in (await count())["error"]["message"]
+        assert len(begun) == 4
+        assert not live.is_busy
+        for arguments in ({}, {"session": 5}, {"session": "unknown"}):
+            await post_modern(client, modern_call("count", arguments))
+        assert len(begun) == 4, "these need a new session, or an error"
+
+
+async def test_a_disconnected_client_leaves_its_session_idle_whenever_it_goes(
+    fake: FakeLeaseway, begun: list[DirectCall]
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        _, response = await post_modern(client, modern_call("count", {}))
+        sent = modern_call("count", {"session": session_of(response["result"])})
+        with fake.hold("count") as held:
+            calling = asyncio.create_task(post_modern(client, sent))
+            await asyncio.to_thread(held.wait)
+            (direct,) = begun
+            assert direct.live is not None
+            assert direct.live.calls_in_flight == 1
+            direct.detach()
+            direct.on_other()
+            assert isinstance(direct.owner, FrontConnection)
+            direct.owner.connection_lost(None)  # before the task has started
+            async with asyncio.timeout(BOUND):
+                while direct.live.is_busy or direct.calls.running:
+                    await asyncio.sleep(0.01)
+            assert direct.call_id not in direct.exchange.pending
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)

@@ -1,9 +1,9 @@
-"""Calls of tools that need nothing but the tool: neither a wait before nor a change of arguments.
+"""Calls of tools that need nothing but the tool: no wait before them, and no question to anybody.
 
 Nearly every call of a client with `initialize` and `Mcp-Session-Id` is one, and nearly every call
-of a shared tool of a modern client. What it needs beside its arguments is found once for each tool
-and list, and once for a `_meta` that returns; the call itself then runs without a task
-(`http.direct_calls`). `Methods` handles every other call.
+of a modern client to a shared server, or in a session that its arguments say. What it needs beside
+its arguments is found once for each tool and list, and once for a `_meta` that returns; the call
+itself then runs without a task (`http.direct_calls`). `Methods` handles every other call.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from leaseway.front.calling.conversations import MCP_SESSION, PRINCIPAL, Carried
 from leaseway.front.calling.handles import HANDLE_KEY, SessionOffer
 from leaseway.front.calling.media import MEDIA_KEY
 from leaseway.front.calling.requests import Asked, asked_in, trace_in
+from leaseway.front.calling.session_argument import InvalidSessionArgument, take_argument
 from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal_state
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.envelope import ABSENT, VERSION_KEY
@@ -25,7 +26,7 @@ from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import JsonRpcError
 from leaseway.front.results import adapt_result
 from leaseway.front.sessions.live_session import LiveSession
-from leaseway.front.sessions.table import SessionTable
+from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.sdk import Tool
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.channels.trace_context import NO_TRACE, continued
@@ -55,6 +56,8 @@ class PlainTool(NamedTuple):
         scope: The server that the client sees; empty means all.
         is_wrapped: Whether older clients get its structured results as a member of an object.
         has_headers: Whether modern clients repeat arguments of it in headers.
+        argument: The argument in which clients without a session of their protocol say one; empty
+            if it has none.
     """
 
     listing: PagedListing[Tool]
@@ -62,6 +65,7 @@ class PlainTool(NamedTuple):
     scope: str
     is_wrapped: bool
     has_headers: bool
+    argument: str
 
     def result(self, payload: bytes) -> bytes:
         """Return a result of the tool for a client with `initialize`."""
@@ -70,22 +74,20 @@ class PlainTool(NamedTuple):
         payload = to_2025_11_25.tool_result(payload, wrapped=self.is_wrapped)
         return adapt_result(payload, modern=False)
 
-    def modern_result(
-        self, payload: bytes, sessions: SessionTable, name: str, arguments: bytes
-    ) -> bytes:
+    def modern_result(self, payload: bytes, sessions: SessionTable, params: bytes) -> bytes:
         """Return a result of the tool for a modern client.
 
         Args:
             payload: The server's result.
             sessions: The sessions of the caller, who may have to answer the server.
-            name: The name by which the client calls the tool.
-            arguments: The arguments of the call.
+            params: The params of the call.
         """
         if not self.scope:
             payload = result_for_client(payload, self.tool.server_id)
         payload = adapt_result(payload, modern=True)
         if asks_for_input(payload):
-            binding = Binding(self.scope, "tools/call", name, arguments)
+            sent = _decode(params)
+            binding = Binding(self.scope, "tools/call", sent.name, bytes(sent.arguments))
             payload = seal_state(sessions, payload, binding)
         return payload
 
@@ -166,8 +168,12 @@ class PlainCalls:
 
     def find_outside(
         self, carried: Carried, scope: str, params: bytes
-    ) -> tuple[PlainTool, str, bytes, bytes] | None:
-        """Like `find`, for a call of a modern client, which is in no session.
+    ) -> tuple[PlainTool, str, bytes, bytes, LiveSession | None] | None:
+        """Like `find`, for a call of a modern client.
+
+        Returns:
+            In addition the session that the arguments say, without which they are then; None if
+            the tool is shared.
 
         Args:
             carried: What the head of the request says about its session.
@@ -185,13 +191,18 @@ class PlainCalls:
             return None
         name, arguments = sent.name, bytes(sent.arguments)
         known = self._tool(scope, name)
-        if known is None or not known.tool.shared or known.has_headers:
+        if known is None or known.has_headers:
             return None
         if sent.state is not None or bytes(sent.responses):
             return None  # the next try of a call
-        if arguments.startswith(b"{") and name.isascii():
-            return known, name, arguments, bytes(sent.meta)
-        return None
+        if not (arguments.startswith(b"{") and name.isascii()):
+            return None
+        live = None
+        if not known.tool.shared:
+            arguments, live = _said_session(known, carried.sessions, arguments)
+            if live is None:
+                return None
+        return known, name, arguments, bytes(sent.meta), live
 
     def read_meta(self, meta: bytes, *, modern: bool) -> PlainMeta | None:
         """Return what the `_meta` of a call says.
@@ -221,15 +232,36 @@ class PlainCalls:
             return None
         if self._tools and next(iter(self._tools.values())).listing is not listing:
             self._tools.clear()  # so that there are at most as many as tools
-        schema = tool.output_schema
+        schema, offer = tool.output_schema, self._offer
+        offered = None
+        if offer is not None and offer.shows(tool, has_session=False):
+            offered = offer.of_tool(listing, scope, tool)
         known = self._tools[scope, name] = PlainTool(
             listing=listing,
             tool=tool,
             scope=scope,
             is_wrapped=schema is not None and to_2025_11_25.is_wrapped(schema),
             has_headers=has_header_params(tool),
+            argument="" if offered is None else offered.argument,
         )
         return known
+
+
+def _said_session(
+    known: PlainTool, sessions: SessionTable, arguments: bytes
+) -> tuple[bytes, LiveSession | None]:
+    """Return a call's arguments without the session that they say, and the session.
+
+    None if they say none, or one that is not open here or has no leases here.
+    """
+    if not known.argument:
+        return arguments, None
+    try:
+        others, handle = take_argument(arguments, known.argument)
+        live = sessions.opened(handle, known.scope) if handle else None
+    except (InvalidSessionArgument, TooManySessions):
+        return arguments, None
+    return others, None if live is None or live.on_idle is None else live
 
 
 def find_tool(listing: PagedListing[Tool], name: str) -> Tool | None:

@@ -137,7 +137,7 @@ class SessionCalls(DirectCalls):
             read.asked.apply(listener)
             call.trace = read.trace
         call.calls, call.known, call.message = self, known, message
-        call.reply_to, call.owner, call.is_given_up = reply, owner, False
+        call.reply_to, call.owner, call.live = reply, owner, live
         request_id = message.id
         # Before it is sent: in this process its result may be there at once.
         call.registered = running = live.begin_taskless(request_id, call, listener)
@@ -163,7 +163,7 @@ class SessionCalls(DirectCalls):
 
 
 class ModernCalls(DirectCalls):
-    """The direct calls of a modern client, outside of sessions.
+    """The direct calls of a modern client: of shared servers, or in sessions that they say.
 
     Args:
         methods: Their client calls; tells which calls can be direct.
@@ -190,7 +190,7 @@ class ModernCalls(DirectCalls):
         found = self._plain.find_outside(head.carried, head.scope, message.params)
         if found is None or owner is None:
             return None
-        known, name, arguments, meta = found
+        known, name, arguments, meta, live = found
         if not head.covers(name, meta):
             return None
         read = self._read_meta(meta, modern=True)
@@ -198,31 +198,40 @@ class ModernCalls(DirectCalls):
             return None
         listener = head.listener(reply)
         read.asked.apply(listener)
-        way = self._ways.get(name) or self._remember(name, call_way(self._client, name))
+        caller = self._client if live is None else live.sdk
+        key = name if live is None else f"{live.sdk.key} {name}"
+        way = self._ways.get(key) or self._remember(key, call_way(caller, name))
         call = DirectCall(way, arguments, listener)
         if head.client.answers:
             listener.ask_through(AskedCall(call))
         call.trace = read.trace
         call.calls, call.known, call.message = self, known, message
-        call.reply_to, call.owner, call.is_given_up = reply, owner, False
+        call.reply_to, call.owner, call.live = reply, owner, live
         self.running.add(call)
+        if live is not None:
+            listener.lease_ttl = live.lease_ttl
+            live.begin_call()
         try:
-            if begin_outside(self._client, call):
+            if begin_outside(self._client, call) if live is None else begin_call(live.sdk, call):
                 return call
         except Exception:  # noqa: BLE001 - its task meets it again, and responds with it
             _log.debug("A call could not begin without a task.", exc_info=True)
-        self.running.discard(call)
+        self.end(call)
+        if live is not None:
+            live.calls -= 1  # its task counts it
         return None
 
     def result(self, call: DirectCall, payload: bytes) -> bytes:
         """Return the result of a call for the client."""
         sessions = self.head.carried.sessions
-        return call.known.modern_result(payload, sessions, call.way.name, call.payload)
+        return call.known.modern_result(payload, sessions, call.message.params)
 
     def end(self, call: DirectCall) -> None:
         """Note the end of a call."""
         self.running.discard(call)
         call.events.asker = None  # which has the call, and the call has the events
+        if call.live is not None:
+            call.live.end_call()
 
 
 class DirectCall(BegunCall):
@@ -234,11 +243,23 @@ class DirectCall(BegunCall):
         message: The request.
         reply_to: The reply to it.
         owner: Knows that it is in flight.
-        registered: How its session knows it, if it has one.
-        is_given_up: Whether it was cancelled before its task has started.
+        live: Its session, or None.
+        registered: How the session of the protocol knows it.
+        is_given_up: Whether it was cancelled before the task has started in which it goes on.
+        has_started: Whether that task has started.
     """
 
-    __slots__ = ("calls", "is_given_up", "known", "message", "owner", "registered", "reply_to")
+    __slots__ = (
+        "calls",
+        "has_started",
+        "is_given_up",
+        "known",
+        "live",
+        "message",
+        "owner",
+        "registered",
+        "reply_to",
+    )
     # Set by `DirectCalls.begin`: parameters of a constructor take longer.
     events: Listener
     calls: DirectCalls
@@ -246,8 +267,10 @@ class DirectCall(BegunCall):
     message: RequestMessage
     reply_to: HttpReply
     owner: TaskOwner
+    live: LiveSession | None
     registered: RunningRequest
-    is_given_up: bool
+    is_given_up: bool  # these two by `on_other`
+    has_started: bool
 
     def on_payload(self, payload: bytes) -> None:
         """Send the response."""
@@ -264,6 +287,7 @@ class DirectCall(BegunCall):
 
     def on_other(self) -> None:
         """Go on in a task."""
+        self.is_given_up = self.has_started = False
         calls = self.calls
         calls.running.discard(self)
         task = self.owner.go_on_in(self._go_on())
@@ -272,10 +296,12 @@ class DirectCall(BegunCall):
         task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # perhaps before it has started
+        if task.cancelled() and not self.has_started:
             self.give_up(self.events.cancel_reason)
+            self.calls.end(self)
 
     async def _go_on(self) -> None:
+        self.has_started = True
         if self.is_given_up:
             self.give_up(self.events.cancel_reason)
             self.events.reset()

@@ -25,6 +25,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from leaseway.front.calling.conversations import COOKIE, Carried
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
+from leaseway.front.calling.places import Place
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import Drain
 from leaseway.front.envelope import (
@@ -515,7 +516,8 @@ class HttpFront:
         """Return the result of a request, whose call may have begun."""
         if begun is None:
             return self._methods.handle(request)
-        return self._methods.go_on(request, begun.known, begun)
+        place = Place(begun.live, is_carried=begun.live is request.carried.protocol)
+        return self._methods.go_on(request, place, begun.known.tool, begun)
 
     def _failure(self, error: Exception, request: Request, reply: Reply) -> tuple[bytes, int]:
         """Return the response to a request that has failed, with its HTTP status."""

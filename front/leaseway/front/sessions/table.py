@@ -321,6 +321,10 @@ class SessionTable:
         self._live.move_to_end(live.id)
         return True
 
+    def opened(self, session_id: str, scope: str) -> LiveSession | None:
+        """Return what `open` returns for a session that is open here, or None for others."""
+        return self.find(session_id, scope) if session_id in self._live else None
+
     async def open(self, session_id: str, scope: str) -> LiveSession | None:
         """Like `find`, but ask whether the session has ended on another front before opening it."""
         if self._ends is not None and session_id not in self._live:
