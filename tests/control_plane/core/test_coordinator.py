@@ -22,6 +22,7 @@ from tests.specs import part
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.queries.place import not_served
 from leaseway.control_plane.core.workers.actions import (
     PushDelta,
     RevokeLease,
@@ -32,6 +33,7 @@ from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
 
 
 def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
@@ -479,3 +481,18 @@ def test_any_sequence_of_configurations_has_the_result_of_the_last_one(
     seen = {name: owner for name, owner in exposed(state).items() if owner in healthy}
     assert seen == exposed(fresh)
     assert set(worker.held) <= {VariantKey(name) for name in configs[-1]}
+
+
+def test_a_server_is_on_its_way_to_a_worker_that_has_joined_until_it_has_it_or_refuses_it() -> None:
+    state, _ = started(spec("a"))
+    key = VariantKey("a")
+    state.handle_worker_disconnected("w1", at(2))
+    state.handle_run_ended(hello().address, at(2))
+    assert not_served(state, key).reason is Reason.SERVER_NOT_READY
+    state.handle_worker_joined(hello("w2"), at(2))
+    [push] = [action for _, action in state.pop_actions() if isinstance(action, PushDelta)]
+    assert not_served(state, key).reason is Reason.SYNCING
+    assert not_served(state, VariantKey("b")).reason is Reason.SERVER_NOT_READY
+    refusal = VariantRefusal(key, "BAD_SPEC", "cannot run this here")
+    state.handle_nack("w2", push.push.nonce, [refusal], at(2))
+    assert not_served(state, key).reason is Reason.SERVER_NOT_READY

@@ -52,6 +52,8 @@ _BATCH_TIMEOUT: Final = 1.0
 """Seconds that a batch of names waits for the slowest; then each name is resolved separately."""
 _RETRY_SEPARATELY: Final = UNANSWERED | {Reason.INTERNAL}
 """Why a failed batch is resolved name by name: one of them may be the cause."""
+_OF_WORKERS: Final = frozenset({Reason.SERVER_NOT_READY, Reason.SYNCING})
+"""Why a name that had workers has none, as far as the control plane knows."""
 _TRIES_BEFORE_WARNING: Final = 14
 """Failed connections, about 10 s, after which a failing watch is logged as a warning."""
 
@@ -419,7 +421,7 @@ class Resolver:
                 self._start([request])
                 return
             old = self._known(request.item, request.user)
-            if fault.reason is Reason.SERVER_NOT_READY and old is not None and not old.refused:
+            if fault.reason in _OF_WORKERS and old is not None and not old.refused:
                 # The control plane may be cut off from a worker that this client reaches.
                 old.stale = False
                 old.refresh_at = self._loop.time() + _REFRESH_AFTER

@@ -317,8 +317,8 @@ class _Up:
         host, advertise = self._options.listen.host, self._options.advertise
         self._starts[worker_id] += 1
         starts = self._starts[worker_id]
-        # The control plane rejects a second process with the same id until the first has been
-        # silent for 10 s. Here the first has exited: a new id avoids the wait.
+        # The control plane refuses a second process with the same id until it knows that the first
+        # has ended. Here it has: a new id needs no such proof.
         name = worker_id if starts == 1 else f"{worker_id}-{starts}"
         return [
             "worker",

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Final
 
 from leaseway.control_plane.core.catalog.snapshot import Delta, Snapshot, compute_delta
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.spec.model import VariantKey
+
+_key_of: Final = attrgetter("key")
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,13 @@ class Subscription:
         return (held is not None and held.launch == launch_hash) or any(
             (upsert.key, upsert.hashes.launch) == (key, launch_hash) for upsert in sent
         )
+
+    def is_on_its_way(self, key: VariantKey) -> bool:
+        """Return whether the worker has yet to acknowledge a variant that it was sent."""
+        if self.pending is None or key in self.refused:
+            return False
+        content = self._pending_content
+        return key in content if content is not None else key in map(_key_of, self.pending.upserts)
 
     def has(self, served: Served) -> bool:
         """Return whether the worker has acknowledged exactly this content."""
