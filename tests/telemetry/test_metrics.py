@@ -86,12 +86,28 @@ def test_removed_series_do_not_count_towards_the_limit() -> None:
     calls = meter.counter("calls", "{call}", "Calls.", "server")
     for number in range(MAX_SERIES):
         calls.cell(f"s{number}").add()
-    calls.remove_unless("server", lambda server: server == "s7")
+    meter.remove_unless("server", lambda server: server == "s7")
     calls.cell("new").add()
     assert [dict(point.labels) for point in only(meter).points] == [
         {"server": "s7"},
+        {"server": OTHER},
         {"server": "new"},
     ]
+
+
+def test_series_are_removed_from_each_instrument_that_has_the_label() -> None:
+    meter = Meter()
+    meter.counter("by server", "{call}", "Calls.", "tool", "server").cell("t", "gone").add()
+    meter.histogram("waits", "s", "Waits.", "server").cell("gone").record(1.0)
+    limits = meter.counter("limits", "{refusal}", "Limits.", "tenant", "server")
+    limits.cell("gone", "").add()
+    limits.cell("acme", "gone").add()
+    meter.counter("by tenant", "{call}", "Calls.", "tenant").cell("gone").add()
+    meter.remove_unless("server", lambda server: server != "gone")
+    left = [
+        (family.name, dict(point.labels)) for family in meter.collect() for point in family.points
+    ]
+    assert left == [("limits", {"tenant": "gone"}), ("by tenant", {"tenant": "gone"})]
 
 
 def test_an_empty_histogram_is_not_collected() -> None:

@@ -64,6 +64,7 @@ class PlaneMeters:
         budgets: Budgets,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._meter = meter
         self._state = state
         self._budgets = budgets
         self._clock = clock
@@ -195,7 +196,7 @@ class PlaneMeters:
         known = {*(state.servers.desired or {}), *state.servers.last_known_good}
         present = {key.server_id for key in known}
         wanted = self._retention.retained(present, self._clock())
-        self._durations.remove_unless(Attr.SERVER, wanted)
+        self._meter.remove_unless(Attr.SERVER, wanted)
         self._pushed = {
             worker_id: at for worker_id, at in self._pushed.items() if worker_id in state.workers
         }

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from leaseway.wire.channels.trace_context import ids_in
 
@@ -178,10 +178,14 @@ class Instrument(Generic[CellT]):
         return cell
 
     def remove_unless(self, label: str, is_kept: Callable[[str], bool]) -> None:
-        """Remove the series whose value of a label fails a test."""
-        at = self.labels.index(label)
-        for values in [values for values in self._cells if not is_kept(values[at])]:
-            del self._cells[values]
+        """Remove the series whose value of a label fails a test.
+
+        Series without a value of it stay, and `OTHER`, which counts for many.
+        """
+        at, other = self.labels.index(label), (OTHER,) * len(self.labels)
+        for values in list(self._cells):
+            if values[at] and values != other and not is_kept(values[at]):
+                del self._cells[values]
 
     def read(self) -> Family:
         """Return a copy of all series, without empty histograms."""
@@ -210,6 +214,7 @@ class Meter:
         self._clock = clock
         self._since = clock()
         self._families: dict[str, Callable[[], Family]] = {}
+        self._instruments: list[Instrument[Any]] = []
         self._before: list[Callable[[], None]] = []
 
     def counter(self, name: str, unit: str, description: str, *labels: str) -> Instrument[Counter]:
@@ -264,8 +269,15 @@ class Meter:
             work()
         return tuple(family() for family in self._families.values())
 
+    def remove_unless(self, label: str, is_kept: Callable[[str], bool]) -> None:
+        """Remove from each instrument that has a label the series whose value fails a test."""
+        for instrument in self._instruments:
+            if label in instrument.labels:
+                instrument.remove_unless(label, is_kept)
+
     def _add(self, instrument: Instrument[CellT]) -> Instrument[CellT]:
         self._register(instrument.name, instrument.read)
+        self._instruments.append(instrument)
         return instrument
 
     def _register(self, name: str, read: Callable[[], Family]) -> None:

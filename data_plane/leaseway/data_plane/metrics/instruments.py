@@ -270,20 +270,7 @@ class WorkerMeters:
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """Keep only the series of wanted servers, and those of none."""
-
-        def is_kept(server_id: str) -> bool:
-            return not server_id or wanted(server_id)
-
-        for instrument in (
-            self._calls,
-            self._sessions,
-            self._waits,
-            self._leases_ended,
-            self._starts,
-            self._late,
-            self._restarts,
-        ):
-            instrument.remove_unless(Attr.SERVER, is_kept)
+        self.meter.remove_unless(Attr.SERVER, wanted)
         for servers in (self._pipe, self._tcp):
             for server_id in [server_id for server_id in servers if not wanted(server_id)]:
                 del servers[server_id]
