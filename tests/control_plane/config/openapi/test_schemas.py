@@ -346,3 +346,28 @@ def test_a_body_is_sent_with_its_media_type(kind: str, body: str, sent: str) -> 
     assert tool.body == body
     value = {"a": "YQ=="} if body in ("json", "form") else {"body": "YQ=="}
     assert request(tool, **value).headers["Content-Type"] == sent
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        "pattern: '^[\\w-.]+$'",
+        "minimum: '1'",
+        "multipleOf: 0",
+        "uniqueItems: 1",
+        "format: 5",
+        "patternProperties: { '[': {} }",
+    ],
+)
+def test_a_keyword_that_no_validator_takes_is_dropped(keyword: str) -> None:
+    content = f"application/json: {{ schema: {{ properties: {{ a: {{ {keyword} }} }} }} }}"
+    tool = only(f"requestBody: {{ content: {{ {content} }} }}")
+    assert not any(tool.parameters[0].parsed.values())
+
+
+@pytest.mark.parametrize(("default", "kept"), [("5", {"default": 5}), ("five", {})])
+def test_a_default_of_a_path_is_sent_only_if_it_fits(default: str, kept: dict[str, Any]) -> None:
+    parameter = f"{{ name: id, in: path, schema: {{ type: integer, default: {default} }} }}"
+    tool = only(f"parameters: [ {parameter} ]", path="/x/{id}")
+    schema = tool.parameters[0].parsed
+    assert {key: schema[key] for key in schema.keys() & {"default"}} == kept

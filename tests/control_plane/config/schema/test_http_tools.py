@@ -132,6 +132,12 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
          "parameters[0].type", "BAD_VALUE", "can't be 'text'"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a, enum: x}]",
          "parameters[0].enum", "WRONG_TYPE", "must be a list"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, pattern: '['}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "no valid JSON Schema, at 'pattern'"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, items: {multipleOf: 0}}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "no valid JSON Schema, at 'items.multipleOf'"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, type: integer, default: x}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "has a 'default' that does not fit: the value"),
         ("name: t, method: GET", "endpoint", "MISSING_KEY", "needs 'endpoint'."),
         (("name: t, method: POST, endpoint: /u, body: binary,"
          " parameters: [{name: a}, {name: b}]"), "body", "BAD_HTTP_TOOL", "needs exactly one body"),
@@ -146,6 +152,11 @@ def test_a_mistake_in_a_tool_has_its_place_and_a_sentence(
     assert (issue.reason, issue.server_id) == (reason, "s")
     assert words in issue.message
     assert issue.line >= 7
+
+
+def test_a_default_of_null_is_none() -> None:
+    parameter = "{name: a, type: integer, default: null}"
+    assert tool(f"{{name: t, method: GET, endpoint: /u, parameters: [{parameter}]}}").parameters
 
 
 def test_two_tools_of_one_name_are_refused() -> None:

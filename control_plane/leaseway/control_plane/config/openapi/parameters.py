@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.media import BodyType, choose_body, part_type, sent_type
 from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
+from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
 
 _MAX_NAME: Final = 64
@@ -49,9 +50,10 @@ class Parameters:
         schema = self._schema(given)
         if place == "path":
             default = self._schemas.default_of(given.get("schema"))
-            if default is not None:
+            with_default = {**schema, "default": default}
+            if default is not None and not schema_fault(json.dumps(with_default)):
                 # Something must stand in the path, so this default alone is sent.
-                schema["default"] = default
+                schema = with_default
             style = self._simple_style(given, _PATH_STYLES)
             self._add(name, "path", schema, True, style, explode=explode)
         elif place == "query":

@@ -8,10 +8,12 @@ server does without a value is no reason to send it one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import unquote
 
+from leaseway.control_plane.config.openapi.usable import is_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
 
@@ -334,7 +336,8 @@ class _Conversion:
                 converted[key] = {
                     str(name): self.schema(part, depth, above)
                     for name, part in named.items()
-                    if not _is_read_only(self._references, part, _Steps(_MAX_READ_ONLY))
+                    if (key != "patternProperties" or is_pattern(str(name)))
+                    and not _is_read_only(self._references, part, _Steps(_MAX_READ_ONLY))
                 }
         if "required" in converted:
             known = converted.get("properties", {})
@@ -433,11 +436,42 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
             not isinstance(value, list) or not value or len(value) > _MAX_ENUM
         ):
             del converted[key]
-    if not isinstance(converted.get("pattern", ""), str):
-        del converted["pattern"]
+    for key, is_valid in _VALID.items():
+        if key in converted and not is_valid(converted[key]):
+            del converted[key]
     names = _types(converted)
     if "type" in converted and not (names and all(name in TYPES for name in names)):
         del converted["type"]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and _is_number(value) and value > 0
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_pattern(value: object) -> bool:
+    return isinstance(value, str) and is_pattern(value)
+
+
+_VALID: Final[Mapping[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("format", "contentEncoding", "contentMediaType"), _is_text),
+    "multipleOf": _is_positive,
+    "uniqueItems": _is_flag,
+    "pattern": _is_pattern,
+}
+"""Whether the value of a keyword is one that JSON Schema allows."""
 
 
 def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -193,6 +193,11 @@ class IssueLog:
         more = self._issues or self._unlisted or self.failed or self.followed
         return not (more or self.broken or self.depends_on_more)
 
+    @property
+    def count(self) -> int:
+        """How many issues were reported."""
+        return len(self._issues) + self._unlisted
+
     def add(self, issue: ConfigIssue) -> None:
         """Record an issue; an error marks its server as failed."""
         if issue.severity == "error" and issue.server_id is not None:

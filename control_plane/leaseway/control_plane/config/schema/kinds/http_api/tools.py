@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import (
     entries_of,
@@ -78,6 +79,18 @@ def _check(tool: HttpTool, node: Tree, where: Where) -> None:
             f"The response template of the tool {quoted(tool.name)} does not compile: {fault}."
         )
         place.error(at, IssueReason.BAD_TEMPLATE, message)
+
+
+def _check_schemas(tool: HttpTool, node: Tree, where: Where) -> None:
+    """Report parameters whose schema, or whose default, can't be used."""
+    for number, parameter in enumerate(tool.parameters):
+        fault = schema_fault(parameter.schema)
+        if fault:
+            place, at = where.find(f"parameters[{number}]", node.at)
+            message = (
+                f"The parameter {quoted(parameter.name)} of the tool {quoted(tool.name)} {fault}."
+            )
+            place.error(at, IssueReason.BAD_HTTP_TOOL, message)
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -288,6 +301,7 @@ def http_tools(node: Tree, where: Where) -> tuple[HttpTool, ...]:
     tools: dict[str, HttpTool] = {}
     for index, item in enumerate(items_of(node, where, MAX_TOOLS, "tools")):
         place = where.item(index, item.at)
+        reported = where.log.count
         tool = _TOOL(item, place)
         if tool is None:
             continue
@@ -296,5 +310,7 @@ def http_tools(node: Tree, where: Where) -> tuple[HttpTool, ...]:
             place.error(item.at, IssueReason.DUPLICATE_KEY, message)
             continue
         tools[tool.name] = tool
+        if where.log.count == reported:  # else a keyword was reported, which would be said twice
+            _check_schemas(tool, item, place)
         _check(tool, item, place)
     return tuple(tools.values())
