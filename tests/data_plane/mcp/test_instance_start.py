@@ -250,6 +250,7 @@ async def test_the_fault_of_a_program_that_is_no_mcp_server_quotes_it_and_mentio
     assert fault.metadata["problem"] == problem
     assert "not JSON-RPC: check that its command starts, or its url reaches," in fault.message
     assert "rote last: no API key" in fault.message
+    assert ("runs until its input ends" in fault.message) == (problem == "EXITED")
 
 
 @pytest.mark.parametrize(

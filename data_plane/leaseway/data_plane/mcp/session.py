@@ -314,6 +314,11 @@ def start_fault(
         metadata["stderr"] = last_words
         if "wrote last" not in text:
             text += f" It wrote last: {stderr.cause}"
+    if metadata.get("exit_status") == "0":
+        text = (
+            f"{text.rstrip('.')}. A server over stdio runs until its input ends, and leaves no"
+            " work to processes in the background."
+        )
     if garbage and phase != "list":
         text = (
             f"{text.rstrip('.')}. It also sent messages that are not JSON-RPC: check that its"
@@ -344,7 +349,7 @@ def _describe(
         case InvalidResponse(fault=fault):
             return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
         case TimeoutError():
-            text = f"{head} within {spec.startup_timeout:g} s. Check its standard error, "
+            text = f"{head} within {spec.startup_timeout:g} s. See what it logs, "
             return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
         case MCPError(error=answer):
             message = redact(answer.message)[:500].rstrip(".")

@@ -228,6 +228,18 @@ def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
     assert denied.message.endswith("Servers that have not started may have it: a.")
 
 
+def test_of_servers_that_have_not_started_those_in_the_name_are_named_first() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, *(spec(server_id) for server_id in ("aa", "bb", "cc", "dd", "ee", "zed")))
+    state.handle_worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, FAILED)
+    denied = find_name(state, "default", "zed_echo", START)
+    assert isinstance(denied, Denial)
+    assert denied.message.endswith("may have it: zed, aa, bb, cc, dd and 1 more.")
+
+
 @pytest.mark.parametrize("server_id", ["", "a"])
 def test_a_uri_over_the_limit_is_not_found(server_id: str) -> None:
     state = offered(a=(spec("a"), offering(templates=("x:{+any}",))))

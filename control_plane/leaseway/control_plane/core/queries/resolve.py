@@ -56,6 +56,9 @@ def unknown_server(
 
 _WAITED_FOR: Final = 5
 """Limit of servers in an answer that depends on more of them."""
+_NAMED: Final = 5
+"""Servers in a sentence about those that have not started."""
+
 _SHOWN: Final = 300
 """Limit of characters of a name or URI in a message."""
 _TargetT = TypeVar("_TargetT", NamedTarget, ResourceTarget)
@@ -293,5 +296,9 @@ def _not_found(
         if key in state.servers.failures and server_id not in listed
     ]
     if failed and (is_uri or split_qualified(name) is None):
-        message += f" Servers that have not started may have it: {', '.join(failed[:5])}."
+        # A prefix of the name is likely a server's id.
+        likely = sorted(failed, key=lambda server_id: -len(server_id) if server_id in name else 0)
+        more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        named = f"{', '.join(likely[:_NAMED])}{more}"
+        message += f" Servers that have not started may have it: {named}."
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata=advice_of(near, kind.listed_by))
