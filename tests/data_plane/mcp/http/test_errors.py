@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any, cast
 
 import aiohttp
@@ -49,6 +50,20 @@ def test_the_systems_error_text_is_kept() -> None:
     error = ConnectionResetError(104, "Connection reset by peer")
     assert errors.describe_error(error) == "Connection reset by peer"
     assert "was incomplete" in errors.describe_error(aiohttp.ClientPayloadError())
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "advised"),
+    [(18, "self-signed certificate", True), (10, "certificate has expired", False)],
+)
+def test_an_untrusted_certificate_is_described_with_what_helps(
+    code: int, said: str, advised: bool
+) -> None:
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] (_ssl.c:1006)")
+    error.verify_code, error.verify_message = code, said
+    text = errors.describe_error(aiohttp.ClientConnectorCertificateError(cast("Any", None), error))
+    assert text.startswith(f"its certificate is not trusted ({said})")
+    assert ("SSL_CERT_FILE" in text) == advised
 
 
 LIMIT = bounds.MAX_RESPONSE_HEADER

@@ -297,7 +297,8 @@ def _not_found(
     ]
     if failed and (is_uri or split_qualified(name) is None):
         # A prefix of the name is likely a server's id.
-        likely = sorted(failed, key=lambda server_id: -len(server_id) if server_id in name else 0)
+        likely = [server_id for server_id in failed if server_id in name]
+        likely += [server_id for server_id in failed if server_id not in name]
         more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
         named = f"{', '.join(likely[:_NAMED])}{more}"
         message += f" Servers that have not started may have it: {named}."

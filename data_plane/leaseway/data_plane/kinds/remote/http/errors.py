@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -64,6 +65,9 @@ _PARSER_SAYS: Final[Mapping[str, str]] = {
     "the request did not accept (gzip and deflate are accepted)",
 }
 """Texts for errors that the client's parser of HTTP tells by words alone."""
+
+_UNKNOWN_AUTHORITY: Final = frozenset({18, 19, 20, 21})
+"""OpenSSL's codes for certificates that a known authority has not signed."""
 
 CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """The exceptions of a failed request."""
@@ -256,6 +260,9 @@ def unreachable(server: str, url: URL, error: Exception) -> Fault:
 def describe_error(error: BaseException) -> str:
     """Return the text of a connection error, as the end of a sentence."""
     cause = getattr(error, "os_error", error)
+    refused = getattr(error, "certificate_error", cause)
+    if isinstance(refused, ssl.SSLCertVerificationError):
+        return _untrusted(refused)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         hint = (
             f": {_HINTS[407]}" if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED else ""
@@ -270,6 +277,16 @@ def describe_error(error: BaseException) -> str:
             return text
     descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(descriptions, "the connection failed")
+
+
+def _untrusted(error: ssl.SSLCertVerificationError) -> str:
+    text = f"its certificate is not trusted ({error.verify_message.rstrip('.')})"
+    if error.verify_code not in _UNKNOWN_AUTHORITY:
+        return text
+    return (
+        f"{text}; a file with the certificate of its authority can be named in the variable"
+        " SSL_CERT_FILE of the worker"
+    )
 
 
 def _os_text(error: OSError) -> str:
