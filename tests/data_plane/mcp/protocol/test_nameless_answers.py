@@ -69,7 +69,7 @@ async def test_a_result_without_an_id_ends_no_call(peer: StreamPeer) -> None:
     outcomes = start_call(peer)  # it may be another caller's, who has stopped waiting
     peer.receive([b'{"jsonrpc":"2.0","id":null,"result":{"content":[]}}'])
     assert not outcomes
-    assert peer.stray_replies == 1
+    assert peer.garbage == 1
 
 
 UNKNOWN = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}'

@@ -230,11 +230,11 @@ class StreamPeer(Peer):
         """
         waiting = [*self._calls, *self._requests]
         request = waiting[0] if len(waiting) == 1 else None
-        if not answer.has_error or self._silent.explain(answer, request) or request is None:
+        if not answer.has_error:
+            self._count_garbage()
+        elif self._silent.explain(answer, request) or request is None:
             self._count_dropped_response(None)
-        elif (
-            entry := self._calls.pop(request, None) or self._requests.pop(request, None)
-        ) is not None:
+        elif (entry := self._remove_pending(request)) is not None:
             self._resolve(entry, answer)
 
     def _only_call(self) -> ToolCall | None:
@@ -248,7 +248,7 @@ class StreamPeer(Peer):
         else:
             self._count_garbage()
 
-    def _remove_pending(self, key: int | str | None) -> Pending | None:
+    def _remove_pending(self, key: object) -> Pending | None:
         if key is None:
             return None
         return self._calls.pop(key, None) or self._requests.pop(key, None)
