@@ -26,7 +26,12 @@ from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
         pytest.param(
             "version: 1\nservers:\n\ta: b", 3, 1, "", "BAD_YAML",
             "This is not valid YAML: found character that cannot start any token"
-            " (while scanning for the next token).", id="tab",
+            " (while scanning for the next token); indent with spaces, not tabs.", id="tab",
+        ),
+        pytest.param(
+            'version: 1\nservers: {a: {command: "C:\\Tools"}}', 2, 27, "", "BAD_YAML",
+            "This is not valid YAML: found unknown escape character"
+            " (while parsing a quoted scalar); write a path with \\ in single quotes.", id="path",
         ),
         pytest.param(
             "a: 'é\x00'", 1, 6, "", "BAD_YAML", "'\\x00' is not allowed in YAML.", id="control",

@@ -47,6 +47,13 @@ def test_a_command_that_is_not_on_the_path_is_a_warning() -> None:
     assert warnings("command: npx", {}, "npx") == []
 
 
+def test_a_command_line_in_the_place_of_a_program_is_called_one() -> None:
+    ((_, _, line),) = warnings("command: npx -y foo", {})
+    assert line.endswith("write only the program there, and the rest as a list in 'args'.")
+    ((_, _, path),) = warnings("command: /opt/my tools/x", {})
+    assert path.endswith("write its full path.")
+
+
 def test_a_command_is_looked_for_as_it_would_be_started() -> None:
     assert warnings("command: '${TOOL}'", {"TOOL": "uvx"}, "uvx") == []
     assert [found[0] for found in warnings("command: '${TOOL:-uvy}'", {}, "uvx")] == [

@@ -77,14 +77,13 @@ SESSION_ID: Final = Key(
 
 def command_needs(command: str) -> Iterable[Need]:
     """Return what a command needs of the machine that it is started on."""
-    if command:
-        yield Need(
-            "command",
-            "program",
-            command,
-            "The command '{}' is not found here; install it where workers run,"
-            " or write its full path.",
-        )
+    if not command:
+        return
+    program, _, rest = command.partition(" ")
+    advice = "install it where workers run, or write its full path"
+    if rest and not {"/", "\\"} & set(program):  # paths may have spaces
+        advice = "write only the program there, and the rest as a list in 'args'"
+    yield Need("command", "program", command, f"The command '{{}}' is not found here; {advice}.")
 
 
 @dataclass(frozen=True)

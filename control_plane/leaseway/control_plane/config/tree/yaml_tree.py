@@ -119,7 +119,7 @@ def load_tree(text: str, file: str = "") -> Tree | None:
             its aliases written out.
     """
     _check_characters(text)
-    with _reporting_bad_yaml():
+    with _reporting_bad_yaml(text):
         return _Builder(text, file).build()
 
 
@@ -132,7 +132,7 @@ def load_plain(text: str, limit: int = 4 * MAX_NODES) -> Any:
         BadYaml: As `load_tree` does; also for a scalar that does not match its tag.
     """
     _check_characters(text)
-    with _reporting_bad_yaml():
+    with _reporting_bad_yaml(text):
         _check_limits(text, limit)
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader's subclass
 
@@ -147,16 +147,25 @@ def _check_characters(text: str) -> None:
 
 
 @contextmanager
-def _reporting_bad_yaml() -> Iterator[None]:
-    """Raise PyYAML's errors as BadYaml."""
+def _reporting_bad_yaml(text: str) -> Iterator[None]:
+    """Raise PyYAML's errors about a text as BadYaml."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
         context = f" ({error.context})" if error.context else ""
-        message = f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}."
-        raise BadYaml(_position(error.problem_mark), message) from None
+        at = _position(error.problem_mark)
+        message = f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}"
+        raise BadYaml(at, f"{message}{_advice(error.problem, text, at)}.") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise BadYaml(START, f"This is not valid YAML: {error}.") from None
+
+
+def _advice(problem: str | None, text: str, at: Position) -> str:
+    """Return what to do about the two mistakes of people who seldom write YAML."""
+    if problem and "unknown escape" in problem:
+        return "; write a path with \\ in single quotes"
+    line = text.split("\n")[at.line - 1 : at.line]
+    return "; indent with spaces, not tabs" if line and line[0].lstrip(" ").startswith("\t") else ""
 
 
 # Characters that YAML does not allow, and lone surrogates, which no encoding can express.
