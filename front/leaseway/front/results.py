@@ -83,8 +83,9 @@ def adapt_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes
     if find(_TYPE_MARK) >= 0 or find(_OWN_MARK) >= 0 or find(_ESCAPE) >= 0:
         return _rewritten(payload, modern, cached)
     if not modern:
-        has_hints = cached and any(mark in payload for mark in _CACHE_MARKS)
-        return _rewritten(payload, modern, cached) if has_hints else payload
+        if cached and any(mark in payload for mark in _CACHE_MARKS):
+            return _rewritten(payload, modern, cached)
+        return payload
     if cached or find(_META_MARK) >= 0:
         return _rewritten(payload, modern, cached)
     rest = payload.lstrip()[1:].lstrip()

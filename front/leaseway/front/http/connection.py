@@ -201,8 +201,9 @@ class FrontConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._rejected:
             return
-        if isinstance(self._task, asyncio.Task) and self._task.done():
-            self._on_done(self._task)  # the client was faster than the loop's next round
+        task = self._task
+        if isinstance(task, asyncio.Task) and task.done():
+            self._on_done(task)  # the client was faster than the loop's next round
             if self._transport.is_closing():
                 return
         if self._with_aiohttp:

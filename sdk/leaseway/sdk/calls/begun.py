@@ -98,7 +98,6 @@ class BegunCall(ABC):
         "_is_done",
         "_outcome",
         "call_id",
-        "deadline",
         "events",
         "exchange",
         "lease",
@@ -119,7 +118,6 @@ class BegunCall(ABC):
     lease: ClientLease | None
     leases: LeaseManager
     sent_at: float
-    deadline: float
     call_id: int
     ticket: int
 
@@ -218,6 +216,6 @@ class BegunCall(ABC):
         state.payload = self.payload
         state.user = way.user
         state.target, state.link, state.lease = self.target, self.link, self.lease
-        state.deadline, state.sent_at = self.deadline, self.sent_at
+        state.deadline, state.sent_at = self.events.deadline, self.sent_at
         state.tries = 1
         return state

@@ -175,7 +175,7 @@ class CallRunner:
         call.target, call.link, call.lease, call.sent_at = target, link, lease, at
         if lease is not None:
             call.leases = self._leases
-        deadline = call.deadline = events.deadline = at + target.call_timeout
+        deadline = events.deadline = at + target.call_timeout
         return exchange.begin(fields, payload, deadline, way.timeout_ms, call)
 
     def _can_begin(self, way: CallWay, target: Target) -> bool:
