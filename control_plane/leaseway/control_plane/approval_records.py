@@ -1,69 +1,51 @@
 """The bytes of approvals in the store. A member that this release does not know is refused.
 
 Nobody decides on a part, and to write the record again would lose what the newer release has put
-there.
+there. The members are the fields of `ApprovalRecord`, so that none is forgotten; a new one needs a
+default, which records of earlier releases get.
 """
 
 from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
 from leaseway.control_plane.core.approvals import LIFETIME, ApprovalRecord, ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
-from leaseway.wire.messages.states import ApprovalState
+
+_UNSTORED: Final = "ends"
+"""It is on the monotonic clock, which another process does not share."""
 
 
 class MalformedRecord(Exception):
     """The bytes are no approval; the message says why, without their content."""
 
 
-class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tenant: str
-    agent: str
-    session: str
-    of_session: bool
-    server_id: str
-    tool: str
-    digest: str
-    arguments: str
-    asked_by: str
-    extra: str
-    worker_id: str
+def _stored(value: type[Any], **other_types: type[Any]) -> type[msgspec.Struct]:
+    """Return what the store has of a dataclass, with other types for some fields."""
+    types = get_type_hints(value) | other_types
+    members: list[Any] = [
+        (field.name, types[field.name])
+        if field.default is MISSING
+        else (field.name, types[field.name], field.default)
+        for field in fields(value)
+        if field.name != _UNSTORED
+    ]
+    return msgspec.defstruct(
+        value.__name__, members, kw_only=True, frozen=True, forbid_unknown_fields=True
+    )
 
 
-class _Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    id: str
-    number: int
-    question: _Question
-    state: ApprovalState
-    asked: float
-    until: float
-    decided_by: str
-    note: str
-    use_id: str
-
-
-_decoder = msgspec.json.Decoder(_Approval)
+_decoder = msgspec.json.Decoder(_stored(ApprovalRecord, question=_stored(ApprovalRequest)))
 
 
 def encode(record: ApprovalRecord) -> bytes:
     """Return the bytes of an approval. Its time on the monotonic clock is not in them."""
-    asked = record.question
-    return msgspec.json.encode(
-        _Approval(
-            id=record.id,
-            number=record.number,
-            question=_Question(
-                **{name: getattr(asked, name) for name in _Question.__struct_fields__}
-            ),
-            state=record.state,
-            asked=record.asked,
-            until=record.until,
-            decided_by=record.decided_by,
-            note=record.note,
-            use_id=record.use_id,
-        )
-    )
+    members = msgspec.to_builtins(record)
+    del members[_UNSTORED]
+    return msgspec.json.encode(members)
 
 
 def decode(value: bytes, now: Moment) -> ApprovalRecord:
@@ -78,19 +60,9 @@ def decode(value: bytes, now: Moment) -> ApprovalRecord:
         MalformedRecord: They are none.
     """
     try:
-        found = _decoder.decode(value)
+        members = msgspec.structs.asdict(_decoder.decode(value))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedRecord(str(error)) from None
-    question = msgspec.structs.asdict(found.question)
-    return ApprovalRecord(
-        id=found.id,
-        number=found.number,
-        question=ApprovalRequest(**question),
-        state=found.state,
-        asked=found.asked,
-        until=found.until,
-        ends=now.mono + min(found.until - now.unix, LIFETIME),
-        decided_by=found.decided_by,
-        note=found.note,
-        use_id=found.use_id,
-    )
+    members["question"] = ApprovalRequest(**msgspec.structs.asdict(members["question"]))
+    ends = now.mono + min(members["until"] - now.unix, LIFETIME)
+    return ApprovalRecord(**members, ends=ends)
