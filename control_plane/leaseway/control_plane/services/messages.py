@@ -24,7 +24,7 @@ from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
-from leaseway.wire.listing.definitions import parse_definition
+from leaseway.wire.listing.definitions import call_hints
 from leaseway.wire.listing.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.messages.enums import server_state_to_proto
 from leaseway.wire.messages.mcp import Introduction
@@ -326,8 +326,8 @@ def resolved(
     )
     if isinstance(outcome, NamedTarget) and outcome.kind is TOOLS:
         recorded = served.listing.by_name[outcome.item.original]
-        definition = parse_definition(recorded.definition)
-        answer.idempotent, answer.read_only = definition.idempotent, definition.read_only
+        hints = call_hints(recorded.definition)
+        answer.idempotent, answer.read_only = hints.idempotent, hints.read_only
     else:
         answer.read_only = True  # getting a prompt or reading a resource changes nothing
     return answer
