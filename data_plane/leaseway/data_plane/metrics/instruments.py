@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.identity.limit_counter import LimitCounter
 from leaseway.spec.model import ServerSpec
-from leaseway.telemetry.metrics import DURATIONS, Histogram, Instrument, Meter
+from leaseway.telemetry.metrics import DURATIONS, CellT, Histogram, Instrument, Meter
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import CALL_OK
 from leaseway.wire.span_attributes import Attr
@@ -206,19 +206,16 @@ class WorkerMeters:
             waited: Seconds that the caller waited.
             start: `existing`, `warm` (on a running instance) or `cold`.
         """
-        self._touched.add(server_id)
-        self._waits.cell(server_id, start, CALL_OK).record(waited)
+        self._cell(self._waits, server_id, start, CALL_OK).record(waited)
 
     def record_lease_refusal(self, server_id: str, waited: float, fault: Fault) -> None:
         label = "" if fault.reason is Reason.TOOL_NOT_FOUND else server_id  # it may be any text
-        self._touched.add(label)
-        self._waits.cell(label, "", fault.reason.value).record(waited)
+        self._cell(self._waits, label, "", fault.reason.value).record(waited)
         if fault.reason is Reason.CAPACITY:
             self.limits.record(fault.metadata)
 
     def record_lease_end(self, lease: WorkerLease, how: str) -> None:
-        self._touched.add(lease.key.server_id)
-        self._leases_ended.cell(lease.key.server_id, how).add()
+        self._cell(self._leases_ended, lease.key.server_id, how).add()
 
     def record_start(self, spec: ServerSpec, took: float, error: BaseException | None) -> None:
         """Record a start of an instance, or its error."""
@@ -227,14 +224,12 @@ class WorkerMeters:
             outcome = error.metadata.get("problem", error.reason.value)
         elif error is not None:
             outcome = _CANCELLED
-        self._touched.add(spec.key.server_id)
-        self._starts.cell(spec.key.server_id, outcome).record(took)
+        self._cell(self._starts, spec.key.server_id, outcome).record(took)
 
     def instance_started(self, live: MeasuredInstance, again: bool) -> None:
         """Count a restart (`InstanceEvents.started`)."""
         if again:
-            self._touched.add(live.spec.key.server_id)
-            self._restarts.cell(live.spec.key.server_id).add()
+            self._cell(self._restarts, live.spec.key.server_id).add()
 
     def instance_ended(self, end: MeasuredEnd) -> None:
         """Record the lifetime of an instance (`InstanceEvents.ended`)."""
@@ -242,8 +237,7 @@ class WorkerMeters:
         spec = live.spec
         reason = live.fault.reason.value if live.fault is not None else ""
         lifetime = self._clock() - live.up_since if live.up_since is not None else 0.0
-        self._touched.add(spec.key.server_id)
-        self._sessions.cell(spec.key.server_id, _transport(spec), reason).record(lifetime)
+        self._cell(self._sessions, spec.key.server_id, _transport(spec), reason).record(lifetime)
         self.count_late_replies(live)
         self._late_seen.pop(live.instance.id, None)
 
@@ -252,7 +246,7 @@ class WorkerMeters:
         late = live.instance.late_replies
         seen = self._late_seen.get(live.instance.id, 0)
         if late > seen:
-            self._late.cell(live.spec.key.server_id).add(late - seen)
+            self._cell(self._late, live.spec.key.server_id).add(late - seen)
             self._late_seen[live.instance.id] = late
 
     def record_rejected_read(self, fault: Fault) -> None:
@@ -262,6 +256,11 @@ class WorkerMeters:
     def record_dropped_frame(self, kind: str) -> None:
         """Record a dropped `progress` or `log` frame."""
         self._dropped.cell(kind).add()
+
+    def _cell(self, instrument: Instrument[CellT], server_id: str, *others: str) -> CellT:
+        """Return a series of a server, whose series then stay until they are collected."""
+        self._touched.add(server_id)
+        return instrument.cell(server_id, *others)
 
     def take_touched(self) -> set[str]:
         """Return the servers whose series were written since the last call of this method."""
