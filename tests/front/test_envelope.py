@@ -129,7 +129,6 @@ def is_id(value: object) -> bool:
         (b'{"jsonrpc":"2.0","id":"\xff","method":"ping","params":{}}', -32700, b""),
         (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xe9"}}', -32700, b""),
         (rb'{"jsonrpc":"2.0","id":"\ud800","method":"ping"}', -32700, b""),
-        (b"\xef\xbb\xbf" + b'{"jsonrpc":"2.0","id":1,"method":"ping"}', -32700, b""),
         (rb'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud83d"}}', -32700, b"1"),
         (rb'{"method":"x","params":{"a":"\ude00"},"jsonrpc":"2.0","id":"b"}', -32700, b'"b"'),
         (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', -32700, b"1"),
@@ -146,7 +145,7 @@ def is_id(value: object) -> bool:
         (b'{"jsonrpc":"2.0","id":1,"method":null,"params":{}}', -32600, b"1"),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","more":{}}', -32600, b"1"),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', -32602, b"1"),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":null}', -32602, b"1"),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping","params":null}', -32600, b""),
         (b'{"jsonrpc":"2.0","method":"notifications/initialized","params":7}', -32602, b""),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}', -32600, b"1"),
         (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping","params":{}}', -32600, b""),
@@ -178,6 +177,7 @@ def test_the_id_of_a_request_is_a_string_or_an_integer(request_id: str, params: 
         '"id":"s-1","result":{},"error":{"code":1,"message":"x"}',
         '"id":"s-1","result":7',
         '"id":"s-1","result":null',
+        '"id":"s-1","method":null,"result":null,"error":null',
         '"id":"s-1","error":7',
         '"id":"s-1","error":{"code":1}',
         '"id":"s-1","error":{"code":1.5,"message":"x"}',
@@ -195,6 +195,37 @@ def test_a_response_without_an_id_of_a_request_is_refused(members: str) -> None:
     refused = read_message(b'{"jsonrpc":"2.0",%b}' % members.encode())
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.answers) == (-32600, b"")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ('"id":1,"method":"a","params":null', RequestMessage(b"1", "a")),
+        ('"method":"a","params":null,"error":null', Notification("a")),
+        (
+            '"id":1,"method":"a","params":{"b":null},"result":null,"error":null',
+            RequestMessage(b"1", "a", b'{"b":null}'),
+        ),
+        (
+            '"id":1,"method":null,"params":null,"result":{},"error":null',
+            Response(b"1", b"{}"),
+        ),
+        (
+            '"id":1,"result":null,"error":{"code":1,"message":""}',
+            Response(b"1", error=b'{"code":1,"message":""}'),
+        ),
+    ],
+)
+def test_a_member_that_is_null_is_missing(members: str, message: Message) -> None:
+    assert read_message(b'{"jsonrpc":"2.0",%b}' % members.encode()) == message
+
+
+@pytest.mark.parametrize("params", [b"", b',"params":{}'])
+def test_a_byte_order_mark_is_no_part_of_a_message(params: bytes) -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"method":"ping"%b}' % params
+    read = read_message(b"\xef\xbb\xbf" + line)
+    assert isinstance(read, RequestMessage)
+    assert (read.id, read.method) == (b"1", "ping")
 
 
 def test_members_stand_in_any_order_with_escapes_and_quotes() -> None:

@@ -32,8 +32,14 @@ ESCAPE: Final = b"\\"
 LONG_TAIL: Final = 256
 """Bytes at the end of a message that is too long, in which its id may be."""
 _QUOTE: Final = b'"'
+_NULL: Final = b"null"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+"""What some writers of UTF-8 on Windows begin their first line with."""
 _QUOTES: Final = 12
 """Quotes around the params of a request whose id is a number: of four keys and two texts."""
+_NULLABLE: Final = ("method", "params", "result", "error")
+"""Members that are missing if they are null. The id is not among them: a request would become a
+notification, and its client would wait for a response in vain."""
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -255,6 +261,7 @@ def _read_part(line: bytes) -> Message:
 
 def _read_other(line: bytes) -> Message:
     """Read a message that is no request with params, or say what is wrong with it."""
+    line = line.removeprefix(_BYTE_ORDER_MARK)
     try:
         line.decode()
         members = _decode_members(line)
@@ -265,7 +272,9 @@ def _read_other(line: bytes) -> Message:
     sent = {name: bytes(getattr(members, name)) for name in _Members.__struct_fields__}
     present = [value for value in sent.values() if value]
     request_id = sent["id"] if _is_id(sent["id"]) else b""
-    is_response = not sent["method"] and bool(sent["result"] or sent["error"])
+    is_response = sent["method"] in (b"", _NULL) and bool(sent["result"] or sent["error"])
+    # Clients with one type for all messages write those that a message does not have as null.
+    sent |= {name: b"" for name in _NULLABLE if sent[name] == _NULL}
 
     def refuse(text: str, code: int = INVALID_REQUEST) -> Refusal:
         if is_response:  # the client would take its id for that of a request of its own
@@ -295,6 +304,8 @@ def _read_other(line: bytes) -> Message:
 
 def _problem_of_response(sent: dict[str, bytes], request_id: bytes) -> str:
     """Return what is wrong with the members of a response, or empty."""
+    if not sent["result"] and not sent["error"]:
+        return "A response has a result, which is a JSON object, or an error."
     if sent["result"] and sent["error"]:
         return "A response has a result or an error, not both."
     if sent["params"]:
@@ -303,7 +314,7 @@ def _problem_of_response(sent: dict[str, bytes], request_id: bytes) -> str:
         if not request_id:
             return "A result has the id of its request: a string or an integer."
         return "" if sent["result"].startswith(b"{") else "A result is a JSON object."
-    if not request_id and sent["id"] not in (b"", b"null"):
+    if not request_id and sent["id"] not in (b"", _NULL):
         return "The id of an error is a string or an integer, or null."
     try:
         _decode_error(sent["error"])

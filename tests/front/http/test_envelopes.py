@@ -207,3 +207,8 @@ def test_a_charset_that_is_utf_8_by_another_name_is_read(poster: Poster, charset
 @pytest.mark.parametrize("kind", ["application/json; charset=latin-1", "text/plain"])
 def test_a_body_in_another_encoding_is_refused(poster: Poster, kind: str) -> None:
     assert poster.post(PING, {**LEGACY, "Content-Type": kind})[0] == 415
+
+
+def test_the_identity_is_no_encoding(poster: Poster) -> None:
+    for encoding, status in (("identity", 200), ("", 200), ("gzip", 415), ("identity, br", 415)):
+        assert poster.post(PING, {**LEGACY, "Content-Encoding": encoding})[0] == status

@@ -111,13 +111,13 @@ class Asked(NamedTuple):
 def asked_in(meta: Mapping[str, Any], *, modern: bool) -> Asked:
     """Return what a request's `_meta` asks for; raises `JsonRpcError` if that is wrong."""
     token, level, relayed = b"", "", b""
-    if "progressToken" in meta:
-        sent = meta["progressToken"]
+    sent, lowest = meta.get("progressToken"), meta.get(LOG_LEVEL_META_KEY)
+    if sent is not None:
         if isinstance(sent, bool) or not isinstance(sent, str | int):
             raise JsonRpcError(INVALID_PARAMS, "A progressToken is a string or an integer.")
         token = encode(sent)
-    if modern and LOG_LEVEL_META_KEY in meta:
-        level = log_level(meta[LOG_LEVEL_META_KEY])
+    if modern and lowest is not None:
+        level = log_level(lowest)
     members = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
     if members:
         relayed = encode(members)

@@ -132,7 +132,7 @@ async def read_body(http: web.BaseRequest) -> bytes:
     """Return a request's body; raises `HttpError` for a wrong type, size or a timeout."""
     if http.content_type != "application/json" or (http.charset or "utf-8").lower() not in _UTF_8:
         raise HttpError(415, "Send messages as application/json, in UTF-8.")
-    if "Content-Encoding" in http.headers:
+    if http.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
         raise HttpError(415, "Send messages without Content-Encoding.", _CLOSING)
     if (http.content_length or 0) > MAX_BODY:
         raise _too_large()

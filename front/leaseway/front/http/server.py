@@ -117,7 +117,7 @@ class HttpServer:
         return response
 
     async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
-        if http.path.rstrip("/") == "/healthz" and http.method == "GET":
+        if http.path.rstrip("/") == "/healthz" and http.method in ("GET", "HEAD"):
             if self._drain.started.is_set():
                 return web.Response(status=503, text="draining\n")
             return web.Response(text="ok\n")
