@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
+from typing import Final
 
 from leaseway.sdk.errors import InvalidRequest
-from leaseway.wire.bounds import MAX_OAUTH_TOKEN
+from leaseway.wire.bounds import MAX_NESTING, MAX_OAUTH_TOKEN
 from leaseway.wire.messages.mcp import LOG_LEVELS
 from leaseway.wire.names import (
     ALL_TENANTS,
@@ -17,6 +19,9 @@ from leaseway.wire.names import (
     is_valid_key,
     is_valid_tenant,
 )
+
+_MAX_PATH: Final = 120
+"""Characters of the path of a value in a message."""
 
 
 def check_call(name: object, arguments: object, timeout: object) -> None:
@@ -122,6 +127,41 @@ def check_callback(parameter: str, value: object, *, may_be_async: bool) -> None
             f"{parameter} of the synchronous client runs in the calling thread and cannot be "
             "async; pass a plain function, or use AsyncClient."
         )
+
+
+def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:
+    """Return where a value holds what JSON does not have, and of which type; never its text.
+
+    Args:
+        value: What `json` could not write.
+        path: Where it stands, such as `filters.since`; empty means on top.
+        depth: How many lists and dicts it is in.
+
+    Returns:
+        What is wrong with the first such value that `json` would come to, or empty.
+    """
+    where = f"`{path}`" if path else "the whole"
+    if isinstance(value, dict | list | tuple):
+        if depth == MAX_NESTING:
+            return f"{where} is nested too deeply, or contains itself"
+        is_dict = isinstance(value, dict)
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            if key is not None and not isinstance(key, str | int | float):
+                return f"{where} has a key of type {_kind(key)}"
+            if isinstance(key, str) and not is_text(key):
+                return f"{where} has a key with a lone surrogate, half of a character"
+            step = f"{'.' if path else ''}{key}" if is_dict else f"[{key}]"
+            if problem := problem_of_json(inner, f"{path}{step}"[:_MAX_PATH], depth + 1):
+                return problem
+        return ""
+    if isinstance(value, str):
+        return "" if is_text(value) else f"{where} has a lone surrogate, half of a character"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{where} is NaN or infinite"
+    if value is None or isinstance(value, int | float):
+        return ""
+    return f"{where} is of type {_kind(value)}"
 
 
 def _kind(value: object) -> str:

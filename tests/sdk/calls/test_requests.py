@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +29,7 @@ def test_json_values_are_encoded_unchanged(arguments: dict[str, Any]) -> None:
     try:
         expected = json.loads(json.dumps(arguments, ensure_ascii=False).encode())
     except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot encode
-        with pytest.raises(Fault):
+        with pytest.raises(Fault, match="lone surrogate"):
             encode_arguments("t", arguments)
         return
     assert json.loads(encode_arguments("t", arguments)) == expected
@@ -50,16 +51,29 @@ def _circle() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"a": {1, 2}}, {"a": float("nan")}, {"a": b"secret"}, _circle(), {(1, 2): 1}]
+    ("arguments", "problem"),
+    [
+        ({"a": {1, 2}}, "`a` is of type set"),
+        ({"a": [0, {"b": date(2026, 1, 1)}]}, "`a[1].b` is of type date"),
+        ({"a": 1, "b": [float("nan")]}, "`b[0]` is NaN or infinite"),
+        ({"a": b"secret"}, "`a` is of type bytes"),
+        ({"a": "secret \ud800"}, "`a` has a lone surrogate"),
+        ({"a": ({"\ud800": 1},)}, "`a[0]` has a key with a lone surrogate"),
+        (_circle(), " is nested too deeply, or contains itself"),
+        ({(1, 2): 1}, "the whole has a key of type tuple"),
+        ({"a": {1: {2: 3}, b"secret": 1}}, "`a` has a key of type bytes"),
+    ],
 )
-def test_values_that_json_lacks_are_rejected_without_quoting_them(
-    arguments: dict[str, Any],
+def test_what_json_lacks_is_rejected_with_its_place_and_without_quoting_it(
+    arguments: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(Fault) as caught:
         encode_arguments("pay", arguments)
     assert caught.value.reason is Reason.INVALID_ARGUMENTS
     assert caught.value.started == "no"
     assert "'pay'" in caught.value.message
+    assert f"{problem}. Pass" in caught.value.message or f"{problem}, half" in caught.value.message
+    assert len(caught.value.message) < 400
     assert "secret" not in caught.value.message
 
 

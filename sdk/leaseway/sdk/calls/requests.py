@@ -14,7 +14,7 @@ from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.in_flight import RawResult
 from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
-from leaseway.sdk.validation import check_call, check_seconds, check_text
+from leaseway.sdk.validation import check_call, check_seconds, check_text, problem_of_json
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_ARGUMENTS, MAX_URI
 from leaseway.wire.channels.trace_context import NO_TRACE
@@ -58,15 +58,18 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
     if encoded:
         payload = encoded
     else:
+        value = arguments
         try:
-            value = arguments if type(arguments) is dict else dict(arguments or {})
+            if type(value) is not dict:
+                value = dict(value or {})
             payload = "".join(_chunks(value, 0)).encode()
         except (TypeError, ValueError, RecursionError) as error:
             # The error's text may quote a value, so it is omitted.
+            problem = problem_of_json(value) or type(error).__name__
             raise Fault(
                 Reason.INVALID_ARGUMENTS,
-                f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); "
-                "pass strings, finite numbers, booleans, None, and lists and dicts of these.",
+                f"The arguments of '{tool}' cannot be written as JSON: {problem}. Pass strings, "
+                "finite numbers, booleans, None, and lists and dicts of these.",
             ) from None
     if len(payload) > MAX_ARGUMENTS:
         raise Fault(
