@@ -85,3 +85,21 @@ async def test_a_synchronous_client_works_in_the_thread_of_a_running_loop() -> N
         with Client(fake.address) as client:
             assert client.call_tool("time_now").text == "noon"
         assert await call(fake.address) == "noon"
+
+
+def test_without_a_loop_of_asyncio_the_error_names_the_client_to_use() -> None:
+    with FakeLeaseway() as fake:
+        client = AsyncClient(fake.address)
+
+        def use_elsewhere() -> None:
+            waiting = client.list_tools()
+            with pytest.raises(RuntimeError, match=r"leaseway\.sdk\.Client"):
+                waiting.send(None)  # as the loop of another library, such as trio, does
+
+        async def use() -> None:
+            async with client:
+                await client.list_tools()
+                await asyncio.to_thread(use_elsewhere)
+
+        use_elsewhere()
+        asyncio.run(use())

@@ -31,6 +31,8 @@ def test_an_address_reads_and_writes_the_same(text: str, endpoint: Endpoint) -> 
         (":7600", "127.0.0.1:7600"),
         ("::1:7600", "[::1]:7600"),
         ("http://127.0.0.1:7600", "as 127.0.0.1:7600"),
+        ("http://127.0.0.1:7600/mcp", " and a path, as 127.0.0.1:7600"),
+        ("grpc://leaseway.example", "as leaseway.example:7600"),
     ],
 )
 def test_an_invalid_address_is_an_error_with_advice(text: str, advice: str) -> None:

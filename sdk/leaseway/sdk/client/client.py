@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from leaseway.sdk.catalog.providers import describe_refusal
 from leaseway.sdk.catalog.tools import Tool
@@ -47,6 +47,11 @@ from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.channels.local import LocalWorker
 
 ResultT = TypeVar("ResultT")
+
+_NO_LOOP: Final = (
+    "AsyncClient is used in a running event loop of asyncio, and none runs here; use "
+    "leaseway.sdk.Client, which works from any thread, such as one of trio's to_thread."
+)
 
 
 class AsyncClient(AsyncListings, AsyncCalls):
@@ -454,7 +459,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
                     return runtime, runtime.own_session
             except RuntimeError:
                 check_fork()  # a coroutine that forked continues in the child without a loop
-                raise
+                raise RuntimeError(_NO_LOOP) from None
             check_fork()
             raise RuntimeError(
                 "This AsyncClient is used in a second event loop; make one client for each loop, "
@@ -462,6 +467,11 @@ class AsyncClient(AsyncListings, AsyncCalls):
             )
         if self._closed:
             raise RuntimeError("This client is closed; make a new one.")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            check_fork()
+            raise RuntimeError(_NO_LOOP) from None
         runtime = self._open_runtime = Runtime(self._identity, self._local)
         runtime.caller.media = self._media
         self._finalizer = weakref.finalize(self, _on_dropped, runtime, repr(self))

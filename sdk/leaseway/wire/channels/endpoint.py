@@ -82,7 +82,11 @@ def parse_endpoint(text: str) -> Endpoint:
     """
     scheme, separator, rest = text.partition("://")
     if separator:
-        raise ValueError(f"'{text}' is not HOST:PORT; write it without '{scheme}://', as {rest}")
+        authority = rest.partition("/")[0]
+        example = authority if ":" in authority.rpartition("]")[2] else f"{authority}:7600"
+        raise ValueError(
+            f"'{text}' is not HOST:PORT; write it without '{scheme}://' and a path, as {example}"
+        )
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"'{text}' is not HOST:PORT; write, for example, 127.0.0.1:7600")
