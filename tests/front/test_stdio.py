@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -121,6 +122,43 @@ async def test_a_batch_is_one_line_of_responses() -> None:
             answers = json.loads(await asyncio.to_thread(responses.readline))
             assert sorted(str(answer["id"]) for answer in answers) == ["2", "3", "4", "None"]
             assert [answer["id"] for answer in answers if "result" in answer] == [2, 3]
+            await asyncio.to_thread(pipe.on_line, None)
+            await serving
+            await methods.catalog.close()
+    os.close(target)
+
+
+async def test_another_initialize_answers_the_requests_that_it_ends() -> None:
+    source, target = os.pipe()
+    responder: Any = (pipe := Pipe(target))
+    started = threading.Event()
+    with FakeLeaseway() as fake, os.fdopen(source) as responses:
+
+        @fake.tool
+        async def wait() -> str:
+            started.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        async with asyncio.timeout(BOUND), fake.async_client() as client:
+            methods = Methods(client)
+            serving = asyncio.create_task(StdioFront(methods, "default", "", responder).serve())
+            await pipe.connected.wait()
+
+            async def answer(message: Any) -> Any:
+                await pipe.send({"jsonrpc": "2.0", **message})
+                return json.loads(await asyncio.to_thread(responses.readline))
+
+            params = {"protocolVersion": "2025-06-18"}
+            initialize = {"id": 1, "method": "initialize", "params": params}
+            assert "result" in await answer(initialize)
+            call = {"id": 2, "method": "tools/call", "params": {"name": "wait"}}
+            await pipe.send({"jsonrpc": "2.0", **call})
+            await asyncio.to_thread(started.wait, BOUND)
+            ended = await answer(initialize)
+            assert (ended["id"], "`initialize` again" in ended["error"]["message"]) == (2, True)
+            assert (await answer({"id": 3, "method": "ping"}))["id"] == 1
+            assert json.loads(await asyncio.to_thread(responses.readline))["id"] == 3
             await asyncio.to_thread(pipe.on_line, None)
             await serving
             await methods.catalog.close()

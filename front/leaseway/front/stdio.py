@@ -70,6 +70,11 @@ _UNFINISHED: Final = JsonRpcError(
     "The input ended before the response. If all requests fail like this, check that a control "
     "plane runs at --address.",
 )
+_RENEWED: Final = JsonRpcError(
+    INTERNAL_ERROR,
+    "The client has sent `initialize` again, which ended this request. Send it again if it may be "
+    "repeated.",
+)
 _DRAINING: Final = JsonRpcError(INTERNAL_ERROR, DRAINING)
 
 _log = logging.getLogger("leaseway.front")
@@ -112,6 +117,7 @@ class StdioFront:
         )
         self._sessions.lists_told.connect(methods.catalog.learn_lists)
         self._version = ""  # of `initialize`
+        self._renews = False
         self._is_modern = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
@@ -239,7 +245,9 @@ class StdioFront:
         except JsonRpcError as error:
             self._writer.write(error_message(message.id, error))
             return
+        self._renews = True
         await self._live.stop()
+        self._renews = False
         version = negotiate_version(params.get("protocolVersion"))
         client = McpClient(version, params.get("capabilities"), params.get("clientInfo"))
         self._live = self._session(client)
@@ -262,7 +270,9 @@ class StdioFront:
             response = error_message(request_id, error)
         except asyncio.CancelledError:
             if live.was_cancelled():
-                return  # a cancelled request gets no response
+                if self._renews:  # programs that share one connection wait for their responses
+                    write(error_message(request_id, _RENEWED))
+                return  # a request that its client has cancelled gets no response
             write(error_message(request_id, _UNFINISHED))
             raise
         except Exception:  # noqa: BLE001 - one request's fault ends that request
