@@ -411,9 +411,9 @@ class Methods:
         begun, request.begun = request.begun, None
         if live is not None:
             listener.lease_ttl = live.lease_ttl
-            if live.on_idle is None and live.id and not (tool is not None and tool.shared):
-                await request.carried.sessions.admit(live)
-            if begun is None:
+            if begun is None:  # one that has begun may have outlasted its session
+                if live.on_idle is None and live.id and not (tool is not None and tool.shared):
+                    await request.carried.sessions.admit(live)
                 live.begin_call()
             try:
                 if not meta or TRACEPARENT not in meta:  # without context managers

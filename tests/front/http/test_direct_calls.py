@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host, session_of
 
+from leaseway.front.calling.handles import RELEASE
 from leaseway.front.envelope import RequestMessage
 from leaseway.front.http.connection import FrontConnection
 from leaseway.front.http.direct_calls import DirectCall, ModernCalls, SessionCalls
@@ -471,3 +472,26 @@ async def test_a_disconnected_client_leaves_its_session_idle_whenever_it_goes(
             assert direct.call_id not in direct.exchange.pending
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
+
+
+async def test_a_call_whose_session_ends_meanwhile_has_started_and_ends_as_others(
+    fake: FakeLeaseway, begun: list[DirectCall]
+) -> None:
+    async with front(fake) as url, host(url) as other:
+        for ways in range(2):  # in a task, then without one
+            async with host(url) as client:
+                _, response = await post_modern(other, modern_call("count", {}))
+                handle = session_of(response["result"])
+                sent = modern_call("count", {"session": handle})
+                if ways:
+                    await post_modern(client, sent)
+                with fake.hold("count") as held:
+                    calling = asyncio.create_task(post_modern(client, sent))
+                    await asyncio.to_thread(held.wait)
+                    await post_modern(other, modern_call(RELEASE, {"handle": handle}))
+                    _, response = await calling
+                assert response["error"]["data"] == {"reason": "LEASE_RELEASED", "started": "yes"}
+                assert len(begun) == ways
+        live = begun[0].live
+        assert live is not None
+        assert not live.is_busy
