@@ -24,6 +24,7 @@ from leaseway.front.http.streams import HttpReply
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import LeaseLost, ServerError, WorkerLost
 from leaseway.sdk.testing import CallContext, FakeLeaseway
+from leaseway.wire.bounds import MAX_META
 
 ELICIT = "elicitation/create"
 QUESTION = {
@@ -495,3 +496,19 @@ async def test_a_call_whose_session_ends_meanwhile_has_started_and_ends_as_other
         live = begun[0].live
         assert live is not None
         assert not live.is_busy
+
+
+async def test_a_long_meta_is_not_kept_as_long_as_its_connection(
+    fake: FakeLeaseway, begun: list[DirectCall]
+) -> None:
+    long = {"io.modelcontextprotocol/other": "x" * MAX_META}
+    async with front(fake) as url, host(url) as client:
+        for _ in range(2):
+            status, _ = await post_modern(client, modern_greeting(long))
+            assert status == 200
+        assert not begun
+        await post_modern(client, modern_greeting())
+        await post_modern(client, modern_greeting(long))
+        assert not begun
+        await post_modern(client, modern_greeting())
+        assert len(begun) == 1

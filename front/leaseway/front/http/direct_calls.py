@@ -30,11 +30,14 @@ from leaseway.sdk.relay import (
     begin_outside,
     call_way,
 )
+from leaseway.wire.bounds import MAX_META
 
 _MAX_WAYS: Final = 1024
-"""Tools whose calls one head remembers; beyond it, it starts anew."""
+"""Tools, in a session each, whose calls one head remembers; beyond it, it starts anew."""
 _log: Final = logging.getLogger("leaseway.front")
 
+_Key = str | tuple[str, str]
+"""The name of a tool; with the key of a session if the head does not say one."""
 GoOn = Callable[[HttpReply, RequestMessage, "DirectCall"], Coroutine[Any, Any, None]]
 """Handles a request whose call goes on in a task."""
 
@@ -52,7 +55,7 @@ class DirectCalls(ABC):
         self.running = running
         self.go_on = go_on
         self._plain = plain
-        self._ways: dict[str, CallWay] = {}
+        self._ways: dict[_Key, CallWay] = {}
         # The newest `_meta`, and what it says.
         self._meta = b""
         self._read: PlainMeta | None = None
@@ -70,16 +73,18 @@ class DirectCalls(ABC):
         """Note the end of a call."""
 
     def _read_meta(self, meta: bytes, *, modern: bool) -> PlainMeta | None:
-        """Return what a `_meta` says, which often is that of the call before."""
+        """Return what a `_meta` says, which often is that of the call before; None as `begin`."""
         if meta != self._meta:
+            if len(meta) > MAX_META:
+                return None  # it would be kept as long as the connection
             self._read = self._plain.read_meta(meta, modern=modern)
             self._meta = meta
         return self._read
 
-    def _remember(self, name: str, way: CallWay) -> CallWay:
+    def _remember(self, key: _Key, way: CallWay) -> CallWay:
         if len(self._ways) >= _MAX_WAYS:
             self._ways.clear()
-        self._ways[name] = way
+        self._ways[key] = way
         return way
 
 
@@ -199,7 +204,7 @@ class ModernCalls(DirectCalls):
         listener = head.listener(reply)
         read.asked.apply(listener)
         caller = self._client if live is None else live.sdk
-        key = name if live is None else f"{live.sdk.key} {name}"
+        key = name if live is None else (live.sdk.key, name)
         way = self._ways.get(key) or self._remember(key, call_way(caller, name))
         call = DirectCall(way, arguments, listener)
         if head.client.answers:

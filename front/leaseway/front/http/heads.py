@@ -92,7 +92,8 @@ class ModernHead:
         headers: The headers.
         client: What the client declares.
         name: The `name` in the params of its requests, or None.
-        meta: The `_meta` in which it has declared that, as JSON.
+        meta: The `_meta` in which it has declared that, as JSON. With more than `MAX_META` bytes,
+            the head is not remembered: it lives as long as its connection.
         media: How it wants images and audio; None means the default.
     """
 

@@ -85,6 +85,7 @@ from leaseway.front.methods import Methods
 from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
+from leaseway.wire.bounds import MAX_META
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
@@ -459,7 +460,7 @@ class HttpFront:
             media=media,
         )
         answer = partial(self._handle_modern, head)
-        if message.method == "tools/call":
+        if message.method == "tools/call" and len(head.meta) <= MAX_META:
             http[HEAD_HANDLER] = self._head_handler(
                 scope,
                 (live, cookie.live),
