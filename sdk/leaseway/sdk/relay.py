@@ -17,8 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.begun import BegunCall, CallWay
+from leaseway.sdk.calls.relayed_requests import (
+    prompt_completion,
+    prompt_request,
+    read_request,
+    template_completion,
+)
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduction
@@ -346,62 +351,6 @@ async def send_request(
         events.reset()
 
 
-def prompt_request(
-    name: str, arguments: Mapping[str, str] | None = None, server: str | None = None
-) -> McpRequest:
-    """Return the request for a prompt.
-
-    Args:
-        name: The prompt's name.
-        arguments: Its arguments.
-        server: The id of its server; None finds the server by the name.
-
-    Raises:
-        InvalidRequest: The name is empty or too long.
-    """
-    return _built(requests.get, name, arguments, server)
-
-
-def read_request(uri: str, server: str | None = None) -> McpRequest:
-    """Return the request to read a resource; raises as `prompt_request`."""
-    return _built(requests.read, uri, server)
-
-
-def prompt_completion(
-    name: str,
-    argument: str,
-    value: str,
-    context: Mapping[str, str] | None = None,
-    server: str | None = None,
-) -> McpRequest:
-    """Return the request to complete an argument of a prompt.
-
-    Args:
-        name: The prompt's name.
-        argument: The argument to complete.
-        value: What it begins with.
-        context: The values of other arguments.
-        server: The id of its server; None finds the server by the name.
-
-    Raises:
-        InvalidRequest: The name is empty or too long.
-    """
-    params = requests.completion_params(argument, value, context)
-    return _built(requests.complete_prompt, name, params, server)
-
-
-def template_completion(
-    uri: str,
-    argument: str,
-    value: str,
-    context: Mapping[str, str] | None = None,
-    server: str | None = None,
-) -> McpRequest:
-    """Return the request to complete a variable of a resource template; see `prompt_completion`."""
-    params = requests.completion_params(argument, value, context)
-    return _built(requests.complete_template, uri, params, server)
-
-
 def own_request(
     ask_id: int, method: str, params: bytes, on_answer: Callable[[bytes], object]
 ) -> ServerRequest:
@@ -608,10 +557,3 @@ def _error(runtime: Runtime, session: str, fault: Fault) -> LeasewayError:
     if fault.reason in LEASE_ENDED:
         runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
     return error_from_fault(fault)
-
-
-def _built(build: Callable[..., McpRequest], *parts: object) -> McpRequest:
-    try:
-        return build(*parts)
-    except Fault as fault:
-        raise error_from_fault(fault) from None
