@@ -171,10 +171,16 @@ async def test_tenants_of_a_file_are_part_of_its_declarations() -> None:
 
 
 async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Path) -> None:
+    cookie = {"name": "id", "in": "cookie", "required": True, "schema": {"type": "string"}}
+    with_cookie = {"parameters": [cookie]}
     document = {
         "openapi": "3.0.3",
         "servers": [{"url": "http://127.0.0.1:1"}],
-        "paths": {"/a": {"get": {}, "trace": {}}, "/b/{id}": {"get": {}}, "/c/{id}": {"put": {}}},
+        "paths": {
+            "/a": {"get": {}, "trace": {}},
+            "/b": {"get": with_cookie},
+            "/c": {"put": with_cookie},
+        },
     }
     (tmp_path / "api.json").write_text(json.dumps(document))
     text = "version: 1\nservers:\n  s: { transport: http_api, openapi: api.json }\n"
