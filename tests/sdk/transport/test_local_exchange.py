@@ -12,6 +12,7 @@ from tests.conftest import BOUND
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor
+from leaseway.sdk.calls.begun import BegunCall, CallWay
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.local_exchange import LocalExchange
@@ -231,3 +232,30 @@ async def test_a_caller_whose_certificate_may_be_its_credential_connects() -> No
         assert not isinstance(link.exchange, LocalExchange)
     finally:
         await pool.close()
+
+
+class Begun(BegunCall):
+    """A call without a task, whose outcome nobody expects here."""
+
+    def on_payload(self, payload: bytes) -> None:
+        raise AssertionError(payload)
+
+    def on_other(self) -> None:
+        raise AssertionError("it goes on")
+
+
+async def test_a_call_without_a_task_that_cannot_be_sent_gets_no_outcome_later() -> None:
+    local = Local()
+    await local.accept()
+
+    def refuse(_call: execution_pb2.Call) -> None:
+        raise ValueError("not this one")
+
+    local.worker.on_call = refuse
+    call = Begun(CallWay("", "now"), b"{}", CallEvents())
+    deadline = asyncio.get_running_loop().time() + BOUND
+    with pytest.raises(ValueError, match="not this one"):
+        local.exchange.begin(HEAD, b"{}", deadline, 1000, call)
+    assert not local.exchange.pending
+    local.exchange.handle_result(call.call_id, OK, b"{}")
+    await local.exchange.close()

@@ -201,7 +201,11 @@ class Exchange(ABC):
         self._last_id = call_id = call.call_id = self._last_id + 1
         pending[call_id] = call
         self._deadlines.add(deadline, call_id)
-        call.ticket = self._send_call(call_id, fields, payload, timeout_ms)
+        try:
+            call.ticket = self._send_call(call_id, fields, payload, timeout_ms)
+        except BaseException:
+            pending.pop(call_id, None)  # whoever catches it makes the call in another way
+            raise
         return True
 
     def hand_over(self, call_id: int) -> asyncio.Future[RawResult]:
