@@ -144,7 +144,8 @@ class ParamHeaders:
 
     def __init__(self, methods: Methods) -> None:
         self._methods = methods
-        self._header_tools: dict[int, bool] = {}
+        # Each with its tool, whose id is no other's as long as it is here.
+        self._header_tools: dict[int, tuple[Any, bool]] = {}
 
     async def check(
         self, headers: Mapping[str, str], scope: str, name: str | None, message: RequestMessage
@@ -175,5 +176,5 @@ class ParamHeaders:
         if cached is None:
             if len(self._header_tools) > _MAX_CACHED:
                 self._header_tools.clear()
-            cached = self._header_tools[id(tool)] = has_header_params(tool)
-        return cached
+            cached = self._header_tools[id(tool)] = tool, has_header_params(tool)
+        return cached[1]
