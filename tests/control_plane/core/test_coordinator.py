@@ -296,18 +296,6 @@ def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
     assert state.workers["w1"].hello.address.incarnation == "another-run"
 
 
-def test_a_second_run_of_an_id_at_the_address_of_the_first_replaces_it_once_that_is_gone() -> None:
-    state, _ = started(spec("a"))
-    first = hello().address
-    second_run = hello(address=replace(first, incarnation="another-run"))
-    with pytest.raises(WorkerRefused, match="is connected"):
-        state.handle_worker_joined(second_run, at(1))
-    state.handle_worker_disconnected("w1", at(2))
-    state.handle_worker_joined(second_run, at(2.1))
-    assert state.workers["w1"].hello.address.incarnation == "another-run"
-    assert not state.problems.open()
-
-
 def test_a_run_that_is_known_to_have_ended_is_replaced_and_its_leases_are_lost() -> None:
     state, _ = started(spec("a"))
     first = hello().address

@@ -26,9 +26,9 @@ from leaseway.control_plane.sync.convert import (
     report_from_proto,
 )
 from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.control_plane.sync.earlier_runs import has_ended, is_local_peer
 from leaseway.control_plane.sync.held import HeldHashes
 from leaseway.control_plane.sync.login_steps import LoginSteps
-from leaseway.control_plane.sync.reachability import refuses_connections
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.subjects import SubjectAnswers
 from leaseway.control_plane.sync.toolsets import (
@@ -144,7 +144,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             hello = await self._receive_hello(messages, context)
         except MalformedMessage as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        await self._end_earlier_run(hello)
+        await self._end_earlier_run(hello, context)
         stream = _Stream(self._plane, self._deltas)
         try:
             self._join(hello, stream)
@@ -176,10 +176,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         held = await self._held.of_worker(hello, ask)
         return hello_from_proto(hello, self._plane.clock(), held)
 
-    async def _end_earlier_run(self, hello: WorkerHello) -> None:
+    async def _end_earlier_run(self, hello: WorkerHello, context: _Context) -> None:
         """Find out whether the disconnected run that this one may replace has ended."""
         earlier = self._plane.state.roster.doubtful_run(hello.address)
-        if earlier is not None and await refuses_connections(earlier.address):
+        if earlier is None:
+            return
+        is_local = is_local_peer(context.peer())
+        if await has_ended(earlier.address, hello.address.address, is_local=is_local):
             with self._plane.transition() as (state, now):
                 state.handle_run_ended(earlier, now)
 

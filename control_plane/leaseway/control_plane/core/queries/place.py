@@ -312,8 +312,7 @@ def not_served(state: Coordinator, key: VariantKey) -> Denial:
         return Denial(
             Reason.SERVER_NOT_READY, problem.message, _RECONNECT_RETRY, metadata, can_wait=False
         )
-    workers = state.workers.values()
-    if any(record.accepts_work and record.subscription.is_on_its_way(key) for record in workers):
+    if state.roster.is_on_its_way(key):
         # The only worker was started again, or all streams open anew.
         message = f"Server '{server_id}' is on its way to a worker that has just joined. Try again."
         return Denial(Reason.SYNCING, message, _NOT_READY_RETRY)

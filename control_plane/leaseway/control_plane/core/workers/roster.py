@@ -30,6 +30,7 @@ from leaseway.control_plane.core.workers.records import (
 )
 from leaseway.control_plane.core.workers.serving import ServingIndex
 from leaseway.control_plane.core.workers.subscription import Push, Subscription, VariantRefusal
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
@@ -76,6 +77,7 @@ class Roster:
     _ordered: list[WorkerRecord] = field(default_factory=list)
     _ordered_at: int = 0  # the generation of `_ordered`
     _disconnected: dict[str, WorkerRecord] = field(default_factory=dict)
+    _unacked: dict[str, WorkerRecord] = field(default_factory=dict)  # with a pending delta
     _unsent: list[tuple[str, WorkerAction]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _disconnected_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
@@ -111,10 +113,7 @@ class Roster:
         address = hello.address
         known = self.workers.get(address.id)
         if known is not None and known.hello.address.incarnation != address.incarnation:
-            if self.doubtful_run(address) is not None or known.connected:
-                self._refuse_second_run(known, now)
-            self.end_run(known.hello.address)
-            known = None
+            self._refuse_second_run(known, now)
         self._clear_lost(address.id)  # its other problems are reported again
         before = known.subscription if known is not None else None
         record = WorkerRecord(
@@ -129,6 +128,7 @@ class Roster:
         if known is not None:
             self._count_scope(known.hello.scope, -1)
         self._disconnected.pop(address.id, None)
+        self._unacked.pop(address.id, None)
         self._mark_changed(address.id)
         self.standing = object()
         self.generation += 1
@@ -148,15 +148,11 @@ class Roster:
         return record
 
     def doubtful_run(self, address: WorkerIdentity) -> WorkerIdentity | None:
-        """Return the disconnected run whose id another run uses, if it may still be alive.
-
-        It has ended if the other one listens at its very address.
-        """
+        """Return the disconnected run whose id another run uses: it may still be alive."""
         known = self._disconnected.get(address.id)
         if known is None or known.hello.address.incarnation == address.incarnation:
             return None
-        earlier = known.hello.address
-        return earlier if earlier.address != address.address else None
+        return known.hello.address
 
     def end_run(self, run: WorkerIdentity) -> None:
         """Remove a disconnected run that is known to have ended; its leases are lost."""
@@ -226,6 +222,7 @@ class Roster:
         push = record.subscription.push(part, removals=removals)
         if push is not None:
             record.pushed_at = now.mono
+            self._unacked[record.id] = record
         self._show_refusals(record, now)
         return push
 
@@ -233,6 +230,8 @@ class Roster:
         """Record an acknowledgement; return False if it is stale."""
         pending = record.subscription.pending
         known = record.subscription.ack(nonce)
+        if record.subscription.pending is None:
+            self._unacked.pop(record.id, None)
         if known and pending is not None:
             self.placements.room.servers.append(pending.delta.servers)
         self._mark_changed(record.id)
@@ -360,6 +359,13 @@ class Roster:
         """Return how many connected workers have a variant, or None if it may be down on some."""
         return self._serving.count_serving(served, self.sorted_workers, self.revision)
 
+    def is_on_its_way(self, key: VariantKey) -> bool:
+        """Return whether a worker that accepts work has yet to acknowledge a variant."""
+        return any(
+            record.accepts_work and record.subscription.is_on_its_way(key)
+            for record in self._unacked.values()
+        )
+
     def lost_workers_with(self, served: Served, version: int) -> list[WorkerRecord]:
         """Return the lost workers that had a variant at this registry version, ordered by id."""
         return [
@@ -436,6 +442,7 @@ class Roster:
         self._serving.update_launches(worker_id, record.instances.launches, NO_LAUNCHES)
         self._count_scope(record.hello.scope, -1)
         self._disconnected.pop(worker_id, None)
+        self._unacked.pop(worker_id, None)
         self._mark_changed(worker_id)
         self.standing = object()
         self.generation += 1
