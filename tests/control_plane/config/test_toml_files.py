@@ -81,6 +81,14 @@ def test_nesting_has_a_limit() -> None:
         load_toml(f"a = [{deepest}]")
 
 
+@pytest.mark.parametrize("form", ["{} = 1", "x = 1\n[{}]", "x = {{ y = 1, {} = 1 }}", '"q".{} = 1'])
+def test_a_key_with_many_dots_costs_no_more_than_its_length(form: str) -> None:
+    with pytest.raises(BadToml, match="deeper than"):
+        load_toml(form.format(".".join(["a"] * 400_000)))  # minutes, if its parser saw it
+    load_toml(form.format(".".join(["a"] * (MAX_DEPTH - 2))))
+    load_toml(f'text = "{"a." * 1_000}"')
+
+
 def test_a_native_file_may_be_toml() -> None:
     text = 'version = 1\n[servers.a]\ntransport = "stdio"\ncommand = "x"\n'
     assert [key.server_id for key in parse(text, path="mcp.toml").servers] == ["a"]

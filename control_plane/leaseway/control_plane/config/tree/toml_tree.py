@@ -29,7 +29,13 @@ _PATH: Final = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
 _HEADER: Final = re.compile(rf"[ \t]*\[\[?[ \t]*({_PATH})[ \t]*\]")
 _KEY: Final = re.compile(rf"[ \t]*({_PATH})[ \t]*=")
 _PARTS: Final = re.compile(_PART)
+_WHOLE_PART: Final = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_TOO_DEEP: Final = re.compile(
+    rf"(?:^|[{{,\[])[ \t]*+(?:{_WHOLE_PART}[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}", re.MULTILINE
+)
+"""A key with too many dots. The parser's work grows with their square."""
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
+_NESTS_TOO_DEEP: Final = f"Tables and lists nest deeper than {MAX_DEPTH} levels here."
 
 _Path = tuple[str, ...]
 
@@ -44,6 +50,10 @@ def load_toml(text: str, file: str = "") -> Table:
     Raises:
         BadToml: It is not TOML, nests too deep, or is too large.
     """
+    deep = _TOO_DEEP.search(text)
+    if deep is not None:
+        at = Position(text.count("\n", 0, deep.start()) + 1, 1, file)
+        raise BadToml(at, _NESTS_TOO_DEEP)
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -68,7 +78,7 @@ class _Builder:
     def _node(self, value: Any, path: _Path, at: Position) -> Tree:
         self._nodes += 1
         if len(path) > MAX_DEPTH:
-            raise BadToml(at, f"Tables and lists nest deeper than {MAX_DEPTH} levels here.")
+            raise BadToml(at, _NESTS_TOO_DEEP)
         if self._nodes > MAX_NODES:
             raise BadToml(at, f"The file contains more than {MAX_NODES} values.")
         match value:
