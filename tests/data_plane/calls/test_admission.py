@@ -154,6 +154,25 @@ async def test_a_change_of_grants_counts_at_once_and_starts_no_instance(bench: B
     assert len(bench.servers.opened) == started
 
 
+async def test_calls_of_one_head_are_resolved_once_until_the_servers_change(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+
+    async def resolutions() -> int:
+        with recorded_functions() as called:
+            assert (await caller.call("time", tenant="acme")).payload
+        return called.count("resolve")
+
+    assert [await resolutions() for _ in range(3)] == [1, 0, 0]
+    generation = bench.worker.pool.resolve("time", "acme")
+    assert bench.worker.pool.replace(generation)  # as its instances are restarted
+    assert [await resolutions() for _ in range(2)] == [1, 0]
+    schema = {"type": "object", "properties": {"text": {"maxLength": 1}}}
+    bench.servers.tools = {"echo": msgspec.json.encode({"name": "echo", "inputSchema": schema})}
+    await bench.serve("time")
+    assert (await caller.refused("time", tenant="acme")).reason is Reason.INVALID_ARGUMENTS
+
+
 async def test_a_rule_denies_by_arguments_and_repeats_none_of_them(bench: Bench) -> None:
     rule = ArgumentRule('args.text.startsWith("/etc") && tenant == "acme"', ("ec*",))
     await bench.serve("time", policy=ServerPolicy(rules=(rule,)))

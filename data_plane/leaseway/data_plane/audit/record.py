@@ -130,7 +130,8 @@ class Recorder:
         self._ended = b'Z","event":"call",%b,"call":' % self._worker
         self._second_at = 0.0  # when the second of `_time` began, on the clock of calls
         self._time = b""
-        self._start_second()
+        self._second_ends = self._millisecond_ends = 0.0
+        self._begin_head = self._end_head = b""  # what the records of a millisecond begin with
         self._known: dict[tuple[AuditedTool | None, str, str, str, str], bytes] = {}
 
     def start(self, calls: Sequence[RecordedCall]) -> None:
@@ -139,10 +140,10 @@ class Recorder:
         Raises:
             Fault: OVERLOADED: they cannot be recorded, so they must not run.
         """
-        millisecond = int((time.perf_counter() - self._second_at) * 1000)
-        if not 0 <= millisecond < _SECOND:
-            millisecond = self._start_second()
-        head = b"%b%03d%b" % (self._time, millisecond, self._begins)
+        now = time.perf_counter()
+        if now >= self._millisecond_ends:
+            self._start_millisecond(now)
+        head = self._begin_head
         is_clean, known = are_clean([call.arguments for call in calls]), self._known
         records = []
         for recorded in calls:
@@ -205,26 +206,15 @@ class Recorder:
             is_error: `isError` of its result.
             now: The time, on the clock of the call's arrival.
         """
-        entry, millisecond = call.audit, int((now - self._second_at) * 1000)
-        if not 0 <= millisecond < _SECOND:
-            millisecond = self._start_second()
+        if now >= self._millisecond_ends:
+            self._start_millisecond(now)
+        entry, head = call.audit, self._end_head
         took = (now - call.arrived_at) * 1000
         if entry.written and fault is None and not entry.approval:  # what most calls do
-            self._log.add(
-                b"%b%03d%b%d%b%.3f"
-                % (
-                    self._time,
-                    millisecond,
-                    self._ended,
-                    call.number,
-                    _ENDS[is_error],
-                    took,
-                )
-            )
+            self._log.add(b"%b%d%b%.3f" % (head, call.number, _ENDS[is_error], took))
             return
         ends = _ENDS[is_error] if fault is None else _outcome_member(fault.reason.value)
         end = b"%b%b%.3f" % (_optional_members(entry, fault), ends, took)
-        head = b"%b%03d%b" % (self._time, millisecond, self._ended)
         if entry.written:
             self._log.add(b"%b%d%b" % (head, call.number, end))
         else:
@@ -275,15 +265,20 @@ class Recorder:
         head = b'"time":"%b","event":"%b",%b,' % (now, event, self._worker)
         self._log.add(head + _encode(members)[1:-1])
 
-    def _start_second(self) -> int:
-        """Begin with another second; return the milliseconds that have passed of it.
+    def _start_millisecond(self, now: float) -> None:
+        """Begin with another millisecond of the clock of calls.
 
-        In between, the clock of calls says the time of day too: it has been read already.
+        Within a second that clock says the time of day too: it has been read already.
         """
-        second, part = divmod(self._now(), 1.0)
-        self._second_at = time.perf_counter() - part
-        self._time = b'"time":"%b.' % second_of(int(second)).encode()
-        return int(part * 1000)
+        if now >= self._second_ends:
+            second, part = divmod(self._now(), 1.0)
+            self._second_at = now - part
+            self._second_ends = self._second_at + 1.0
+            self._time = b'"time":"%b.' % second_of(int(second)).encode()
+        millisecond = min(int((now - self._second_at) * _SECOND), _SECOND - 1)
+        self._millisecond_ends = self._second_at + (millisecond + 1) / _SECOND
+        stamp = b"%b%03d" % (self._time, millisecond)
+        self._begin_head, self._end_head = stamp + self._begins, stamp + self._ended
 
     def _call_record(self, head: bytes, end: bytes, recorded: RecordedCall) -> bytes:
         """Return a record that describes a call, with what stands before and after that."""

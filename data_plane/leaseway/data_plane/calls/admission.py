@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.data_plane.calls.call import ActiveCall, parse_meta
@@ -28,6 +29,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 )
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.core.tools.usage import CallUsage
+from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
@@ -45,6 +47,9 @@ _LINE_FEED: Final = ord("\n")
 _RETURN: Final = ord("\r")
 _NUL: Final = rb"\u0000"
 """CEL's library reads a text up to its first NUL; the rest would not be evaluated."""
+_MAX_KNOWN: Final = 4_096
+_TO_BE_FOUND: Final[Any] = None
+"""Stands for the plan of a request that calls no tool: its params decide, each time."""
 
 
 class ListingNeeded(Exception):
@@ -56,6 +61,24 @@ class ListingNeeded(Exception):
 
     def __init__(self, wait: Callable[[], Awaitable[None]]) -> None:
         self.wait = wait
+
+
+class Admitted(Struct, eq=False):
+    """What a call is admitted by: the same for all calls of one head, until the servers change.
+
+    Attributes:
+        generation: The server.
+        variant: Its variant, by which the call is checked.
+        plan: The tool.
+        policy: The tool's policy for the caller; None if there are neither policies nor an audit.
+        line: The stages that such calls pass, once they are chosen, or None.
+    """
+
+    generation: Generation
+    variant: HeldVariant
+    plan: ToolPlan = _TO_BE_FOUND
+    policy: ToolPolicy | None = None
+    line: tuple[Callable[[ActiveCall], bool], ...] | None = None
 
 
 class CallAdmission:
@@ -79,9 +102,11 @@ class CallAdmission:
         self._clients = pool.context.clients
         self.usage = CallUsage(budgets)
         self._take_granted = self.usage.take_granted
+        self._known: dict[object, Admitted] = {}
+        pool.resolves_anew.connect(self._known.clear)
         self._loop = asyncio.get_running_loop()
 
-    def admit(self, active: ActiveCall) -> None:
+    def admit(self, active: ActiveCall) -> Admitted:
         """Find a call's server and plan. Its rules are still to be evaluated (`check_rules`).
 
         Raises:
@@ -92,6 +117,49 @@ class CallAdmission:
             ListingNeeded: The server must be listed for the caller first; then admit it anew.
         """
         call = active.call
+        active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
+        admitted = self._known.get(call.head)
+        if (
+            admitted is None
+            or admitted.variant is not admitted.generation.variant
+            or (self._own_variants and call.server_id in self._own_variants)
+        ):
+            admitted = self._find(active)
+            if call.method:
+                tenant = call.tenant or DEFAULT_TENANT
+                active.plan = self._admit_request(active, admitted.variant, tenant)
+                return admitted
+        active.generation, plan, policy = admitted.generation, admitted.plan, admitted.policy
+        if policy is None:
+            check_arguments(active, plan)
+            active.plan = plan
+            return admitted
+        active.policy = policy
+        if active.audit is not None:
+            active.audit.tool = policy
+        elif policy.needs_approval and active.caller is None:
+            active.caller = caller()
+        if policy.demands and not active.was_counted:
+            now = self._loop.time()
+            if not self._take_granted(policy.meter, now):
+                self.usage.start_call(policy.demands, now)
+            active.slots, active.was_counted = policy.slots, True
+        parsed = check_arguments(active, plan)
+        active.plan = plan
+        if policy.judges_calls:
+            extra = _other_values(active) if policy.restrictions else None
+            tenant = call.tenant or DEFAULT_TENANT
+            active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
+        return admitted
+
+    def _find(self, active: ActiveCall) -> Admitted:
+        """Find a call's server, and its tool if it calls one; remember them for its head.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_REQUEST.
+            ListingNeeded: The server must be listed for the caller first.
+        """
+        call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         if not is_valid_tenant(tenant) or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
@@ -100,38 +168,30 @@ class CallAdmission:
         )
         if generation.needs_listing:
             raise ListingNeeded(generation.wait_for_listing)
-        active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
         variant = generation.variant
         if self._own_variants and call.server_id in self._own_variants:
             variant = self._own_variant(active, tenant, variant)
-        toolset = variant.toolset
         if call.method:
-            active.plan = self._admit_request(active, variant, tenant)
-            return
-        plan = toolset.tools.get(call.tool)
+            return Admitted(generation, variant)
+        plan = variant.toolset.tools.get(call.tool)
         policies = variant.policies
+        policy = None
         if policies.is_needed or active.audit is not None:
             policy = active.policy = policies.find(tenant, call.agent, call.tool)
             if policy is None or plan is None:
                 self._check_changes(active, tenant)
                 names = policies.names(tenant, call.agent)
                 raise tool_not_found(call.tool, f"Server {call.server_id}", names)
-            if active.audit is not None:
-                active.audit.tool = policy
-            if policy.demands and not active.was_counted:
-                self._count(active, policy)
-            if policy.needs_approval and active.caller is None:
-                active.caller = caller()
-        else:
-            policy = None
-            if plan is None:
-                self._check_changes(active, tenant)
-                plan = toolset.find(call.server_id, call.tool)
-        parsed = check_arguments(active, plan)
-        active.plan = plan
-        if policy is not None and policy.judges_calls:
-            extra = _other_values(active) if policy.restrictions else None
-            active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
+        elif plan is None:
+            self._check_changes(active, tenant)
+            plan = variant.toolset.find(call.server_id, call.tool)
+        admitted = Admitted(generation, variant, plan, policy)
+        is_of_all = variant.subject == "service" and variant is generation.variant
+        if is_of_all and call.head is not None:
+            if len(self._known) >= _MAX_KNOWN:  # callers choose the heads
+                self._known.clear()
+            self._known[call.head] = admitted
+        return admitted
 
     def _own_variant(self, active: ActiveCall, tenant: str, variant: HeldVariant) -> HeldVariant:
         """Return the variant by which the calls of a session are checked."""
@@ -195,11 +255,8 @@ class CallAdmission:
             Fault: RATE_LIMITED.
             PermitNeeded: Permits must be asked for.
         """
-        now = self._loop.time()
-        if not self._take_granted(policy.demands, now):
-            self.usage.start_call(policy.demands, now)
-        active.slots = policy.slots
-        active.was_counted = True
+        self.usage.start_call(policy.demands, self._loop.time())
+        active.slots, active.was_counted = policy.slots, True
 
     def missing_permit(self, active: ActiveCall) -> PermitNeeded | None:
         """Count a call that waits for permits; return what it still lacks, or None.

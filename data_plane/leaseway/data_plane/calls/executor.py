@@ -200,7 +200,7 @@ class Executor:
         """Admit a call by the current configuration, and choose the stages that it has to pass."""
         active.configuration = self._pool.desired_state
         try:
-            self._admission.admit(active)
+            admitted = self._admission.admit(active)
         except (PermitNeeded, ListingNeeded) as needed:
             active.configuration = None  # so that it is admitted anew
             active.line = iter(())
@@ -211,23 +211,30 @@ class Executor:
             )
             self.wait_for(active, wait)
             return
-        spec, call = active.generation.variant.spec, active.call
         if active.deadline is None:
+            call = active.call
             if call.timeout_ms:
                 self._expire_after(active, call.timeout_ms / 1000)
             elif call.method == SUBSCRIBE:  # lasts until its caller cancels it
                 self._expire_after(active, bounds.MAX_CALL_TIMEOUT)
             else:
-                self._expire_after(active, spec.call_timeout)
-        limited = bool(spec.max_calls) and call.method not in (SUBSCRIBE, ROOTS_CHANGED)
-        policy = active.policy
-        if policy is None:
-            active.line = iter(self._lines[False, False, limited, False])
-            return
-        recorded = active.audit is not None and (not policy.only_reads or self._holds_calls)
-        active.line = iter(
-            self._lines[active.judged is not None, policy.needs_approval, limited, recorded]
+                self._expire_after(active, admitted.variant.spec.call_timeout)
+        line = admitted.line
+        if line is None:
+            line = admitted.line = self._line_of(active)
+        active.line = iter(line)
+
+    def _line_of(self, active: ActiveCall) -> tuple[Enter, ...]:
+        """Return the stages that an admitted call has to pass."""
+        method, policy = active.call.method, active.policy
+        limited = bool(active.generation.variant.spec.max_calls) and method not in (
+            SUBSCRIBE,
+            ROOTS_CHANGED,
         )
+        if policy is None:
+            return self._lines[False, False, limited, False]
+        recorded = active.audit is not None and (not policy.only_reads or self._holds_calls)
+        return self._lines[active.judged is not None, policy.needs_approval, limited, recorded]
 
     def resume(self, active: ActiveCall) -> None:
         """Let a call that has waited in a stage go on; see `resume_all`."""

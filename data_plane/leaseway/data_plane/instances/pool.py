@@ -22,6 +22,7 @@ from leaseway.wire import bounds
 from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
+from leaseway.wire.signals import Signal
 from leaseway.wire.suggestions import alike
 
 _PROBE_INSTANCE_LIFETIME: Final = 60.0
@@ -79,6 +80,7 @@ class Pool:
         desired_state: The served variants.
         registry_version: The version that callers may require.
         lists_subjects: Whether the control plane keeps what is listed for single tenants and users.
+        resolves_anew: Announces that `resolve` may return other generations from now on.
     """
 
     def __init__(self, context: WorkerContext) -> None:
@@ -86,6 +88,7 @@ class Pool:
         self.desired_state = DesiredState()
         self.registry_version = 0
         self.lists_subjects = False
+        self.resolves_anew: Signal[()] = Signal()
         self._current: dict[VariantKey, Generation] = {}
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
@@ -431,6 +434,7 @@ class Pool:
                 self._of_tenants.setdefault(key.server_id, {})[key.tenant] = generation
             else:
                 self._common[key.server_id] = generation
+        self.resolves_anew.emit()
 
     def keep_probe_instance(self, launch_hash: str, live: LiveInstance) -> None:
         """Keep a probe's instance for the delta that uses it, for at most 60 s.

@@ -131,7 +131,7 @@ class CallHeads:
                 oldest = next(iter(self._known))
                 del self._known[oldest]
                 self.held_bytes -= _size_of_head(oldest)
-            self._known[encoded] = head
+            head = self._known[encoded] = replace(head, head=object())
             self.held_bytes += _size_of_head(encoded)
         return head
 

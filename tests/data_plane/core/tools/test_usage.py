@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.tools.budgets import Demand, Fleet, PermitNeeded, WorkerBudgets
+from leaseway.data_plane.core.tools.budgets import (
+    Demand,
+    Fleet,
+    Meter,
+    PermitNeeded,
+    WorkerBudgets,
+)
 from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import BudgetGrant, BudgetKey, limit_entry, reached_limit
@@ -98,10 +105,27 @@ def test_a_call_that_lacks_one_granted_permit_takes_none_of_the_others() -> None
     budgets.ask(SLOTS, 1, 0.0)
     grant = BudgetGrant(key=SLOTS.key, granted=2, remaining=0, renews_in=0.0, retry_in=0.0)
     budgets.handle_grant(grant, 0.0)
-    assert not budgets.take_granted([SLOTS, RATE], 0.0)
+    assert not budgets.take_granted(Meter((SLOTS, RATE)), 0.0)
     assert list(budgets.slots_in_use()) == []
-    assert [budgets.take_granted([SLOTS], 0.0) for _ in range(3)] == [True, True, False]
+    meter = Meter((SLOTS,))
+    assert [budgets.take_granted(meter, 0.0) for _ in range(3)] == [True, True, False]
     assert list(budgets.slots_in_use()) == [(SLOTS.key, 2)]
+
+
+def test_a_meter_takes_no_permit_of_a_limit_that_has_changed_or_of_a_lost_fleet() -> None:
+    budgets, meter = WorkerBudgets(), Meter((SLOTS,))
+    budgets.join(Fleet(2, 0), 0.0)
+    budgets.ask(SLOTS, 1, 0.0)
+    grant = BudgetGrant(key=SLOTS.key, granted=9, remaining=0, renews_in=0.0, retry_in=0.0)
+    budgets.handle_grant(grant, 0.0)
+    assert budgets.take_granted(meter, 0.0)
+    budgets.ask(replace(SLOTS, limit=1), 1, 0.0)
+    assert not budgets.take_granted(meter, 0.0)
+    budgets.ask(SLOTS, 1, 0.0)
+    budgets.handle_grant(grant, 0.0)
+    assert budgets.take_granted(meter, 0.0)
+    budgets.lose(0.0)
+    assert not budgets.take_granted(meter, 0.0)
 
 
 @pytest.mark.parametrize("demand", [RATE, SLOTS])

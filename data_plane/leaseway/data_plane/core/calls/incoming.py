@@ -43,6 +43,8 @@ class IncomingCall(Struct, frozen=True, gc=False):
         lease_ttl: Seconds that such a lease lives; None means the default.
         report_end: Whether it fails once with why the session's previous lease ended.
         known_ends: With `report_end`, the ended leases that the session knows.
+        head: Stands for all that it has in common with other calls of its stream; None if that is
+            not remembered.
     """
 
     id: int = OWN_CALL_ID
@@ -71,6 +73,7 @@ class IncomingCall(Struct, frozen=True, gc=False):
     lease_ttl: float | None = None
     report_end: bool = False
     known_ends: tuple[str, ...] = ()
+    head: object = None
 
     def __repr__(self) -> str:  # without the token
         return f"IncomingCall({self.id}, {self.server_id!r}, {self.tool!r})"

@@ -121,6 +121,21 @@ class LimitReached(Exception):
         self.wait = wait
 
 
+class Meter:
+    """The limits that calls of one kind count against, and where this worker's shares of them are.
+
+    Args:
+        demands: The limits.
+    """
+
+    __slots__ = ("demands", "epoch", "shares")
+
+    def __init__(self, demands: tuple[Demand, ...]) -> None:
+        self.demands = demands
+        self.epoch = 0  # of the shares; see `WorkerBudgets`
+        self.shares: tuple[_Share, ...] = ()
+
+
 @dataclass(slots=True)
 class _Share:
     """What this worker has of one limit.
@@ -235,6 +250,7 @@ class WorkerBudgets:
         self.fleet: Fleet | None = None
         self._is_sharing = False  # with a control plane, which grants what this worker may take
         self._shares: OrderedDict[BudgetKey, _Share] = OrderedDict()
+        self._epoch = 1  # another one begins when meters must look for their shares again
 
     def join(self, fleet: Fleet | None, now: float) -> list[BudgetAsk]:
         """Begin with a control plane that has welcomed this worker; return what to tell it.
@@ -271,6 +287,7 @@ class WorkerBudgets:
     def _set_fleet(self, fleet: Fleet | None) -> None:
         self.fleet = fleet
         self._is_sharing = fleet is not None and fleet.lost_at is None
+        self._epoch += 1
 
     def take(self, demands: Sequence[Demand], now: float) -> None:
         """Take a permit of each limit, or none.
@@ -279,8 +296,6 @@ class WorkerBudgets:
             LimitReached: One is used up; of some, the one for which to wait longest.
             PermitNeeded: The control plane must be asked.
         """
-        if self.take_granted(demands, now):
-            return
         known = len(self._shares)
         shares = [self._open(demand, now) for demand in demands]
         if len(self._shares) > known:
@@ -300,15 +315,13 @@ class WorkerBudgets:
         for share in shares:
             self._take_one(share, now)
 
-    def take_granted(self, demands: Sequence[Demand], now: float) -> bool:
+    def take_granted(self, meter: Meter, now: float) -> bool:
         """Take a permit of each limit if this worker has one of each: what most calls do."""
-        if not self._is_sharing:
+        if meter.epoch != self._epoch and not self._find_shares(meter):
             return False
-        shares = self._shares
-        for taken, demand in enumerate(demands):
-            share = shares.get(demand.key)
-            if share is None or share.left <= 0 or share.ends <= now or share.demand is not demand:
-                self._put_back(demands[:taken])
+        for share in meter.shares:
+            if share.left <= 0 or share.ends <= now:
+                _put_back(meter.shares, share)
                 return False
             share.left -= 1  # `_Share.take`, without a function call
             used = share.used = share.used + 1
@@ -316,15 +329,18 @@ class WorkerBudgets:
                 share.peak = used
         return True
 
-    def _put_back(self, demands: Sequence[Demand]) -> None:
-        """Put back permits of a call that lacks another one.
-
-        The peak stays, as if a call had ended at once: it only delays the return of a slot.
-        """
-        for demand in demands:
-            share = self._shares[demand.key]
-            share.left += 1
-            share.used -= 1
+    def _find_shares(self, meter: Meter) -> bool:
+        """Let a meter know its shares; return False if this worker does not have all of them."""
+        if not self._is_sharing:
+            return False
+        shares = []
+        for demand in meter.demands:
+            share = self._shares.get(demand.key)
+            if share is None or share.demand is not demand:
+                return False
+            shares.append(share)
+        meter.shares, meter.epoch = tuple(shares), self._epoch
+        return True
 
     def end_call(self, slots: Iterable[BudgetKey]) -> None:
         """Free the slots of a call that has ended."""
@@ -424,6 +440,7 @@ class WorkerBudgets:
             ends = float("-inf") if demand.period else float("inf")
             share = self._shares[demand.key] = _Share(demand, ends=ends)
         elif share.demand is not demand:
+            self._epoch += 1
             if share.demand == demand:
                 share.demand = demand  # of another policy, or of a configuration read again
             else:
@@ -445,10 +462,14 @@ class WorkerBudgets:
             key, share = self._shares.popitem(last=False)
             if not share.is_over(now) or any(share is other for other in needed):
                 self._shares[key] = share
+            else:
+                self._epoch += 1
         while len(self._shares) > MAX_BUDGETS:
             key, share = self._shares.popitem(last=False)
             if any(share is other for other in needed):
                 self._shares[key] = share
+            else:
+                self._epoch += 1
 
     def _wait(self, share: _Share, now: float) -> float:
         """Return the seconds until there may be a permit: 0 if there is one, -1 if one must ask."""
@@ -469,6 +490,18 @@ class WorkerBudgets:
             part = fleet.share_of(demand.limit)
             share.full_at = max(share.full_at, now) + demand.period / part
             share.left += 1  # it is of this worker's own
+
+
+def _put_back(shares: Iterable[_Share], lacking: _Share) -> None:
+    """Put back the permits that a call has taken before it reached a limit that lacks one.
+
+    The peak stays, as if a call had ended at once: it only delays the return of a slot.
+    """
+    for share in shares:
+        if share is lacking:
+            return
+        share.left += 1
+        share.used -= 1
 
 
 def _wait_alone(share: _Share, fleet: Fleet, lost_at: float, now: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.tools.budgets import Demand
+from leaseway.data_plane.core.tools.budgets import Demand, Meter
 from leaseway.data_plane.core.tools.paths import PathJudge
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE
 from leaseway.data_plane.core.tools.toolset import ToolPlan
@@ -77,6 +77,7 @@ class ToolPolicy:
 
     Attributes:
         demands: The limits that each call counts against.
+        meter: The same, with this worker's shares of them.
         slots: Those of calls at once, which count it until it ends.
         restrictions: From the permissions of the server and of the tenant.
         expressions: The expressions of all rules, evaluated together.
@@ -92,6 +93,7 @@ class ToolPolicy:
     restrictions: tuple[Restrictions, ...] = ()
     only_reads: bool = False
     definition: bytes = field(default=b"", repr=False)
+    meter: Meter = field(init=False, repr=False)
     slots: tuple[BudgetKey, ...] = field(init=False, repr=False)
     expressions: Expressions = field(init=False, repr=False)
     needs_approval: bool = field(init=False, repr=False)
@@ -101,6 +103,7 @@ class ToolPolicy:
         together = Expressions([rule.expression for rule in self.rules])
         # Each call asks for these, and a policy never changes.
         object.__setattr__(self, "expressions", together)
+        object.__setattr__(self, "meter", Meter(self.demands))
         slots = tuple(demand.key for demand in self.demands if not demand.period)
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "needs_approval", self.risk == "financial")

@@ -24,7 +24,7 @@ class CallUsage:
         budgets: This worker's shares of the limits.
 
     Attributes:
-        take_granted: `WorkerBudgets.take_granted`: what `start_call` does for most calls.
+        take_granted: `WorkerBudgets.take_granted`, which is enough for most calls.
         refused: How often each (tenant, limit) of tenants caused a rejection.
     """
 
