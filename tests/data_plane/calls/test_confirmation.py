@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
@@ -12,7 +11,6 @@ import msgspec
 import pytest
 
 from leaseway.data_plane.core.calls.incoming import IncomingCall
-from leaseway.identity.interceptor import _caller
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk.retry_policy import FailedTry, decide
 from leaseway.spec.auth import Auth
@@ -187,22 +185,39 @@ async def test_no_call_that_needs_approval_runs_without_the_control_plane(bench:
     assert not any(server.calls for server in bench.servers.opened)
 
 
+def begin_for(bench: Bench, name: str) -> None:
+    """Start a call of `bank:echo` for a caller whom its credential names."""
+    principal = Principal(name, frozenset({Role.CALLER}))
+    call = IncomingCall(id=1, server_id="bank", tool="echo", session=name)
+    bench.worker.executor.start_call(call, b'{"text": "hi"}', MagicMock(), principal)
+
+
 async def test_calls_whose_rules_are_checked_together_keep_their_callers(
     bench: Bench,
 ) -> None:
     rule = ArgumentRule('args.text == "no"')
     await bench.serve("bank", policy=replace(NEEDS, rules=(rule,)))
     for name in ("key ann", "key bob"):
-        principal = Principal(name, frozenset({Role.CALLER}))
-        call = IncomingCall(id=1, server_id="bank", tool="echo", session=name)
-        context = copy_context()
-        context.run(_caller.set, principal)
-        context.run(bench.worker.executor.start_call, call, b'{"text": "hi"}', MagicMock())
+        begin_for(bench, name)
     asked = [await answer(bench, "denied", decided_by="key eve") for _ in range(2)]
     assert {question.session: question.asked_by for question in asked} == {
         "key ann": "key ann",
         "key bob": "key bob",
     }
+    await bench.until(lambda: bench.worker.executor.in_flight == 0)
+
+
+async def test_a_call_that_needs_an_approval_only_since_it_waits_keeps_its_caller(
+    bench: Bench,
+) -> None:
+    await bench.hold("bank", max_calls=1)
+    for name in ("key ann", "key bob"):
+        begin_for(bench, name)
+    [running] = await bench.wait_for_calls()
+    await bench.until(lambda: bench.worker.executor.waiting == 1)
+    await bench.serve("bank", policy=NEEDS, max_calls=1)
+    running.answer(b"{}")
+    assert (await answer(bench, "denied", decided_by="key eve")).asked_by == "key bob"
     await bench.until(lambda: bench.worker.executor.in_flight == 0)
 
 

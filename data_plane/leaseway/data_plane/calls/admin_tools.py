@@ -16,7 +16,7 @@ from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compil
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import Principal
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
@@ -45,8 +45,10 @@ class AdminTools:
         """
         return _TOOLSET.find(ADMIN_TOOLSET, tool)
 
-    def run(self, call: IncomingCall, arguments: Mapping[str, Any]) -> Outcome:
-        """Run an admitted call of `mcp_release`.
+    def run(
+        self, call: IncomingCall, arguments: Mapping[str, Any], principal: Principal
+    ) -> Outcome:
+        """Run an admitted call of `mcp_release` for whoever has made it.
 
         Raises:
             Fault: SESSION_REQUIRED; PERMISSION_DENIED: the lease is of another user.
@@ -60,7 +62,7 @@ class AdminTools:
         key = LeaseKey(tenant, call.session, arguments["serverId"])
         held = self._leases.find(key)
         if held is not None:
-            self._leases.check_principal(held.id, caller())
+            self._leases.check_principal(held.id, principal)
             if call.user:
                 self._leases.check_user(held, call.user)
         return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)

@@ -32,7 +32,6 @@ from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.identity.interceptor import caller
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import (
@@ -137,8 +136,6 @@ class CallAdmission:
         active.policy = policy
         if active.audit is not None:
             active.audit.tool = policy
-        elif policy.needs_approval and active.caller is None:
-            active.caller = caller()
         if policy.demands and not active.was_counted:
             now = self._loop.time()
             if not self._take_granted(policy.meter, now):

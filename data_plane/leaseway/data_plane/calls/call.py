@@ -282,13 +282,13 @@ class ActiveCall(Struct, eq=False):
         number: Its id in the worker; never reused.
         arguments: JSON.
         sink: Receives its events and its result.
+        caller: Whose credential it came with.
         pending: Its request at the instance; None before it is sent.
         live: Its instance, on which it counts; None before the stage that finds it.
         generation: Its server, once it is admitted.
         plan: Its tool or other request, once it is admitted.
         line: The stages that it still has to pass.
         configuration: The state of the registry that admitted it, or None.
-        caller: Who asks for it, if it is recorded, needs an approval, or brings a token.
         approval: `given` before its instance is found, then `spent`; empty without one.
         is_new_lease: Whether this call acquired its lease.
         slots: The limits of calls at once that count it.
@@ -315,6 +315,7 @@ class ActiveCall(Struct, eq=False):
     call: IncomingCall
     arguments: bytes
     sink: CallSink
+    caller: Principal
     trace: CallTrace | None = None
     generation: Generation = _UNADMITTED
     plan: ToolPlan | AdmittedRequest = _UNADMITTED
@@ -327,7 +328,6 @@ class ActiveCall(Struct, eq=False):
     slots: tuple[BudgetKey, ...] = ()
     was_counted: bool = False
     has_waited_for_lists: bool = False
-    caller: Principal | None = None
     approval: str = ""
     policy: ToolPolicy | None = None
     judged: JudgedCall | None = None

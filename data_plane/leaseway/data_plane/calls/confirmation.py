@@ -125,7 +125,7 @@ def _subject(active: ActiveCall) -> str:
 
 
 def _asked_by(active: ActiveCall) -> str:
-    name, user = active.caller.name if active.caller is not None else "", active.call.user
+    name, user = active.caller.name, active.call.user
     return f"{name} for the user {user}" if user else name
 
 
@@ -174,8 +174,6 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
             "confirmation_id": approval,
             "server": active.call.server_id,
             "expires_in": f"{valid_for:.0f}",
-            "may_approve": "yes"
-            if active.caller is not None and active.caller.has({Role.APPROVER})
-            else "no",
+            "may_approve": "yes" if active.caller.has({Role.APPROVER}) else "no",
         },
     )

@@ -47,7 +47,7 @@ from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
-from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import Principal
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
@@ -167,19 +167,20 @@ class Executor:
         servers = {generation.key.server_id for generation in self._pool.generations}
         return call_loads(self._active.values(), servers, perf_counter())
 
-    def start_call(self, call: IncomingCall, arguments: bytes, sink: CallSink) -> ActiveCall:
-        """Start a call. Its result goes to the sink, possibly before this returns."""
+    def start_call(
+        self, call: IncomingCall, arguments: bytes, sink: CallSink, caller: Principal
+    ) -> ActiveCall:
+        """Start a call of a caller. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
         trace = self._traces.start(call) if self._traces is not None else None
-        active = self._active[number] = ActiveCall(self, number, call, arguments, sink, trace)
+        active = self._active[number] = ActiveCall(
+            self, number, call, arguments, sink, caller, trace
+        )
         active.arrived_at = perf_counter()
         if self.recent is not None:
             active.started_at = active.arrived_at
         if self._recorder is not None:
-            active.caller = caller()
             active.audit = AuditEntry()
-        elif call.subject_token:  # it may acquire a lease by its token
-            active.caller = caller()
         try:
             if self.draining:
                 raise self.draining_fault()
@@ -334,7 +335,7 @@ class Executor:
             raise has_only_tools(ADMIN_TOOLSET)
         parsed = check_arguments(active, self._admin.plan(active.call.tool))
         if active.call.tool != LOGIN_TOOL:
-            active.handle_outcome(self._admin.run(active.call, parsed))
+            active.handle_outcome(self._admin.run(active.call, parsed, active.caller))
             return
         self._expire_after(active, active.call.timeout_ms / 1000 or bounds.CALL_TIMEOUT)
         self.wait_for(active, partial(self._admin.log_in, parsed["serverId"]))

@@ -182,7 +182,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         check_caller_names(session=request.session, tenant=request.tenant, agent=agent, user=user)
         call = self._call(request, context, wants_progress=sink.keeps_events, log_level=log_level)
         sink.active = self._executor.start_call(
-            call, await encode_arguments(request, self._conversions), sink
+            call, await encode_arguments(request, self._conversions), sink, caller()
         )
         return sink
 

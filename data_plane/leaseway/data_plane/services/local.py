@@ -143,7 +143,7 @@ class LocalCallStream(CallStream):
             caller, exchanges.leases, exchanges.lease_message, exchanges.executor.meters
         )
         super().__init__(connection, exchanges, replies)
-        # Calls run as the stream's caller, and not in the trace of whoever makes them.
+        # Calls do not run in the trace of whoever makes them.
         self._run = copy_context().run
 
     async def serve(self) -> None:

@@ -309,7 +309,7 @@ class CallStream:
         if not self.client_calls.try_start():
             self._replies.reject_call(call_id, self.client_calls.too_many())
             return
-        active = self._executor.start_call(call, arguments, self._replies)
+        active = self._executor.start_call(call, arguments, self._replies, self._caller)
         if active.has_ended:
             return
         self._calls[call_id] = active

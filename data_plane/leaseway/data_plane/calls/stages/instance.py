@@ -134,7 +134,7 @@ class InstanceStage:
             agent=call.agent,
             user=call.user,
             subject_token=call.subject_token,
-            credential=active.caller.name if active.caller is not None else "",
+            credential=active.caller.name,
             acquirer=call.acquirer,
             ttl=ttl,
             client=active.client,
