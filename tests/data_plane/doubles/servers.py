@@ -18,6 +18,7 @@ from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequ
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
+    InstanceRequest,
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -26,7 +27,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
-from leaseway.wire.clients.greeting import COMMON, Greeting
+from leaseway.wire.clients.greeting import COMMON
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
@@ -76,19 +77,16 @@ class MemoryServers:
         self,
         spec: ServerSpec,
         listener: InstanceListener,
-        *,
-        known_version: str = "",
-        resolved_values: ResolvedValues | None = None,
-        names: LeaseNames | None = None,
-        greeting: Greeting = COMMON,
+        request: InstanceRequest,
     ) -> MemoryInstance:
         """Open an instance without starting it."""
         instance = MemoryInstance(self, spec, len(self.opened) + 1, listener)
-        instance.resolved_values = resolved_values
-        instance.names = names
-        instance.greeting = greeting
+        instance.resolved_values = request.resolved_values
+        instance.names, instance.greeting = request.names, request.greeting
         if self.speaks_both_eras:
-            instance.protocol_version = "2025-11-25" if greeting.is_legacy else "2026-07-28"
+            instance.protocol_version = (
+                "2025-11-25" if instance.greeting.is_legacy else "2026-07-28"
+            )
         self.opened.append(instance)
         return instance
 

@@ -134,7 +134,12 @@ class Bench:
         for name in ("vault", "tokens"):
             if name in more:
                 host = replace(host, **{name: more.pop(name)})
-        opening = Opening(f"i{len(self.instances)}", self, read_references, **more)
+        opening = Opening(
+            instance_id=f"i{len(self.instances)}",
+            listener=self,
+            read_values=read_references,
+            **more,
+        )
         processes = ProcessHost(environment, self.reaper, host.server_folders, host.own_paths)
         open_instance = built_in_kinds(host, processes).openers[type(spec.part)]
         instance = open_instance(spec, host, opening)

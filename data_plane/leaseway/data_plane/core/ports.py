@@ -231,26 +231,36 @@ class PeoplesLogins(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class InstanceRequest:
+    """What whoever needs an instance says of it, beside its server.
+
+    Attributes:
+        known_version: The protocol version of another instance of the same server, or empty.
+        resolved_values: The resolved configuration, or None to resolve it at the start.
+        names: The names of its lease, or None if it is for no lease yet.
+        greeting: How it introduces itself to its server.
+    """
+
+    known_version: str = ""
+    resolved_values: ResolvedValues | None = None
+    names: LeaseNames | None = None
+    greeting: Greeting = COMMON
+
+
+ANY_INSTANCE: Final = InstanceRequest()
+
+
 class OpenInstance(Protocol):
     """Creates instances that are not started yet."""
 
     def __call__(
-        self,
-        spec: ServerSpec,
-        listener: InstanceListener,
-        *,
-        known_version: str = "",
-        resolved_values: ResolvedValues | None = None,
-        names: LeaseNames | None = None,
-        greeting: Greeting = COMMON,
+        self, spec: ServerSpec, listener: InstanceListener, request: InstanceRequest
     ) -> InstancePort:
         """Create an instance.
 
         Args:
             spec: The server to start or connect to.
             listener: Notified of events.
-            known_version: The protocol version of another instance of the same server, or empty.
-            resolved_values: The resolved configuration, or None to resolve it at the start.
-            names: The names of its lease, or None if it is for no lease yet.
-            greeting: How it introduces itself to its server.
+            request: What it is needed for.
         """

@@ -9,6 +9,7 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
+from leaseway.data_plane.core.ports import InstanceRequest
 from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
@@ -138,15 +139,13 @@ class InstanceSet:
     ) -> LiveInstance:
         """Add a new instance, for a lease with its names or for none; `start` starts it."""
         recorded = self.variant.toolset.protocol_version
+        version = _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded
         live = LiveInstance(
             self._context.open_instance,
             self.variant.spec,
             self._owner,
-            _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded,
-            self.resolved_values,
+            InstanceRequest(version, self.resolved_values, names, greeting),
             self._context.meters,
-            names,
-            greeting,
         )
         live.lease_id = lease_id
         self._add(live)

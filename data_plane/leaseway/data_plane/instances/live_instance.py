@@ -12,8 +12,12 @@ from msgspec import structs
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
-from leaseway.data_plane.core.ports import InstancePort, OpenInstance
-from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.core.ports import (
+    ANY_INSTANCE,
+    InstancePort,
+    InstanceRequest,
+    OpenInstance,
+)
 from leaseway.data_plane.core.tools.own_items import OwnLists
 from leaseway.data_plane.core.tools.prompts_resources import Absent, bounded_names
 from leaseway.data_plane.core.tools.toolset import (
@@ -24,9 +28,8 @@ from leaseway.data_plane.core.tools.toolset import (
 )
 from leaseway.data_plane.instances.reported_changes import ReportedChanges
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
-from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
-from leaseway.wire.clients.greeting import COMMON, Greeting, is_modern
+from leaseway.wire.clients.greeting import COMMON, is_modern
 from leaseway.wire.clients.mcp_client import ListedToClient, McpClient
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
@@ -133,13 +136,10 @@ class LiveInstance:
         open_instance: OpenInstance,
         spec: ServerSpec,
         owner: InstanceOwner | None,
-        known_version: str = "",
-        resolved_values: ResolvedValues | None = None,
+        request: InstanceRequest = ANY_INSTANCE,
         meters: WorkerMeters | None = None,
-        names: LeaseNames | None = None,
-        greeting: Greeting = COMMON,
     ) -> None:
-        self.greeting = greeting
+        self.greeting = request.greeting
         self.is_modern = False
         self.spec = spec
         self.owner = owner
@@ -169,14 +169,7 @@ class LiveInstance:
         self._meters = meters
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
-        self.instance: InstancePort = open_instance(
-            spec,
-            self,
-            known_version=known_version,
-            resolved_values=resolved_values,
-            names=names,
-            greeting=greeting,
-        )
+        self.instance: InstancePort = open_instance(spec, self, request)
 
     @property
     def is_ready(self) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.background import DISK_TIMEOUT, DiskScanner
+from leaseway.data_plane.core.ports import InstanceRequest
 from leaseway.data_plane.core.problems import WorkerProblem, sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.generation import Generation
@@ -318,8 +319,7 @@ class ReferenceWatcher:
                     context.open_instance,
                     old.variant.spec,
                     None,
-                    old.instances.known_version,
-                    trial.values,
+                    InstanceRequest(old.instances.known_version, trial.values),
                     context.meters,
                 )
                 try:

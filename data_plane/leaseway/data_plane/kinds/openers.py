@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from leaseway.data_plane.core.ports import InstanceListener, InstancePort
-from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.core.ports import InstanceListener, InstancePort, InstanceRequest
 from leaseway.data_plane.kinds.container import opener as container
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.http_api import opener as http_api
@@ -31,9 +30,7 @@ from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
-from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import Part, ServerSpec
-from leaseway.wire.clients.greeting import COMMON, Greeting
 
 
 @dataclass(frozen=True)
@@ -104,23 +101,13 @@ class Opener:
         self._numbers = itertools.count(1)
 
     def __call__(
-        self,
-        spec: ServerSpec,
-        listener: InstanceListener,
-        *,
-        known_version: str = "",
-        resolved_values: ResolvedValues | None = None,
-        names: LeaseNames | None = None,
-        greeting: Greeting = COMMON,
+        self, spec: ServerSpec, listener: InstanceListener, request: InstanceRequest
     ) -> InstancePort:
-        opening = Opening(
+        opening = Opening.of(
+            request,
             instance_id=f"{self._worker_id}-{spec.key.server_id}-{next(self._numbers)}",
             listener=listener,
             read_values=read_references,
-            known_version=known_version,
-            resolved_values=resolved_values,
-            names=names,
-            greeting=greeting,
         )
         opener = self._kinds.openers.get(type(spec.part)) or _opener_of_half(type(spec.part))
         return opener(spec, self._host, opening)

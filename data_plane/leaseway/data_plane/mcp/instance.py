@@ -20,9 +20,9 @@ from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, 
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
+    InstanceRequest,
     ListedPromptsResources,
 )
-from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.eras import LEGACY_GREETING
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
@@ -32,7 +32,6 @@ from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolver import ReadValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
-from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 
@@ -71,16 +70,13 @@ class Instance:
 
     Args:
         listener: Notified of the instance's state changes.
+        request: What it is needed for.
         instance_id: Unique on its worker.
         read_values: Reads the values of its kind.
         load_connect: Imports what connects to a server of its kind, which may take long, and
             returns it.
-        known_version: The protocol version of another instance of the server, or empty.
-        resolved_values: Of the server's references, or None to resolve them at the start.
         patience: How long the server may be silent, or None for the default
         (design.md#bounds-and-defaults).
-        names: The names of its lease, or None if it has no lease.
-        greeting: How it introduces itself to the server.
 
     Attributes:
         state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
@@ -97,20 +93,17 @@ class Instance:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
     """
 
-    def __init__(  # noqa: PLR0913 - what an instance depends on
+    def __init__(
         self,
         spec: ServerSpec,
         host: Host,
         listener: InstanceListener,
+        request: InstanceRequest,
         *,
         instance_id: str,
         read_values: ReadValues,
         load_connect: Callable[[], Connect],
-        known_version: str = "",
-        resolved_values: ResolvedValues | None = None,
         patience: Patience | None = None,
-        names: LeaseNames | None = None,
-        greeting: Greeting = COMMON,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -119,7 +112,7 @@ class Instance:
         self.pid: int | None = None
         self.protocol_version = ""
         self.introduction = NO_INTRODUCTION
-        self.resolved_values = resolved_values
+        self.resolved_values = request.resolved_values
         self.tools: Mapping[str, bytes] = {}
         self.stderr = StderrTail()
         self.warnings: tuple[tuple[str, str], ...] = ()
@@ -128,10 +121,10 @@ class Instance:
         self._read_values = read_values
         self._load_connect = load_connect
         self._listener = listener
-        self._known_version = known_version
+        self._known_version = request.known_version
         self._patience = patience
-        self._greeting = greeting
-        self._names = names or LeaseNames.of_none(str(spec.key))
+        self._greeting = request.greeting
+        self._names = request.names or LeaseNames.of_none(str(spec.key))
         self.prompts_resources: ListedPromptsResources | None = None
         self._session: McpSession | None = None
         self._peer: Peer | None = None

@@ -21,6 +21,7 @@ from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, ToolRequest, 
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
+    InstanceRequest,
     ListedPromptsResources,
     NoStderr,
 )
@@ -34,10 +35,8 @@ from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.values import build_error_result, build_result, fault_from_error
 from leaseway.server.faults import contained_exits
-from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
-from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
 from leaseway.wire.names import DEFAULT_TENANT
@@ -92,18 +91,11 @@ class FunctionServers:
         self._numbers = itertools.count(1)
 
     def __call__(
-        self,
-        spec: ServerSpec,
-        listener: InstanceListener,
-        *,
-        known_version: str = "",
-        resolved_values: ResolvedValues | None = None,
-        names: LeaseNames | None = None,
-        greeting: Greeting = COMMON,
+        self, spec: ServerSpec, listener: InstanceListener, request: InstanceRequest
     ) -> FunctionInstance:
         """Build an instance, which is not started yet."""
         instance_id = f"{spec.key.server_id}-{next(self._numbers)}"
-        return FunctionInstance(self, spec, listener, instance_id, resolved_values)
+        return FunctionInstance(self, spec, listener, instance_id, request.resolved_values)
 
     def notify_subscribers(self, server_id: str, uri: str) -> None:
         """Report a change of a resource to its subscribers."""

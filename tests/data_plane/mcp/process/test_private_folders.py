@@ -24,6 +24,7 @@ Bench = Any
 
 WORKER = """
 import asyncio, os, sys
+from leaseway.data_plane.core.ports import ANY_INSTANCE
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
 from leaseway.data_plane.kinds.process.host import ProcessHost
@@ -43,7 +44,7 @@ async def main():
     spec = server_spec(key, "stdio", command=sys.executable, args=args, cwd="private")
     host = WorkerHost(environment=os.environ, http=http_client())
     kinds = built_in_kinds(host, ProcessHost(os.environ, reaper, tuple, tuple))
-    instance = Opener("w", host, kinds)(spec, InstanceListener())
+    instance = Opener("w", host, kinds)(spec, InstanceListener(), ANY_INSTANCE)
     await instance.start()
     print(os.readlink(f"/proc/{instance.pid}/cwd"), reaper.pid, flush=True)
     await asyncio.Event().wait()

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 WORKER = """
 import asyncio, os, sys
+from leaseway.data_plane.core.ports import ANY_INSTANCE
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
 from leaseway.data_plane.kinds.process.host import ProcessHost
@@ -38,7 +39,7 @@ async def main():
     spec = server_spec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
     host = WorkerHost(environment=os.environ, http=http_client())
     kinds = built_in_kinds(host, ProcessHost(os.environ, reaper, tuple, tuple))
-    instance = Opener("w", host, kinds)(spec, InstanceListener())
+    instance = Opener("w", host, kinds)(spec, InstanceListener(), ANY_INSTANCE)
     await instance.start()
     print(instance.pid, reaper.pid, flush=True)
     await asyncio.Event().wait()
