@@ -51,7 +51,6 @@ class PlainTool(NamedTuple):
     """A tool as a client of one scope calls it.
 
     Attributes:
-        listing: The list that has it.
         tool: The tool.
         scope: The server that the client sees; empty means all.
         is_wrapped: Whether older clients get its structured results as a member of an object.
@@ -60,7 +59,6 @@ class PlainTool(NamedTuple):
             if it has none.
     """
 
-    listing: PagedListing[Tool]
     tool: Tool
     scope: str
     is_wrapped: bool
@@ -90,6 +88,13 @@ class PlainTool(NamedTuple):
             binding = Binding(self.scope, "tools/call", sent.name, bytes(sent.arguments))
             payload = seal_state(sessions, payload, binding)
         return payload
+
+
+class _KnownList(NamedTuple):
+    """A list of tools, and those of them that clients of its scope have called."""
+
+    listing: PagedListing[Tool]
+    tools: dict[str, PlainTool]
 
 
 class PlainMeta(NamedTuple):
@@ -132,7 +137,7 @@ class PlainCalls:
         )
         self._is_possible_without = is_possible and PRINCIPAL not in rules
         self._special = frozenset({MEDIA_KEY, HANDLE_KEY, *options.conversation_keys})
-        self._tools: dict[tuple[str, str], PlainTool] = {}
+        self._lists: dict[str, _KnownList] = {}
 
     def find(
         self, live: LiveSession, scope: str, params: bytes
@@ -221,30 +226,42 @@ class PlainCalls:
 
     def _tool(self, scope: str, name: str) -> PlainTool | None:
         listing: PagedListing[Any] | None = self._catalog.cached("tools", scope)
-        known = self._tools.get((scope, name))
+        known = self._lists.get(scope)
         if known is None or known.listing is not listing:
-            known = self._learn(listing, scope, name) if listing is not None else None
+            if listing is None:
+                return None
+            known = self._begin_list(listing, scope)
+        tool = known.tools.get(name)
+        return tool if tool is not None else self._learn(known, scope, name)
+
+    def _begin_list(self, listing: PagedListing[Tool], scope: str) -> _KnownList:
+        """Return a new list of a scope, which has no tools yet; forget those that have changed."""
+        cached = self._catalog.cached
+        self._lists = {
+            other: known
+            for other, known in self._lists.items()
+            if known.listing is cached("tools", other)
+        }
+        known = self._lists[scope] = _KnownList(listing, {})
         return known
 
-    def _learn(self, listing: PagedListing[Tool], scope: str, name: str) -> PlainTool | None:
+    def _learn(self, known: _KnownList, scope: str, name: str) -> PlainTool | None:
+        listing, offer = known.listing, self._offer
         tool = find_tool(listing, name)
         if tool is None:
             return None
-        if self._tools and next(iter(self._tools.values())).listing is not listing:
-            self._tools.clear()  # so that there are at most as many as tools
-        schema, offer = tool.output_schema, self._offer
+        schema = tool.output_schema
         offered = None
         if offer is not None and offer.shows(tool, has_session=False):
             offered = offer.of_tool(listing, scope, tool)
-        known = self._tools[scope, name] = PlainTool(
-            listing=listing,
+        plain = known.tools[name] = PlainTool(
             tool=tool,
             scope=scope,
             is_wrapped=schema is not None and to_2025_11_25.is_wrapped(schema),
             has_headers=has_header_params(tool),
             argument="" if offered is None else offered.argument,
         )
-        return known
+        return plain
 
 
 def _said_session(
