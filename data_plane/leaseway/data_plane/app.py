@@ -30,7 +30,7 @@ from leaseway.data_plane.kinds.openers import Opener, open_kinds
 from leaseway.data_plane.kinds.packages import load_halves
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
-from leaseway.data_plane.oauth.links import LoginLinks
+from leaseway.data_plane.oauth.logins.links import LoginLinks
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.files import protect

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from leaseway.data_plane.core.ports import LoginSubject
-from leaseway.data_plane.oauth import links as module
-from leaseway.data_plane.oauth.links import LoginLinks
-from leaseway.data_plane.oauth.login import BegunLogin
+from leaseway.data_plane.oauth.logins import links as module
+from leaseway.data_plane.oauth.logins.links import LoginLinks
+from leaseway.data_plane.oauth.logins.login import BegunLogin
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered
 from leaseway.data_plane.oauth.obtaining import Wanted
 from leaseway.data_plane.oauth.requests import Client

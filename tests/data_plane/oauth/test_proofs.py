@@ -21,7 +21,7 @@ from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.login import LoginRequest, Told, log_in
+from leaseway.data_plane.oauth.logins.login import LoginRequest, Told, log_in
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.data_plane.oauth.sealed import SealedTokens, key_of

@@ -22,7 +22,7 @@ from tests.data_plane.oauth.renewing import wanted_at
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.login import LoginRequest, Told, log_in
+from leaseway.data_plane.oauth.logins.login import LoginRequest, Told, log_in
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens

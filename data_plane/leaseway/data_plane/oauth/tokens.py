@@ -28,7 +28,7 @@ from leaseway.data_plane.oauth.errors import (
     needs_scopes,
     no_caller_token,
 )
-from leaseway.data_plane.oauth.links import LoginLinks
+from leaseway.data_plane.oauth.logins.links import LoginLinks
 from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
 from leaseway.data_plane.oauth.proofs import PROOF_HEADER, USE_NONCE, nonce_of
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer

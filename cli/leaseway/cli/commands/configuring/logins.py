@@ -24,7 +24,7 @@ from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.names import DEFAULT_TENANT, KEY_RULE, is_valid_key, is_valid_tenant, nearest
 
 if TYPE_CHECKING:
-    from leaseway.data_plane.oauth.login import Told
+    from leaseway.data_plane.oauth.logins.login import Told
     from leaseway.data_plane.oauth.obtaining import Wanted
 
 _TENANT: Final = click.option(
@@ -79,7 +79,7 @@ def login(
     workers' user on their machine. They use the login at once, and renew it.
     """
     from leaseway.data_plane.oauth.errors import AuthorizationError
-    from leaseway.data_plane.oauth.login import LoginRequest, log_in
+    from leaseway.data_plane.oauth.logins.login import LoginRequest, log_in
 
     wanted = _wanted(server, tenant, user, config, vault)
     request = LoginRequest(wanted, lambda told: _tell(told, not no_browser), by_device=device)
@@ -183,7 +183,7 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
 
     Workers close its connections, and the tokens are revoked where they were issued.
     """
-    from leaseway.data_plane.oauth.login import revoke
+    from leaseway.data_plane.oauth.logins.login import revoke
     from leaseway.data_plane.oauth.requests import Client
     from leaseway.data_plane.oauth.sealed import LOGIN_LOCK
 

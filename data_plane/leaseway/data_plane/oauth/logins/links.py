@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.login import BegunLogin, begin_login, finish_login
+from leaseway.data_plane.oauth.logins.login import BegunLogin, begin_login, finish_login
 from leaseway.data_plane.oauth.obtaining import Wanted
 from leaseway.vault.key import VaultError
 from leaseway.vault.logins import LoginKey, LoginStore
