@@ -160,6 +160,22 @@ class Auth:
     redirect_port: int = setting(
         0, Key(Whole(1, 65_535), "The loopback port of a login's redirect.", only=(LOGIN,))
     )
+    redirect_uri: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The loopback address of a login's redirect, as it is registered; without a port, any.",
+            only=(LOGIN,),
+        ),
+    )
+    parameters: Mapping[str, str] = setting(
+        {},
+        Key(
+            OwnReader(),
+            "More parameters that the authorization server wants: of the page of a login, else of"
+            " each token request.",
+        ),
+    )
     subject_token_type: str = setting(
         "",
         Key(

@@ -33,6 +33,9 @@ class Guarded:
         metadata: Overrides members of the authorization server's metadata.
         challenge: Whether it says where its metadata is.
         status: Of the plain API.
+        unknown: The status of requests without any token.
+        registered: What clients have been registered with.
+        only_scopes: The scopes that a client may be registered with; None for all.
         protected: Overrides members of the resource's metadata.
     """
 
@@ -50,6 +53,9 @@ class Guarded:
         self.protected: dict[str, Any] = {}
         self.challenge = True
         self.status = 200
+        self.unknown = 401
+        self.registered: list[dict[str, Any]] = []
+        self.only_scopes: set[str] | None = None
         self.tokens = itertools.count(1)
         self.base = ""
 
@@ -58,6 +64,8 @@ class Guarded:
         app.router.add_get("/.well-known/oauth-protected-resource/{path:.*}", self._protected)
         app.router.add_get("/.well-known/oauth-authorization-server", self._metadata)
         app.router.add_post("/token", self._token)
+        app.router.add_post("/device", self._device)
+        app.router.add_post("/register", self._register)
         app.router.add_route("*", "/mcp", self._mcp)
         app.router.add_get("/ws", self._websocket)
         app.router.add_get("/sse", self._sse)
@@ -109,6 +117,19 @@ class Guarded:
             return await self.answer(form)
         return self.grant(form)
 
+    async def _register(self, request: web.Request) -> web.Response:
+        wanted = await request.json()
+        if self.only_scopes is not None and not set(wanted.get("scope", "").split()) <= (
+            self.only_scopes
+        ):
+            return web.json_response({"error": "invalid_client_metadata"}, status=400)
+        self.registered.append(wanted)
+        return web.json_response({"client_id": f"registered-{len(self.registered)}"}, status=201)
+
+    async def _device(self, request: web.Request) -> web.Response:
+        said = {"verification_uri": f"{self.base}/enter", "interval": 1, "expires_in": 60}
+        return web.json_response({"device_code": "planted-device", "user_code": "AB-CD", **said})
+
     def grant(self, form: Mapping[str, str]) -> web.Response:
         token = f"planted-access-{next(self.tokens)}-Zk3vQ9"
         self.accepted[token] = set(form.get("scope", "").split())
@@ -140,7 +161,8 @@ class Guarded:
         if scopes is None:
             self.refused += 1
             headers = {"WWW-Authenticate": f'Bearer error="invalid_token", {metadata}'}
-            return web.Response(status=401, headers=headers if self.challenge else {})
+            status = 401 if token else self.unknown
+            return web.Response(status=status, headers=headers if self.challenge else {})
         if method == "tools/call" and not {self.needed} <= {"", *scopes}:
             self.refused += 1
             said = f'Bearer error="insufficient_scope", scope="{self.needed}", {metadata}'

@@ -204,6 +204,33 @@ async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
         await runner.cleanup()
 
 
+@pytest.mark.parametrize("offered", [None, ["client_secret_basic", "client_secret_post"]])
+async def test_a_secret_that_is_not_accepted_is_sent_in_the_other_way_once(
+    guarded: Guarded, offered: list[str] | None
+) -> None:
+    async def only_in_the_form(form: Mapping[str, str]) -> web.Response:
+        if form.get("client_secret") == "word":
+            return guarded.grant(form)
+        return web.json_response({"error": "invalid_client"}, status=401)
+
+    guarded.metadata = {"token_endpoint_auth_methods_supported": offered}
+    guarded.answer = only_in_the_form
+    assert (await obtained(guarded)).access_token in guarded.accepted
+    assert [bool(header) for header in guarded.clients] == [True, False]
+    guarded.answer = answering(b'{"error": "invalid_client"}', status=401)
+    with pytest.raises(AuthorizationError, match="invalid_client"):
+        await obtained(guarded)
+    assert len(guarded.clients) == 4
+
+
+async def test_more_parameters_are_sent_and_replace_none_of_the_protocol(guarded: Guarded) -> None:
+    parameters = {"audience": "https://api", "grant_type": "password", "empty": ""}
+    await obtained(guarded, Auth("client_credentials", parameters=parameters))
+    form = guarded.granted[0]
+    assert (form["audience"], form["grant_type"]) == ("https://api", "client_credentials")
+    assert "empty" not in form
+
+
 # Renewals of logins.
 
 
@@ -243,7 +270,9 @@ async def test_a_refused_renewal_asks_for_a_login_if_one_may_help(
             await in_thread(SealedTokens(store), wanted, USUAL)
         assert caught.value.needs_login is needs_login
         assert caught.value.has_ended is needs_login
-    assert len(guarded.granted) == (1 if needs_login else 3)
+    # A secret that is not accepted is sent once in the other way.
+    ways = 2 if client is REGISTERED else 1
+    assert len(guarded.granted) == (ways if needs_login else 3)
     known = store.read(wanted.login)
     assert known is not None
     assert bool(known.ended) is ends

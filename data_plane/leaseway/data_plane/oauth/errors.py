@@ -19,7 +19,7 @@ class AuthorizationError(Exception):
     Attributes:
         code: OAuth's own error code, or empty.
         url: The address that failed, or empty.
-        is_unreachable: Whether there was no response at all.
+        is_outage: Whether there was no response, or one that says that it is about the moment.
         is_lasting: Whether another try fails in the same way until somebody acts.
         needs_login: Whether a person must log in (again).
         has_ended: Whether there was a login that has expired or was revoked.
@@ -35,7 +35,7 @@ class AuthorizationError(Exception):
         *,
         code: str = "",
         url: str = "",
-        is_unreachable: bool = False,
+        is_outage: bool = False,
         is_lasting: bool = False,
         needs_login: bool = False,
         has_ended: bool = False,
@@ -44,7 +44,7 @@ class AuthorizationError(Exception):
         super().__init__(text)
         self.code = code
         self.url = url
-        self.is_unreachable = is_unreachable
+        self.is_outage = is_outage
         self.is_lasting = is_lasting
         self.needs_login = needs_login
         self.has_ended = has_ended

@@ -63,7 +63,10 @@ def exchange(wanted: Wanted, attempt: Attempt, discoveries: Discoveries) -> Toke
             assertion = _assertion(web, wanted, found.server, form, discoveries)
             form |= {"grant_type": JWT_BEARER, "assertion": assertion}
         else:
-            form |= _exchanged(wanted, "access_token") | {"audience": wanted.auth.audience}
+            form |= _exchanged(wanted, "access_token")
+            if wanted.auth.audience:
+                form["audience"] = wanted.auth.audience
+        form = {**wanted.auth.parameters, **form}
         key, is_bound = new_key(found), wanted.needs_bound
         return request_token(web, found.server, wanted.client, form, key, is_bound=is_bound)
     except AuthorizationError as error:

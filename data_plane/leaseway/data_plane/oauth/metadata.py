@@ -6,7 +6,7 @@ The order of the addresses, and how resources are compared, is the MCP package's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -46,6 +46,38 @@ class AuthorizationServer:
 
 
 @dataclass(frozen=True)
+class Habits:
+    """What an authorization server wants that no metadata say.
+
+    Attributes:
+        login: More parameters of its page for logins; an empty one is not sent.
+        knows_resource: Whether it accepts resource indicators.
+    """
+
+    login: Mapping[str, str] = field(default_factory=dict)
+    knows_resource: bool = True
+
+
+_GOOGLE: Final = Habits({"access_type": "offline", "prompt": "consent"})
+"""Without these it gives no refresh token; it has no scope `offline_access`."""
+_ENTRA: Final = Habits({"prompt": ""}, knows_resource=False)
+"""Its scopes name the resource (AADSTS901002, AADSTS9010010). With `prompt=consent` nobody can log
+in where only administrators may consent, even if they have (AADSTS90094)."""
+_HABITS: Final[Mapping[str, Habits]] = {
+    "accounts.google.com": _GOOGLE,
+    "login.microsoftonline.com": _ENTRA,
+    "login.microsoftonline.us": _ENTRA,
+    "login.partner.microsoftonline.cn": _ENTRA,
+    "sts.windows.net": _ENTRA,
+}
+
+
+def habits_of(server: AuthorizationServer) -> Habits:
+    """Return what an authorization server wants beside the standards, by its host."""
+    return _HABITS.get(urlsplit(server.issuer).hostname or "", Habits())
+
+
+@dataclass(frozen=True)
 class Discovered:
     """What is known about a server's authorization.
 
@@ -75,13 +107,12 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
     """
     from mcp.shared.auth_utils import resource_url_from_server_url
 
-    own = "" if auth.resource == NO_RESOURCE else auth.resource
-    default = "" if auth.resource == NO_RESOURCE else resource_url_from_server_url(url)
     protected = None if auth.issuer else _protected_resource(web, url, challenge)
     if protected is None:
         server = authorization_server(web, auth.issuer, url)
         proof = _proof_algorithm(auth, challenge, {}, server)
-        return Discovered(server, own or default, proof=proof)
+        resource = _indicator(auth, server, resource_url_from_server_url(url))
+        return Discovered(server, resource, proof=proof)
     issuers = texts_in(protected, "authorization_servers")
     resource = text_in(protected, "resource")
     _check_resource(url, resource)
@@ -95,10 +126,17 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
         raise none_named
     return Discovered(
         server,
-        own or (default and resource),
+        _indicator(auth, server, resource),
         texts_in(protected, "scopes_supported"),
         _proof_algorithm(auth, challenge, protected, server),
     )
+
+
+def _indicator(auth: Auth, server: AuthorizationServer, resource: str) -> str:
+    """Return the resource indicator to send: the configured one, or else that of the server."""
+    if auth.resource:
+        return "" if auth.resource == NO_RESOURCE else auth.resource
+    return resource if habits_of(server).knows_resource else ""
 
 
 def _usable(issuers: Sequence[str], auth: Auth) -> Sequence[str]:

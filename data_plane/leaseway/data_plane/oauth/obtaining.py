@@ -132,6 +132,7 @@ def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
     web = Web(wanted.configured)
     found = discover(web, wanted.web_url, wanted.auth, attempt.challenge)
     form = {
+        **wanted.auth.parameters,
         "scope": " ".join(scopes_of(wanted.auth, attempt, found)),
         "resource": found.resource,
     }

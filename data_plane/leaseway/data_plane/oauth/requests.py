@@ -36,6 +36,9 @@ _ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer
 _ASSERTION_LIFETIME: Final = 120
 _MAX_LIFETIME: Final = 365 * 86_400.0
 _CLOCK_DIFFERENCE: Final = 30.0
+_OF_SECRETS: Final = ("client_secret_basic", "client_secret_post")
+"""How a secret is sent; the first if an authorization server does not say (RFC 8414, section 2)."""
+INVALID_CLIENT: Final = "invalid_client"
 _TEMPORARY: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 _EC_ALGORITHMS: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 
@@ -180,9 +183,10 @@ def post(
     Raises:
         AuthorizationError: There is none.
     """
-    nonce = ""
+    nonce, (method, *others) = "", _ways(server, client)
+    failure: AuthorizationError | None = None
     while True:
-        fields, headers = _authenticated(server, client, form)
+        fields, headers = _authenticated(server, client, form, method)
         if key is not None:
             headers[PROOF_HEADER] = key.proof("POST", endpoint, nonce=nonce)
         keep = hidden_tokens(fields.get("client_assertion", ""))
@@ -192,9 +196,13 @@ def post(
             return response
         error = refusal(server, response)
         given = nonce_of(response.headers)
-        if key is None or nonce or not given or error.code != USE_NONCE:
-            raise error
-        nonce = given  # once: it has just been issued
+        if key is not None and given and not nonce and error.code == USE_NONCE:
+            nonce = given  # once: it has just been issued
+        elif others and error.code == INVALID_CLIENT:
+            # Nothing of the form was looked at, so that a code or a refresh token is not spent.
+            failure, method = error, others.pop()
+        else:
+            raise failure or error
 
 
 def is_success(response: Response) -> bool:
@@ -202,27 +210,41 @@ def is_success(response: Response) -> bool:
     return 200 <= response.status < 300
 
 
+def _ways(server: AuthorizationServer, client: Client) -> Sequence[str]:
+    """Return how a client may authenticate, the likeliest first.
+
+    Authorization servers that offer two ways of sending a secret often accept only the one that a
+    client is registered for, and a configured client does not say which one that is.
+    """
+    if client.private_key:
+        return ("private_key_jwt",)
+    if not client.secret or client.auth_method == "none":
+        return ("none",)
+    offered = [way for way in _OF_SECRETS if way in server.client_auth_methods] or _OF_SECRETS
+    registered = [way for way in _OF_SECRETS if way == client.auth_method]
+    return tuple(dict.fromkeys((*registered, *offered)))
+
+
 def _authenticated(
-    server: AuthorizationServer, client: Client, form: Mapping[str, str]
+    server: AuthorizationServer, client: Client, form: Mapping[str, str], method: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the form and headers with the client's authentication."""
     fields = {name: value for name, value in form.items() if value}
-    if client.private_key:
-        fields |= {
-            "client_id": client.id,
-            "client_assertion_type": _ASSERTION_TYPE,
-            "client_assertion": _assertion(client, server.issuer or server.token_endpoint),
-        }
-        return fields, {}
-    if not client.secret or client.auth_method == "none":
-        return fields | ({"client_id": client.id} if client.id else {}), {}
-    methods: Sequence[str] = server.client_auth_methods
-    if client.auth_method in ("client_secret_basic", "client_secret_post"):
-        methods = (client.auth_method,)
-    if not methods or "client_secret_basic" in methods or "client_secret_post" not in methods:
-        pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
-        return fields, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    return fields | {"client_id": client.id, "client_secret": client.secret}, {}
+    match method:
+        case "private_key_jwt":
+            fields |= {
+                "client_id": client.id,
+                "client_assertion_type": _ASSERTION_TYPE,
+                "client_assertion": _assertion(client, server.issuer or server.token_endpoint),
+            }
+        case "client_secret_basic":
+            pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
+            return fields, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        case "client_secret_post":
+            fields |= {"client_id": client.id, "client_secret": client.secret}
+        case _ if client.id:
+            fields["client_id"] = client.id
+    return fields, {}
 
 
 def _assertion(client: Client, audience: str) -> str:
@@ -371,6 +393,7 @@ def refusal(server: AuthorizationServer, response: Response) -> AuthorizationErr
     return AuthorizationError(
         text,
         code=code,
+        is_outage=is_temporary,
         is_lasting=bool(code) and not is_temporary,
         retry_delay=retry_delay_of(response),
     )

@@ -27,7 +27,13 @@ from leaseway.data_plane.oauth.obtaining import (
     renewal_lead,
 )
 from leaseway.data_plane.oauth.proofs import PROOF_ALGORITHMS, USE_NONCE, ProofKey
-from leaseway.data_plane.oauth.requests import Client, TokenAnswer, hidden_tokens, request_token
+from leaseway.data_plane.oauth.requests import (
+    INVALID_CLIENT,
+    Client,
+    TokenAnswer,
+    hidden_tokens,
+    request_token,
+)
 from leaseway.data_plane.oauth.web import ATTEMPT, Web
 from leaseway.spec.auth import LISTING_TOKEN, NEVER
 from leaseway.vault.key import VaultError
@@ -41,7 +47,7 @@ _ENDED: Final = frozenset(
 )
 """Codes of an authorization server that does not know a refresh token any more. The first is the
 standard's (RFC 6749, section 5.2)."""
-_OF_CLIENT: Final = frozenset({"invalid_client", "unauthorized_client"})
+_OF_CLIENT: Final = frozenset({INVALID_CLIENT, "unauthorized_client"})
 _OF_REQUEST: Final = frozenset(
     {"invalid_scope", "invalid_target", "unsupported_grant_type", "invalid_dpop_proof", USE_NONCE}
 )

@@ -420,6 +420,8 @@ class _Grant:
         token = self._token
         if token is not None and (sent is None or token.header != sent.header):
             return True  # it was renewed meanwhile
+        if sent is None and challenge.status == 403:
+            challenge = replace(challenge, status=401)  # some servers say 401 so
         is_bound = token is not None and token.answer.key is not None
         if is_bound and challenge.error == USE_NONCE:  # the token is good, the proof was not
             return bool(self._nonce.newest)

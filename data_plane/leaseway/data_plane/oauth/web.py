@@ -99,7 +99,7 @@ class Web:
             )
         except (FetchError, ValueError) as error:
             raise AuthorizationError(
-                f"{place_of(url)} cannot be used: {error}", url=url, is_unreachable=True
+                f"{place_of(url)} cannot be used: {error}", url=url, is_outage=True
             ) from None
 
 

@@ -13,6 +13,8 @@ from leaseway.spec.references import Value
 
 MINIMAL = "auth: {client_credentials: {client_id: me, client_secret: {secret: WORD}}}"
 
+LOGIN = "auth: {{authorization_code: {{for: tenant, {}}}}}"
+
 
 def remote(body: str, transport: str = "streamable_http") -> ServerSpec:
     return spec_of(parse_server(text_of(body, transport)))
@@ -59,6 +61,19 @@ def test_logins_of_tenants_need_no_client() -> None:
     spec = remote(body)
     assert part(decode_spec(spec.key, encode_spec(spec))).auth == part(spec).auth
     assert part(spec).auth.redirect_port == 8_123
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://localhost:3118/callback", "http://[::1]/x", "http://127.1.1.1"]
+)
+def test_a_login_may_have_a_redirect_and_more_parameters(uri: str) -> None:
+    spec = remote(
+        f"auth: {{authorization_code: {{for: tenant, redirect_uri: '{uri}',"
+        " parameters: {access_type: offline, prompt: ''}}}"
+    )
+    auth = part(decode_spec(spec.key, encode_spec(spec))).auth
+    assert auth.redirect_uri == uri
+    assert auth.parameters == {"access_type": "offline", "prompt": ""}
 
 
 @pytest.mark.parametrize("transport", ["streamable_http", "sse", "websocket", "http_api"])
@@ -138,6 +153,14 @@ def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None
             "neither credentials",
         ),
         (MINIMAL.replace("client_id: me", "client_id: me, scopes: ['a b']"), "no scope has"),
+        (LOGIN.format("redirect_uri: 'http://a/b'"), "must lead to this machine"),
+        (LOGIN.format("redirect_uri: 'https://localhost/b'"), "must lead to this machine"),
+        (LOGIN.format("redirect_uri: 'http://localhost/b?c=d'"), "neither credentials"),
+        (LOGIN.format("redirect_uri: 'http://localhost/b', redirect_port: 1"), "write the port"),
+        (LOGIN.format("parameters: {scope: a}"), "write 'scopes' instead"),
+        (LOGIN.format("parameters: {state: a}"), "is set by workers"),
+        (LOGIN.format("parameters: {'a b': c}"), "is no parameter"),
+        (LOGIN.format("parameters: {a: '${B}'}"), "can't contain ${NAME}"),
         (f"headers: {{authorization: {{env: TOKEN}}}}, {MINIMAL}", "keep one of the two"),
     ],
 )

@@ -6,9 +6,11 @@ See design.md#tokens-for-remote-servers.
 from __future__ import annotations
 
 import os
+import sys
 import webbrowser
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -82,7 +84,13 @@ def login(
     from leaseway.data_plane.oauth.logins.login import LoginRequest, log_in
 
     wanted = _wanted(server, tenant, user, config, vault)
-    request = LoginRequest(wanted, lambda told: _tell(told, not no_browser), by_device=device)
+    pasted = sys.stdin.fileno() if sys.stdin.isatty() else None
+    request = LoginRequest(
+        wanted,
+        partial(_tell, opens=not no_browser, may_paste=pasted is not None),
+        by_device=device,
+        pasted=pasted,
+    )
     with as_failure(VaultError):
         try:
             found, created_key = log_in(request, LoginStore(vault))
@@ -104,11 +112,20 @@ def _whom(tenant: str, user: str) -> str:
     return f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
 
 
-def _tell(told: Told, opens: bool) -> None:
+def _tell(told: Told, *, opens: bool, may_paste: bool) -> None:
+    if told.fault:
+        say(told.fault, err=True)
+        return
     if told.code:
         say(f"Open {told.url} on any device, and enter the code {told.code}.", err=True)
         return
     say(f"Open this address in a browser of this machine:\n{told.url}", err=True)
+    if may_paste:
+        say(
+            "If you open it on another machine, its browser ends at a page that cannot be reached:"
+            " copy the address of that page, and paste it here.",
+            err=True,
+        )
     if opens and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         webbrowser.open(told.url)
 

@@ -5,6 +5,7 @@ See design.md#tokens-for-remote-servers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -49,9 +50,31 @@ from leaseway.spec.auth import (
 )
 from leaseway.spec.keys import keys_of
 from leaseway.spec.references import Value
+from leaseway.wire.channels.endpoint import Endpoint
 
 MAX_SCOPES: Final = 100
 _MAX_SCOPE: Final = 256
+_MAX_PARAMETERS: Final = 32
+_MAX_PARAMETER: Final = 2_048
+_PARAMETER: Final = re.compile(r"[A-Za-z0-9._~-]{1,64}", re.ASCII)
+_OWN_PARAMETERS: Final[Mapping[str, str]] = {
+    "scope": "scopes",
+    "resource": "resource",
+    "client_id": CLIENT_ID,
+    "client_secret": CLIENT_SECRET,
+    "redirect_uri": "redirect_uri",
+    **dict.fromkeys(
+        (
+            "response_type", "response_mode", "state", "code_challenge", "code_challenge_method",
+            "dpop_jkt", "request", "request_uri", "grant_type", "code", "code_verifier",
+            "device_code", "refresh_token", "assertion", "client_assertion",
+            "client_assertion_type", "subject_token", "subject_token_type", "actor_token",
+            "actor_token_type", "requested_token_type",
+        ),
+        "",
+    ),
+}  # fmt: skip
+"""Parameters that a worker sets itself, with the key that says their value, if there is one."""
 _VALUES: Final = "values."
 
 
@@ -85,6 +108,19 @@ def _scope_fault(scope: str) -> str | None:
     return None
 
 
+def _redirect_fault(address: str) -> str | None:
+    fault = _address_fault(address)
+    if fault is not None:
+        return fault
+    parts = urlsplit(address)
+    if parts.scheme != "http" or not Endpoint(parts.hostname or "", 0).is_loopback:
+        return (
+            "must lead to this machine, such as http://localhost:3118/callback; the redirect of"
+            " logins at a link is the console's."
+        )
+    return None
+
+
 def _value(longest: int, kind: str) -> Reader[Value]:
     literal = worker_text(longest=longest, empty=False)
 
@@ -104,7 +140,42 @@ def _value(longest: int, kind: str) -> Reader[Value]:
 
 _ADDRESS: Final = checked(plain_text(longest=MAX_URL, empty=False), _address_fault)
 _RESOURCE: Final = checked(plain_text(longest=MAX_URL, empty=False), _resource_fault)
+_PARAMETER_VALUE: Final = plain_text(longest=_MAX_PARAMETER)
 _SCOPE: Final = checked(plain_text(longest=_MAX_SCOPE, empty=False), _scope_fault)
+
+
+@reader(
+    {
+        "type": "object",
+        "maxProperties": _MAX_PARAMETERS,
+        "additionalProperties": _PARAMETER_VALUE.schema,
+    }
+)
+def _parameters(node: Tree, where: Where) -> dict[str, str]:
+    """Read what else an authorization server wants; an empty text removes a parameter."""
+    found: dict[str, str] = {}
+    for entry in entries_of(node, where, _MAX_PARAMETERS, "parameters"):
+        place = where.child(entry)
+        fault = _parameter_fault(entry.name)
+        if fault:
+            place.error(entry.at, IssueReason.BAD_VALUE, f"{quoted(entry.name)} {fault}")
+            continue
+        value = _PARAMETER_VALUE(entry.value, place)
+        if value is not None:
+            kind = credentials.credential_kind(entry.name, value)
+            warn_of_credential(entry.value, place, kind)
+            found[entry.name] = value
+    return found
+
+
+def _parameter_fault(name: str) -> str | None:
+    if not _PARAMETER.fullmatch(name):
+        return "is no parameter: write 1 to 64 letters, digits, '.', '_', '~' and '-'."
+    if name not in _OWN_PARAMETERS:
+        return None
+    key = _OWN_PARAMETERS[name]
+    return f"is set by workers: write {quoted(key)} instead." if key else "is set by workers."
+
 
 _CLIENT: Final = _value(MAX_HEADER, "")
 _SECRET: Final = _value(MAX_HEADER, "a client secret")
@@ -124,6 +195,8 @@ _KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
     "issuer": _ADDRESS,
     "resource": _RESOURCE,
     "client_metadata_url": checked(_ADDRESS, _metadata_fault),
+    "redirect_uri": checked(plain_text(longest=MAX_URL, empty=False), _redirect_fault),
+    "parameters": _parameters,
     "identity_provider": _ADDRESS,
 }
 
@@ -184,6 +257,8 @@ def _client_fault(found: Auth) -> str | None:
         return "needs 'client_id' beside the client's credential."
     if found.client_metadata_url and CLIENT_ID in found.values:
         return "has 'client_id' and 'client_metadata_url'; keep one of the two."
+    if found.redirect_port and found.redirect_uri:
+        return "has 'redirect_port' and 'redirect_uri'; write the port in 'redirect_uri'."
     if (found.algorithm or found.key_id) and not has_key:
         return "has 'algorithm' or 'key_id', which belong to 'private_key'; add it, or remove them."
     return None

@@ -7,20 +7,23 @@ configured, named by its metadata document, or registered (RFC 7591).
 
 from __future__ import annotations
 
-import html
-import http.server
 import secrets
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final
-from urllib.parse import parse_qs, urlencode, urlsplit
+from typing import Final
+from urllib.parse import urlencode, urlsplit
 
 from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
-from leaseway.data_plane.oauth.errors import AuthorizationError, described
-from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered, discover
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.logins.redirects import MAX_CODE, Redirect, code_of
+from leaseway.data_plane.oauth.metadata import (
+    AuthorizationServer,
+    Discovered,
+    discover,
+    habits_of,
+)
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted, new_key, scopes_of
 from leaseway.data_plane.oauth.proofs import ProofKey
 from leaseway.data_plane.oauth.requests import (
@@ -51,9 +54,6 @@ from leaseway.data_plane.oauth.web import (
 from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.channels.endpoint import Endpoint
 
-_HOST: Final = "127.0.0.1"
-_PATH: Final = "/callback"
-_MAX_CODE: Final = 8_192
 _CODE_LIFETIME: Final = 600.0
 _POLL_INTERVAL: Final = 5.0
 """Seconds of a device code, unless the authorization server says others (RFC 8628)."""
@@ -83,6 +83,8 @@ _DISCOVER: Final = {
     },
 }
 _MODERN: Final = {"MCP-Protocol-Version": _VERSION, "Mcp-Method": "server/discover"}
+_OF_SCOPES: Final = frozenset({"invalid_client_metadata", "invalid_scope"})
+"""Codes with which a registration is refused because of its scopes."""
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds that a person has for a login."""
 
@@ -94,10 +96,12 @@ class Told:
     Attributes:
         url: The address to open.
         code: The code to enter there, or empty.
+        fault: Why what the person has entered is of no use; then there is no address.
     """
 
-    url: str
+    url: str = ""
     code: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class LoginRequest:
         wanted: The server, its client, and the tenant.
         tell: Shows a person what to open.
         by_device: Whether a code is entered on another device.
+        pasted: A file descriptor from which the redirect's address may be read, or None.
         timeout: Seconds that the person has.
         now: Seconds since 1970.
     """
@@ -115,6 +120,7 @@ class LoginRequest:
     wanted: Wanted
     tell: Callable[[Told], None]
     by_device: bool = False
+    pasted: int | None = None
     timeout: float = LOGIN_TIMEOUT
     now: Callable[[], float] = field(default=time.time)
 
@@ -199,8 +205,8 @@ def _challenge(web: Web, wanted: Wanted) -> Challenge:
             response = web.post_json(wanted.web_url, message, headers)
         except AuthorizationError:
             continue
-        if response.status == HTTPStatus.UNAUTHORIZED:
-            return challenge_of(response.status, response.headers)
+        if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return challenge_of(HTTPStatus.UNAUTHORIZED, response.headers)
     return Challenge(HTTPStatus.UNAUTHORIZED)  # the well-known addresses are tried
 
 
@@ -212,7 +218,9 @@ def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, .
     return scopes
 
 
-def _client(web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str) -> Client | None:
+def _client(
+    web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str, scopes: Sequence[str]
+) -> Client | None:
     """Return the client to register or to name by its document; None for the configured one.
 
     Raises:
@@ -228,20 +236,23 @@ def _client(web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str
             f" with the redirect {redirect or 'of a native client'}, and write its client_id",
             is_lasting=True,
         )
-    response = web.post_json(
-        server.registration_endpoint,
-        {
-            "client_name": "Leaseway",
-            "application_type": "native" if not redirect or is_loopback(redirect) else "web",
-            "redirect_uris": [redirect] if redirect else [],
-            "grant_types": [
-                "refresh_token",
-                "authorization_code" if redirect else _DEVICE_GRANT,
-            ],
-            "response_types": ["code"] if redirect else [],
-            "token_endpoint_auth_method": _auth_method(server),
-        },
-    )
+    document: dict[str, object] = {
+        "client_name": "Leaseway",
+        "application_type": "native" if not redirect or is_loopback(redirect) else "web",
+        "redirect_uris": [redirect] if redirect else [],
+        "grant_types": [
+            "refresh_token",
+            "authorization_code" if redirect else _DEVICE_GRANT,
+        ],
+        "response_types": ["code"] if redirect else [],
+        "token_endpoint_auth_method": _auth_method(server),
+    }
+    # Many servers let a client request only the scopes that it was registered with; others register
+    # no client with a scope that only people or servers can have.
+    for more in ({"scope": " ".join(scopes)},) * bool(scopes) + ({},):
+        response = web.post_json(server.registration_endpoint, {**document, **more})
+        if is_success(response) or refusal(server, response).code not in _OF_SCOPES:
+            break
     if not is_success(response):
         raise refusal(server, response)
     registered = document_of(response) or {}
@@ -274,10 +285,15 @@ def _auth_method(server: AuthorizationServer) -> str:
 def _by_browser(
     request: LoginRequest, web: Web, found: Discovered, scopes: tuple[str, ...]
 ) -> tuple[TokenAnswer, Client | None]:
-    with _Redirect(request.wanted.auth.redirect_port) as redirect:
+    auth = request.wanted.auth
+
+    def reject(fault: str) -> None:
+        request.tell(Told(fault=fault))
+
+    with Redirect(auth.redirect_uri, auth.redirect_port) as redirect:
         begun = _begun(request.wanted, web, found, scopes, redirect.url, redirect.state)
         request.tell(Told(begun.url))
-        answer = redirect.wait(request.timeout)
+        answer = redirect.wait(request.timeout, request.pasted, reject)
     return _granted(begun, answer), begun.registered
 
 
@@ -347,7 +363,7 @@ def _begun(
             f"the authorization server {server.issuer} names no authorization endpoint",
             is_lasting=True,
         )
-    registered, key = _client(web, wanted, server, redirect), new_key(found)
+    registered, key = _client(web, wanted, server, redirect, scopes), new_key(found)
     pkce = PKCEParameters.generate()
     query = {
         "response_type": "code",
@@ -361,6 +377,8 @@ def _begun(
         "dpop_jkt": "" if key is None else key.thumbprint,  # the code is of no use without it
         # Some servers give a refresh token only after an explicit consent.
         "prompt": "consent" if "offline_access" in scopes else "",
+        **habits_of(server).login,
+        **wanted.auth.parameters,
     }
     url = _with_query(server.authorization_endpoint, query)
     return BegunLogin(
@@ -379,7 +397,7 @@ def _begun(
 def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:
     """Return the tokens for the code of a redirect."""
     server = begun.found.server
-    code = _code_of(answer, server)
+    code = code_of(answer, server)
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -398,105 +416,6 @@ def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:
 def _with_query(endpoint: str, query: Mapping[str, str]) -> str:
     text = urlencode({name: value for name, value in query.items() if value})
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{text}"
-
-
-def _code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
-    """Return the code of a redirect.
-
-    Raises:
-        AuthorizationError: It is an error, or of another authorization server (RFC 9207).
-    """
-    issuer = answer.get("iss")
-    if issuer is not None and issuer != server.issuer:
-        raise AuthorizationError(
-            f"the redirect is from another authorization server, {place_of(issuer)}, and not from"
-            f" {server.issuer}; its code was not used"
-        )
-    if issuer is None and server.returns_issuer:
-        raise AuthorizationError(
-            f"the redirect does not say that it is from {server.issuer}; its code was not used"
-        )
-    if "error" in answer:
-        words = described(answer.get("error_description", ""))
-        code = described(answer["error"])[:64]
-        raise AuthorizationError(
-            f"the authorization server answered with {code}{f': {words}' if words else ''}",
-            code=code,
-        )
-    code = answer.get("code", "")
-    if not code or len(code) > _MAX_CODE:
-        raise AuthorizationError("the redirect has no code")
-    return code
-
-
-class _Redirect:
-    """Listens on loopback for the one redirect with the right state."""
-
-    def __init__(self, port: int) -> None:
-        self.state = secrets.token_urlsafe(32)
-        self._answer: dict[str, str] = {}
-        self._done = threading.Event()
-        redirect = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = 10
-
-            def do_GET(self) -> None:
-                redirect.handle(self)
-
-            def log_message(self, *_: Any) -> None:
-                """Write nothing: the address has the code."""
-
-        try:
-            self._server = http.server.ThreadingHTTPServer((_HOST, port), Handler)
-        except OSError as error:
-            raise AuthorizationError(
-                f"port {port} of {_HOST} cannot be used for the redirect: {error.strerror}"
-            ) from None
-        self.url = f"http://{_HOST}:{self._server.server_address[1]}{_PATH}"
-
-    def __enter__(self) -> _Redirect:
-        threading.Thread(target=self._server.serve_forever, name="redirect", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def wait(self, timeout: float) -> Mapping[str, str]:
-        """Return the parameters of the redirect.
-
-        Raises:
-            AuthorizationError: There was none in time.
-        """
-        if not self._done.wait(timeout):
-            raise AuthorizationError(f"nobody has logged in within {timeout:g} s")
-        return self._answer
-
-    def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        parts = urlsplit(request.path)
-        found = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        state = found.get("state", "")
-        is_ours = parts.path == _PATH and secrets.compare_digest(state, self.state)
-        if not is_ours or self._done.is_set():
-            _show(request, HTTPStatus.NOT_FOUND, "This is not the page of a login.")
-            return
-        self._answer = found
-        failed = "error" in found
-        text = "The login failed. " if failed else "You are logged in. "
-        _show(request, HTTPStatus.OK, f"{text}You can close this page.")
-        self._done.set()
-
-
-def _show(request: http.server.BaseHTTPRequestHandler, status: HTTPStatus, text: str) -> None:
-    page = f"<!doctype html><title>Leaseway</title><p>{html.escape(text)}</p>".encode()
-    request.send_response(status)
-    request.send_header("Content-Type", "text/html; charset=utf-8")
-    request.send_header("Content-Length", str(len(page)))
-    request.send_header("Cache-Control", "no-store")
-    request.send_header("Content-Security-Policy", "default-src 'none'")
-    request.end_headers()
-    request.wfile.write(page)
 
 
 # On another device (RFC 8628).
@@ -520,9 +439,14 @@ def _by_device(
             f"the authorization server {server.issuer} offers no login by a code on another device",
             is_lasting=True,
         )
-    registered = _client(web, request.wanted, server, "")
+    registered = _client(web, request.wanted, server, "", scopes)
     client = registered or request.wanted.client
-    asked = {"scope": " ".join(scopes), "resource": found.resource, "client_id": client.id}
+    asked = {
+        **request.wanted.auth.parameters,
+        "scope": " ".join(scopes),
+        "resource": found.resource,
+        "client_id": client.id,
+    }
     device = _device_code(web, server, client, asked)
     request.tell(Told(device.address, device.user_code))
     deadline = time.monotonic() + min(request.timeout, device.expires_in)
@@ -533,6 +457,7 @@ def _by_device(
     }
     keep = hidden_tokens(device.device_code)
     interval, key = max(1.0, min(device.interval, 60.0)), new_key(found)
+    failure = f"nobody has logged in within {request.timeout:g} s"
     while time.monotonic() < deadline:
         time.sleep(interval)
         try:
@@ -543,12 +468,14 @@ def _by_device(
         except AuthorizationError as error:
             if error.code == "slow_down":
                 interval += 5
+            elif error.is_outage:  # the person may have entered the code meanwhile
+                interval, failure = min(2 * interval, 60.0), str(error)
             elif error.code != "authorization_pending":
                 raise
         else:
             del keep
             return answer, registered
-    raise AuthorizationError(f"nobody has logged in within {request.timeout:g} s")
+    raise AuthorizationError(failure)
 
 
 def _device_code(
@@ -556,7 +483,7 @@ def _device_code(
 ) -> _DeviceCode:
     response = post(web, server, server.device_endpoint, client, form)
     answer = document_of(response) or {}
-    device_code, user_code = text_in(answer, "device_code", _MAX_CODE), text_in(answer, "user_code")
+    device_code, user_code = text_in(answer, "device_code", MAX_CODE), text_in(answer, "user_code")
     if not device_code or not user_code:
         raise AuthorizationError(f"{place_of(server.device_endpoint)} answered without a code")
     # Some authorization servers follow a draft in which it is a URL.

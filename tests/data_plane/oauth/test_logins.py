@@ -1,0 +1,232 @@
+"""A person logs in: what the page is asked for, who the client is, and how the redirect returns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.conftest import BOUND
+from tests.data_plane.oauth.guarded import Guarded
+
+from leaseway.data_plane.oauth.challenges import Challenge
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.logins.login import (
+    LoginRequest,
+    Told,
+    begin_login,
+    finish_login,
+    log_in,
+)
+from leaseway.data_plane.oauth.logins.redirects import Redirect
+from leaseway.data_plane.oauth.metadata import AuthorizationServer, discover, habits_of
+from leaseway.data_plane.oauth.obtaining import Wanted
+from leaseway.data_plane.oauth.requests import Client
+from leaseway.data_plane.oauth.web import Web
+from leaseway.spec.auth import Auth
+from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.channels.fetching import Response, in_thread
+
+CONSOLE = "http://127.0.0.1/login/callback"
+
+
+def wanted_of(guarded: Guarded, client: Client | None = None, **more: Any) -> Wanted:
+    return Wanted(
+        server="mail",
+        url=f"{guarded.base}/mcp",
+        auth=Auth("authorization_code", "tenant", **more),
+        client=client or Client(""),
+        tenant="acme",
+    )
+
+
+def query_of(address: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address).query))
+
+
+@pytest.fixture
+def registering(guarded: Guarded) -> Guarded:
+    guarded.metadata = {"registration_endpoint": f"{guarded.base}/register"}
+    guarded.protected = {"scopes_supported": ["tools", "files"]}
+    return guarded
+
+
+# The page, and the client.
+
+
+@pytest.mark.parametrize("accepted", [None, {"tools"}, set()])
+async def test_a_client_is_registered_with_the_scopes_of_its_login_or_with_none(
+    registering: Guarded, store: LoginStore, accepted: set[str] | None
+) -> None:
+    registering.only_scopes = accepted
+    begun = await in_thread(begin_login, wanted_of(registering), store, CONSOLE)
+    (registered,) = registering.registered
+    assert registered.get("scope") == ("tools files" if accepted is None else None)
+    query = query_of(begun.url)
+    assert (query["client_id"], query["scope"]) == ("registered-1", "tools files")
+
+
+async def test_the_page_of_a_login_gets_the_configured_parameters(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    guarded.metadata = {"scopes_supported": ["offline_access"]}
+    me = Client("me")
+    usual = await in_thread(begin_login, wanted_of(guarded, me), store, CONSOLE)
+    assert query_of(usual.url)["prompt"] == "consent"  # a refresh token is asked for
+    parameters = {"audience": "https://api", "prompt": ""}
+    wanted = wanted_of(guarded, me, parameters=parameters)
+    begun = await in_thread(begin_login, wanted, store, CONSOLE)
+    query = query_of(begun.url)
+    assert query["audience"] == "https://api"
+    assert "prompt" not in query
+
+
+@pytest.mark.parametrize(
+    ("issuer", "login", "resource"),
+    [
+        ("https://accounts.google.com", {"access_type": "offline", "prompt": "consent"}, True),
+        ("https://login.microsoftonline.com/0b1f/v2.0", {"prompt": ""}, False),
+        ("https://login.microsoftonline.com.evil.example/v2.0", {}, True),
+        ("https://login.example.com", {}, True),
+    ],
+)
+@pytest.mark.parametrize("configured", ["", "https://api.example.com/other"])
+def test_what_large_providers_want_needs_no_configuration(
+    issuer: str, login: Mapping[str, str], resource: bool, configured: str
+) -> None:
+    url = "https://api.example.com/mcp"
+
+    def send(address: str, **_: object) -> Response:
+        if "protected" in address:
+            said: dict[str, Any] = {"resource": url, "authorization_servers": [issuer]}
+        else:
+            said = {"issuer": issuer, "token_endpoint": f"{issuer}/token"}
+        return Response(200, {}, json.dumps(said).encode())
+
+    auth = Auth("client_credentials", resource=configured)
+    found = discover(Web([url], send), url, auth, Challenge(401))
+    assert habits_of(found.server).login == login
+    assert found.resource == configured or (url if resource else "")
+
+
+@pytest.mark.parametrize(
+    ("issuer", "said", "is_right"),
+    [
+        ("https://a.example", "https://a.example/", True),
+        ("https://a.example/", "https://a.example", True),
+        ("", "https://a.example", True),
+        ("https://a.example", "https://b.example", False),
+        ("https://a.example", "https://a.example/b", False),
+    ],
+)
+async def test_the_issuer_of_a_redirect_is_compared_as_others_are(
+    guarded: Guarded, store: LoginStore, issuer: str, said: str, is_right: bool
+) -> None:
+    begun = await in_thread(begin_login, wanted_of(guarded, Client("me")), store, CONSOLE)
+    server = AuthorizationServer(issuer, f"{guarded.base}/token")
+    object.__setattr__(begun.found, "server", server)
+    answer = {"code": "planted-code", "iss": said}
+    if is_right:
+        assert (await in_thread(finish_login, begun, answer, store)).access_token
+    else:
+        with pytest.raises(AuthorizationError, match="another authorization server"):
+            await in_thread(finish_login, begun, answer, store)
+
+
+# The redirect.
+
+
+class Logging:
+    """A command that logs somebody in, with a pipe as its terminal."""
+
+    def __init__(self, wanted: Wanted, store: LoginStore, *, by_device: bool = False) -> None:
+        self._told: asyncio.Queue[Told] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._terminal, self.keys = os.pipe()
+        request = LoginRequest(wanted, self._tell, by_device=by_device, pasted=self._terminal)
+        self._running = asyncio.ensure_future(in_thread(log_in, request, store))
+
+    def _tell(self, told: Told) -> None:
+        self._loop.call_soon_threadsafe(self._told.put_nowait, told)
+
+    async def told(self) -> Told:
+        async with asyncio.timeout(BOUND):
+            return await self._told.get()
+
+    async def login(self) -> Login:
+        try:
+            async with asyncio.timeout(BOUND):
+                return (await self._running)[0]
+        finally:
+            os.close(self._terminal)
+            os.close(self.keys)
+
+
+@pytest.mark.parametrize(
+    "pasted", ["{redirect}?{query}", "https://elsewhere/x?{query}#", "{query}"]
+)
+async def test_the_address_of_a_browser_elsewhere_can_be_pasted(
+    guarded: Guarded, store: LoginStore, pasted: str
+) -> None:
+    logging_in = Logging(wanted_of(guarded, Client("me")), store)
+    asked = query_of((await logging_in.told()).url)
+    for wrong in (b"\n", b"yes\n", b"http://127.0.0.1/callback?code=planted-code&state=other\n"):
+        os.write(logging_in.keys, wrong)
+        if wrong.strip():
+            assert "Copy the whole address" in (await logging_in.told()).fault
+    query = f"code=planted-code&state={asked['state']}"
+    text = pasted.format(redirect=asked["redirect_uri"], query=query)
+    os.write(logging_in.keys, text[:9].encode())
+    os.write(logging_in.keys, f"{text[9:]}\n".encode())
+    assert (await logging_in.login()).access_token in guarded.accepted
+    form = guarded.granted[0]
+    assert (form["code"], form["redirect_uri"]) == ("planted-code", asked["redirect_uri"])
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_a_registered_redirect_is_used_as_it_is_written(
+    guarded: Guarded, store: LoginStore, host: str
+) -> None:
+    uri = f"http://{host}/oauth/back"
+    logging_in = Logging(wanted_of(guarded, Client("me"), redirect_uri=uri), store)
+    os.close(logging_in.keys)  # no terminal
+    logging_in.keys = os.dup(0)
+    asked = query_of((await logging_in.told()).url)
+    redirect = urlsplit(asked["redirect_uri"])
+    assert (redirect.hostname, redirect.path) == (host, "/oauth/back")
+    async with aiohttp.ClientSession() as browser:
+        address = f"http://127.0.0.1:{redirect.port}"
+        async with browser.get(f"{address}/callback?state={asked['state']}&code=c") as response:
+            assert response.status == 404
+        query = f"state={asked['state']}&code=planted-code"
+        async with browser.get(f"{address}/oauth/back?{query}") as response:
+            assert "You are logged in" in await response.text()
+    assert (await logging_in.login()).access_token in guarded.accepted
+
+
+def test_a_redirect_without_a_path_has_none() -> None:
+    with Redirect("http://localhost") as redirect:
+        assert redirect.url == f"http://localhost:{urlsplit(redirect.url).port}"
+
+
+async def test_an_outage_ends_no_login_on_another_device(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    answers = iter([web.Response(status=502, text="<h1>Bad gateway</h1>")])
+
+    async def answer(form: Mapping[str, str]) -> web.Response:
+        return next(answers, None) or guarded.grant(form)
+
+    guarded.metadata = {"device_authorization_endpoint": f"{guarded.base}/device"}
+    guarded.answer = answer
+    logging_in = Logging(wanted_of(guarded, Client("me")), store, by_device=True)
+    told = await logging_in.told()
+    assert (told.url, told.code) == (f"{guarded.base}/enter", "AB-CD")
+    assert (await logging_in.login()).access_token in guarded.accepted
+    assert len(guarded.granted) == 2
