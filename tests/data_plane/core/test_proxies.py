@@ -51,14 +51,14 @@ def test_the_variable_of_the_scheme_decides(
         ("10.1.2.3:81", "10.1.2.3", 80, False),
         ("[fd00::1]:80", "fd00::1", 80, True),
         ("fd00::/8", "[fd00::1]", 80, True),
-        ("localhost,127.0.0.1", "127.0.0.1", 80, True),
-        ("localhost", "127.0.0.1", 80, False),
-        ("0.0.1", "127.0.0.1", 80, False),
-        ("", "localhost", 80, False),
+        ("0.0.1", "10.0.0.1", 80, False),
+        ("", "localhost", 80, True),
+        ("", "127.3.2.1", 80, True),
+        ("", "[::1]", 80, True),
         ("example.com:99999999999999999999", "example.com", 80, False),
     ],
 )
-def test_no_proxy_lists_names_addresses_networks_and_ports(
+def test_no_proxy_lists_what_is_reached_directly_as_loopback_always_is(
     no_proxy: str, host: str, port: int, is_direct: bool
 ) -> None:
     proxies = of_environment({**PROXY, "NO_PROXY": no_proxy})

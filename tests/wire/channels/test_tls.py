@@ -13,6 +13,7 @@ import grpc
 import pytest
 from tests.certificates import Authority
 from tests.conftest import BOUND
+from tests.forward_proxy import ForwardProxy
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor, caller
@@ -44,6 +45,23 @@ async def ask(address: str) -> bytes:
         call: Any = channel.unary_unary("/leaseway.v1.AdminService/GetStatus")
         answer: bytes = await call(b"", wait_for_ready=False)
         return answer
+
+
+async def test_only_a_proxy_that_is_meant_for_planes_is_used_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ForwardProxy().running() as proxy, serving() as address:
+        elsewhere = f"planes.invalid:{address.rpartition(':')[2]}"
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        assert await ask(address) == b"nobody"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask(elsewhere)
+        monkeypatch.setenv("grpc_proxy", proxy.url)
+        assert await ask(address) == b"nobody"
+        assert not proxy.seen
+        assert await ask(elsewhere) == b"nobody"
+        assert proxy.seen == [f"CONNECT {elsewhere}"]
 
 
 @pytest.fixture

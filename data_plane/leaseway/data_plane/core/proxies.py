@@ -2,7 +2,8 @@
 
 The variables are those of curl and Python: `http_proxy` for http and ws addresses, `https_proxy`
 for https and wss, else `all_proxy`; lower case wins. `no_proxy` lists hosts without a proxy: names
-with their subdomains, addresses, networks (10.0.0.0/8), each with a port if wanted, or `*`.
+with their subdomains, addresses, networks (10.0.0.0/8), each with a port if wanted, or `*`. A
+loopback address is reached directly, as Go does: a proxy would take it for its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+from leaseway.wire.channels.endpoint import Endpoint
 
 DIRECT: Final = "none"
 """The value of `proxy:` for no proxy at all."""
@@ -85,7 +88,9 @@ class Proxies:
             return self.fixed
         name = _VARIABLES.get(scheme, "")
         text = self.variables.get(name, "")
-        if not text or _is_excepted(host, port or _PORTS[scheme], self.exceptions):
+        if not text or Endpoint(host.strip("[]"), 0).is_loopback:
+            return None
+        if _is_excepted(host, port or _PORTS[scheme], self.exceptions):
             return None
         try:
             return parse_proxy(text)

@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from leaseway.wire import bounds
+from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -389,7 +390,12 @@ def _look_up(host: str, port: int, family: int) -> list[tuple[int, str]]:
 
 
 def _proxy(url: URL) -> str | None:
-    """Return the proxy for a URL by `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`."""
+    """Return the proxy for a URL by `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`.
+
+    None for this machine, which a proxy takes for its own.
+    """
+    if Endpoint(str(url.host), 0).is_loopback:
+        return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(str(url.host)):

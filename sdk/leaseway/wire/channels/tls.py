@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.bounds import MIB
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
@@ -25,6 +26,7 @@ CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
 KEY_VARIABLE: Final = "LEASEWAY_TLS_KEY"
 CLIENT_CA_VARIABLE: Final = "LEASEWAY_TLS_CLIENT_CA"
 NAME_VARIABLE: Final = "LEASEWAY_TLS_NAME"
+_PROXY_VARIABLE: Final = "grpc_proxy"
 _MAX_FILE: Final = 1 * MIB
 _GRACE: Final = 24 * 3600.0
 """Seconds for the RPCs of a connection with old certificates to complete."""
@@ -87,9 +89,22 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.C
         ValueError: A file cannot be read, or the variables contradict each other.
     """
     tls = read_tls()
+    options = [*options, *_without_web_proxies(address)]
     if tls.ca is None:
-        return grpc.aio.insecure_channel(address, options=list(options))
+        return grpc.aio.insecure_channel(address, options=options)
     return _TlsChannel(tls, address, options)
+
+
+def _without_web_proxies(address: str) -> Sequence[tuple[str, Any]]:
+    """Return the options of a channel that uses no proxy but one that is meant for it.
+
+    By itself gRPC tunnels all connections through `http_proxy`, also those of this machine. Such a
+    proxy leads to the web and knows neither this machine's loopback nor a cluster's names.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    if os.environ.get(_PROXY_VARIABLE) and not Endpoint(host, 0).is_loopback:
+        return ()
+    return (("grpc.enable_http_proxy", 0),)
 
 
 class _TlsChannel(ReplaceableChannel):

@@ -130,13 +130,14 @@ async def test_an_https_server_is_reached_through_a_tunnel(
         await runner.cleanup()
 
 
-async def test_no_proxy_and_the_proxy_none_connect_directly(
+async def test_servers_of_this_machine_and_those_of_the_proxy_none_are_reached_directly(
     bench: Bench, proxy: ForwardProxy, port: str
 ) -> None:
     environment = {**CLEAN, "HTTP_PROXY": proxy.url}
-    url = f"http://127.0.0.1:{port}/mcp"
-    await bench.start(bench.http_spec(url), {**environment, "NO_PROXY": "127.0.0.0/8"})
-    await bench.start(bench.http_spec(url, proxy=literal(url="none")), environment)
+    await bench.start(bench.http_spec(f"http://127.0.0.1:{port}/mcp"), environment)
+    url = f"http://mcp.invalid:{port}/mcp"
+    await bench.fails(bench.http_spec(url), environment={**environment, "NO_PROXY": "invalid"})
+    await bench.fails(bench.http_spec(url, proxy=literal(url="none")), environment=environment)
     assert proxy.seen == []
     await bench.start(bench.http_spec(url), environment)
     assert proxy.seen
