@@ -197,7 +197,7 @@ def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
         ("/x: { get: { servers: [ { url: 'ftp://other' } ] } }", "none of them is a usable"),
         ("/x: { get: { parameters: [ { name: id, in: path } ] } }", "no placeholder {id}"),
         ("/x: { get: { parameters: [ { name: c, in: cookie, required: true } ] } }", "a cookie"),
-        ("/x: { get: { parameters: [ { $ref: 'x.yaml#/p' } ] } }", "refers to another document"),
+        ("/x: { get: { parameters: [ { $ref: 'x.yaml#/p' } ] } }", "which is not read"),
         ("/x: { get: { parameters: [ { $ref: '#/nowhere' } ] } }", "which does not exist"),
         ("/x/{id}: { get: { parameters: [ { name: id, in: path, style: odd } ] } }", "style 'odd'"),
         (("/x: { get: { parameters: [ { name: id, in: query, style: odd, required: true } ]"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
 import yaml
 
 from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.control_plane.config.openapi.schemas import MAX_SCHEMAS
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.kinds.http_api.definitions import input_schema
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
@@ -371,3 +373,29 @@ def test_a_default_of_a_path_is_sent_only_if_it_fits(default: str, kept: dict[st
     tool = only(f"parameters: [ {parameter} ]", path="/x/{id}")
     schema = tool.parameters[0].parsed
     assert {key: schema[key] for key in schema.keys() & {"default"}} == kept
+
+
+def test_schemas_of_a_tool_are_left_open_in_their_depths_where_they_are_too_large() -> None:
+    wide = {f"m{number}": {"type": "string", "description": "x" * 300} for number in range(70)}
+    members = {
+        f"p{number}": {
+            "type": "object",
+            "description": "kept",
+            "properties": {"deep": {"type": "object", "properties": wide}},
+        }
+        for number in range(10)
+    }
+    small = {"type": "string", "maxLength": 3}
+    schema = {"type": "object", "properties": {**members, "small": small}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    tool = only(json.dumps({"requestBody": body}))
+    assert sum(len(parameter.schema) for parameter in tool.parameters) <= MAX_SCHEMAS
+    shown = {parameter.name: parameter.parsed for parameter in tool.parameters}
+    assert shown["small"] == small
+    assert shown["p3"]["description"] == "kept"
+    assert shown["p3"]["properties"]["deep"]["type"] == "object"
+
+
+def test_a_fragment_of_a_path_tells_operations_apart_and_is_not_sent() -> None:
+    tool = only("{ operationId: start }", path="/jobs#start")
+    assert request(tool).url == f"{BASE}/jobs"

@@ -163,6 +163,7 @@ def _import_openapi(
     from leaseway.control_plane.config.openapi.documents import DOCUMENTS, DocumentUnavailable
     from leaseway.control_plane.config.openapi.operations import OperationSelection
     from leaseway.control_plane.config.openapi.writing import native_server, server_id
+    from leaseway.spec.kinds.http_tools import MAX_TOOLS
 
     if name is not None and not is_valid_name(name):
         raise click.UsageError("--name must have 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'.")
@@ -174,6 +175,11 @@ def _import_openapi(
         say(f"Skipped {skipped.operation}: {skipped.reason}.", err=True)
     if not imported.tools:
         raise CliFailure(f"No selected operation of {source} can be a tool.")
+    if len(imported.tools) > MAX_TOOLS:
+        raise CliFailure(
+            f"{source} yields more than {MAX_TOOLS} tools, which is the limit of a server. Select"
+            " some with --operation, --tag or --path."
+        )
     text = native_server(imported, name or server_id(imported.title), source)
     if out is None:
         say(text, nl=False)

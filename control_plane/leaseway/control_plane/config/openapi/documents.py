@@ -10,17 +10,19 @@ import logging
 import stat
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from leaseway.control_plane.config.openapi.bundle import bundle
 from leaseway.control_plane.config.openapi.operations import (
     BadDocument,
     Imported,
     OperationSelection,
     import_document,
 )
+from leaseway.control_plane.config.openapi.parts import Folder, Origin, Signature, signature
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
@@ -46,10 +48,17 @@ class DocumentUnavailable(Exception):
 
 @dataclass(frozen=True)
 class OpenApiDocument:
-    """An imported document; `stale` is the reason if this is only its previous content."""
+    """An imported document.
+
+    Attributes:
+        imported: Its tools.
+        stale: Why this is only its previous content; else empty.
+        files: The other files that it refers to.
+    """
 
     imported: Imported
     stale: str = ""
+    files: frozenset[Path] = frozenset()
 
 
 @dataclass
@@ -67,6 +76,23 @@ class _Known:
     content: Any
     fetched_at: float
     stale: str = ""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A document that was read from a file.
+
+    Attributes:
+        version: The file, and the others that it refers to, as they were.
+        content: Its content.
+    """
+
+    version: Mapping[Path, Signature]
+    content: Any
+
+    @property
+    def is_current(self) -> bool:
+        return all(signature(path) == seen for path, seen in self.version.items())
 
 
 class _Fetch:
@@ -102,7 +128,7 @@ class Documents:
         self._patience: float | None = None
         self._wait_until = float("-inf")
         self._lock = threading.Lock()
-        self._files: dict[str, tuple[Hashable, Any]] = {}
+        self._files: dict[str, _File] = {}
         self._fetched: dict[str, _Known] = {}
         self._failed: dict[str, str] = {}
         self._fetches: dict[str, _Fetch] = {}
@@ -127,12 +153,15 @@ class Documents:
         Raises:
             DocumentUnavailable: It cannot be read and is not cached, or it is no document.
         """
-        stale = ""
+        stale, files = "", frozenset[Path]()
+        version: Hashable
         if is_address(source):
             fetched = self._from_address(source)
             version, content, stale = fetched.version, fetched.content, fetched.stale
         else:
-            version, content = self._from_file(source)
+            file = self._from_file(source)
+            version, content = tuple(file.version.items()), file.content
+            files = frozenset(file.version)
         with self._lock:
             known = self._imported.get((source, selection))
             if known is None or known[0] != version:
@@ -142,7 +171,7 @@ class Documents:
                 except BadDocument as error:
                     raise DocumentUnavailable(str(error)) from None
                 self._keep(self._imported, (source, selection), known)
-            return OpenApiDocument(known[1], stale)
+            return OpenApiDocument(known[1], stale, files)
 
     def _from_address(self, source: str) -> _Known:
         with self._lock:
@@ -185,10 +214,14 @@ class Documents:
 
     def _fetch(self, source: str, fetching: _Fetch) -> None:
         content: Any = None
-        text = failure = ""
+        text = failure = unread = ""
+        others = Origin(source, MAX_DOCUMENT, self._timeout, _fetch_part, _parse_part)
         try:
             text = _fetched_text(source, self._timeout)
             content = parse(text, source)
+            bundle(content, source, others.read)
+            if others.failure:
+                unread = f"The OpenAPI document {source} can't be fetched whole: {others.failure}."
         except DocumentUnavailable as error:
             failure = str(error)
         except Exception:
@@ -197,8 +230,10 @@ class Documents:
         with self._lock:
             known = self._fetched.get(source)
             before = None if known is None else (known.version, known.stale)
+            if known is not None:
+                failure = failure or unread  # it stays as it was, with all of its tools
             if not failure:
-                known = _Known(hash(text), content, self._clock())
+                known = _Known(hash((text, *others.fetched)), content, self._clock())
                 self._keep(self._fetched, source, known)
             else:
                 if known is not None:
@@ -210,15 +245,14 @@ class Documents:
             del self._fetches[source]
             fetching.ended.set()
 
-    def _from_file(self, source: str) -> tuple[Hashable, Any]:
-        path = Path(source)
+    def _from_file(self, source: str) -> _File:
+        known = self._files.get(source)
+        if known is not None and known.is_current:
+            return known
+        path = Path(source).absolute()
         try:
-            found = path.stat()
-            version = (found.st_ino, found.st_size, found.st_mtime_ns)
-            known = self._files.get(source)
-            if known is not None and known[0] == version:
-                return known
-            if not stat.S_ISREG(found.st_mode):
+            version = signature(path)
+            if not stat.S_ISREG(path.stat().st_mode):
                 raise DocumentUnavailable(f"The OpenAPI document {source} is not a regular file.")
             with path.open("rb") as file:
                 text = _decoded(file.read(MAX_DOCUMENT + 1), source)
@@ -228,9 +262,12 @@ class Documents:
                 f"The OpenAPI document {source} can't be read: {reason}."
             ) from None
         content = parse(text, source)
+        folder = Folder(path, MAX_DOCUMENT, _parse_part)
+        bundle(content, path.as_uri(), folder.read)
+        known = _File({path: version, **folder.seen}, content)
         with self._lock:
-            self._keep(self._files, source, (version, content))
-        return version, content
+            self._keep(self._files, source, known)
+        return known
 
     def _keep(self, kept: dict[Any, Any], key: Hashable, value: object) -> None:
         kept.pop(key, None)
@@ -262,6 +299,22 @@ def parse(text: str, source: str) -> Any:
         raise DocumentUnavailable(
             f"The OpenAPI document {source} can't be read: line {error.at.line}: {error.message}"
         ) from None
+
+
+def _parse_part(data: bytes) -> Any:
+    """Return the content of another document.
+
+    Raises:
+        ValueError: It is neither JSON nor YAML.
+    """
+    try:
+        return parse(data.decode("utf-8-sig"), "")
+    except DocumentUnavailable as error:
+        raise ValueError(str(error)) from None
+
+
+def _fetch_part(address: str, limit: int, timeout: float) -> bytes:
+    return fetch(address, limit=limit, timeout=timeout, accept=_ACCEPT)
 
 
 def _fetched_text(source: str, timeout: float) -> str:

@@ -15,6 +15,7 @@ from leaseway.control_plane.config.openapi.servers import ServerReader
 from leaseway.control_plane.config.openapi.swagger import convert_swagger
 from leaseway.spec.kinds.http_tools import (
     MAX_PARAMETERS,
+    MAX_TOOLS,
     METHODS,
     READ_METHODS,
     Body,
@@ -25,7 +26,6 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _MAX_DESCRIPTION: Final = 2_048
-_MAX_OPERATIONS: Final = 10_000
 
 
 class BadDocument(Exception):
@@ -79,7 +79,7 @@ class Imported:
     Attributes:
         title: Its title.
         base_url: The address of its server; may be empty.
-        tools: The tools.
+        tools: The tools; one more than `MAX_TOOLS` if there are too many.
         skipped: The chosen operations that can't become tools.
         notes: What the tools can't send of their operations, as sentences.
         schemes: Its security schemes by name.
@@ -110,10 +110,11 @@ def import_document(
     """
     if not isinstance(document, Mapping):
         raise BadDocument("It is not an OpenAPI document: it must be a mapping.")
+    document = _with_paths(document)
     if str(document.get("swagger", "")).startswith("2."):
         document = convert_swagger(document)
     version = str(document.get("openapi", ""))
-    if not version.startswith(("3.0", "3.1", "3.2")):
+    if version != "3" and not version.startswith(("3.0", "3.1", "3.2")):
         found = f"OpenAPI {version[:16]}" if version else "no version of OpenAPI"
         if "swagger" in document:
             found = f"Swagger {str(document['swagger'])[:16]}"
@@ -123,6 +124,21 @@ def import_document(
     if not isinstance(document.get("paths", {}), Mapping):
         raise BadDocument("Its 'paths' is not a mapping.")
     return _Importer(document, selection, address).result()
+
+
+def _with_paths(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a document whose `paths` are no reference to them.
+
+    Raises:
+        BadDocument: The reference has no target.
+    """
+    paths = document.get("paths")
+    if not isinstance(paths, Mapping) or "$ref" not in paths:
+        return document
+    try:
+        return {**document, "paths": References(document).follow(paths)}
+    except Unsupported as error:
+        raise BadDocument(f"Its 'paths' can't be read: {error}.") from None
 
 
 class _Importer:
@@ -141,13 +157,8 @@ class _Importer:
         self._notes: list[str] = []
 
     def result(self) -> Imported:
-        for number, (method, path, item, operation) in enumerate(self._operations()):
-            if number >= _MAX_OPERATIONS:
-                self._skipped.append(
-                    SkippedOperation(
-                        "The rest", f"there are more than {_MAX_OPERATIONS} operations"
-                    )
-                )
+        for method, path, item, operation in self._operations():
+            if len(self._tools) > MAX_TOOLS:
                 break
             self._add(method, path, item, operation)
         info = self._document.get("info")
@@ -228,11 +239,12 @@ class _Importer:
                 notes.append(f"its optional body: {method} has none")
         if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
+        parameters.fit()
         summary = str(operation.get("summary") or "").strip()
         return HttpTool(
             name=self._names.name(identity),
             method=method,
-            endpoint=path,
+            endpoint=path.partition("#")[0],  # which only tells operations of one path apart
             description=_description(summary, operation),
             title=summary[:128],
             parameters=tuple(parameters.parameters),

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.media import BodyType, choose_body, part_type, sent_type
-from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
+from leaseway.control_plane.config.openapi.schemas import (
+    MAX_SCHEMAS,
+    References,
+    SchemaReader,
+    Unsupported,
+)
 from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
 
@@ -88,6 +94,15 @@ class Parameters:
         else:
             self._add_values(chosen, required, description)
         return chosen.body, sent_type(chosen)
+
+    def fit(self) -> None:
+        """Leave the largest schemas open in their depths until all are within `MAX_SCHEMAS`."""
+        limit = _largest_share(len(parameter.schema) for parameter in self.parameters)
+        for number, parameter in enumerate(self.parameters):
+            if len(parameter.schema) > limit:
+                cut = self._schemas.cut(parameter.parsed, limit)
+                text = json.dumps(cut, ensure_ascii=False)
+                self.parameters[number] = replace(parameter, schema=text)
 
     def _add_raw(self, chosen: BodyType, required: bool, description: str) -> None:
         read = self._schemas.read(chosen.schema)
@@ -222,6 +237,17 @@ class Parameters:
                 allow_reserved=allow_reserved,
             )
         )
+
+
+def _largest_share(sizes: Iterable[int]) -> int:
+    """Return the size to which the largest must be cut, so that the sum is within the limit."""
+    remaining, ordered = MAX_SCHEMAS, sorted(sizes)
+    for number, size in enumerate(ordered):
+        share = remaining // (len(ordered) - number)
+        if size > share:
+            return share
+        remaining -= size
+    return MAX_SCHEMAS
 
 
 def _content_style(given: Mapping[str, Any]) -> Style | None:

@@ -13,15 +13,22 @@ from math import isfinite
 from typing import Any, Final
 from urllib.parse import unquote
 
+from leaseway.control_plane.config.openapi.bundle import Refusal, shown
 from leaseway.control_plane.config.openapi.usable import is_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
 
 MAX_SCHEMA: Final = 32 * 1024
 """Characters of one parameter's JSON Schema."""
+MAX_SCHEMAS: Final = 128 * 1024
+"""Characters of the JSON Schemas of one tool's parameters, all together."""
 
 _DEPTHS: Final = (24, 8, 6, 5, 4, 3, 2, 1)
-_MAX_NODES: Final = 4_000
+_SHALLOW: Final = (2, 1)
+_MAX_NODES: Final = 300_000
+"""Parts of schemas of one document that are converted; what follows is open below its members."""
+_LEAST_NODE: Final = 16
+"""Characters that a part of a schema takes at least: what has more of them is too long."""
 _MAX_REFERENCES: Final = 50
 _MAX_MISSING: Final = 100
 _MAX_RULES: Final = 20
@@ -95,23 +102,33 @@ class References:
                 self.missing[str(error)] = None
             return {}
 
-    def _target(self, reference: object) -> Any:
+    def _target(self, reference: object, above: int = 0) -> Any:
+        """Return the target of a reference; `above` references have led to it."""
         if not isinstance(reference, str):
             raise Unsupported("it has a $ref that is not text")
+        if above > _MAX_REFERENCES:
+            raise Unsupported("its references form a cycle")
         if not reference.startswith("#"):
             raise Unsupported(
-                f"it refers to another document ({reference[:128]}), and only one that is bundled"
-                " into a single file can be read"
+                f"it refers to another document ({reference[:128]}), which is not read"
             )
+        missing = f"it refers to {shown(reference)[:256]}, which does not exist"
         node: Any = self._document
-        for part in reference[1:].split("/")[1:]:
+        if not reference.startswith("#/") and reference != "#":
+            raise Unsupported(missing)
+        for part in reference.split("/")[1:]:
             name = unquote(part).replace("~1", "/").replace("~0", "~")
+            while isinstance(node, Mapping) and name not in node and "$ref" in node:
+                above += 1
+                node = self._target(node["$ref"], above)  # such as of all schemas together
             if isinstance(node, Mapping) and name in node:
                 node = node[name]
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
                 node = node[int(name)]
             else:
-                raise Unsupported(f"it refers to {reference[:128]}, which does not exist")
+                raise Unsupported(missing)
+            if isinstance(node, Refusal):
+                raise Unsupported(f"it refers to {shown(reference)[:256]}, {node.reason}")
         return node
 
 
@@ -133,6 +150,9 @@ class SchemaReader:
     def __init__(self, references: References) -> None:
         self._references = references
         self._referred: dict[tuple[str, bool], dict[str, Any]] = {}
+        # Operations share members of a body by identity, which are too many to convert each time.
+        self._converted: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
+        self._nodes = _MAX_NODES
 
     def read(self, schema: Any, *, files: bool = False) -> dict[str, Any]:
         """Return a self-contained schema within the size limit.
@@ -147,16 +167,26 @@ class SchemaReader:
         """
         reference = schema.get("$ref") if isinstance(schema, Mapping) and len(schema) == 1 else None
         if not isinstance(reference, str):
-            return self._convert(schema, files)
+            of_node = self._converted.get((id(schema), files))
+            if of_node is None:
+                of_node = schema, self._convert(schema, files)  # kept, so that its id stays its own
+                self._converted[id(schema), files] = of_node
+            return dict(of_node[1])
         known = self._referred.get((reference, files))
         if known is None:
             known = self._referred[reference, files] = self._convert(schema, files)
         return dict(known)
 
-    def _convert(self, schema: Any, files: bool) -> dict[str, Any]:
-        for depth in _DEPTHS:
-            converted = _Conversion(self._references, files).schema(schema, depth, ())
-            if len(json.dumps(converted)) <= MAX_SCHEMA:
+    def cut(self, converted: Mapping[str, Any], limit: int) -> dict[str, Any]:
+        """Return a converted schema whose deeper parts accept anything, within a size limit."""
+        return self._convert(converted, False, limit)
+
+    def _convert(self, schema: Any, files: bool, limit: int = MAX_SCHEMA) -> dict[str, Any]:
+        for depth in _DEPTHS if self._nodes > 0 else _SHALLOW:
+            conversion = _Conversion(self._references, files, limit // _LEAST_NODE)
+            converted = conversion.schema(schema, depth, ())
+            self._nodes -= conversion.count
+            if conversion.is_complete and len(json.dumps(converted)) <= limit:
                 return converted
         return {}
 
@@ -269,18 +299,27 @@ _NOTES: Final = frozenset(
 
 
 class _Conversion:
-    """The conversion of one schema, with a limit of nodes."""
+    """The conversion of one schema, with a limit of nodes.
 
-    def __init__(self, references: References, files: bool) -> None:
+    Attributes:
+        count: How many nodes it has converted.
+    """
+
+    def __init__(self, references: References, files: bool, limit: int) -> None:
+        self.count = 0
         self._references = references
         self._files = files
-        self._nodes = _MAX_NODES
+        self._limit = limit
+
+    @property
+    def is_complete(self) -> bool:
+        return self.count <= self._limit
 
     def schema(self, schema: Any, depth: int, above: tuple[str, ...]) -> dict[str, Any]:
         """Return a schema down to a depth; `above` are the references that contain it."""
-        self._nodes -= 1
-        if not isinstance(schema, Mapping) or depth <= 0 or self._nodes < 0:
+        if not isinstance(schema, Mapping) or depth <= 0 or not self.is_complete:
             return {}
+        self.count += 1
         reference = schema.get("$ref")
         if reference is not None:
             return self._referred(schema, str(reference), depth, above)

@@ -93,6 +93,7 @@ def _load(source: str, selection: OperationSelection, node: Tree, where: Where) 
         where.log.followed.add(Path(source))
     try:
         document = DOCUMENTS.load(source, selection)
+        where.log.followed.update(document.files)
     except DocumentUnavailable as error:
         raise BadValue(str(error), IssueReason.OPENAPI_UNREADABLE) from None
     if document.stale:
@@ -104,8 +105,8 @@ def _load(source: str, selection: OperationSelection, node: Tree, where: Where) 
         raise BadValue(f"{quoted(where.key)} yields no tool: no chosen operation can become one.")
     if len(imported.tools) > MAX_TOOLS:
         raise BadValue(
-            f"{quoted(where.key)} yields {len(imported.tools)} tools; {MAX_TOOLS} are allowed."
-            " Choose some with 'include' or 'exclude'."
+            f"{quoted(where.key)} yields more than {MAX_TOOLS} tools, which is the limit. Choose"
+            " some with 'include' or 'exclude'."
         )
     return OpenApi(imported, node.at)
 

@@ -1,0 +1,198 @@
+"""OpenAPI documents that are split over files, or over addresses of a web server."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaseway.control_plane.config.openapi.documents import Documents, OpenApiDocument
+from leaseway.control_plane.config.openapi.operations import OperationSelection
+from leaseway.control_plane.config.openapi.parts import MAX_FETCHED
+
+SPLIT = {
+    "openapi.yaml": """
+openapi: 3.1.0
+servers: [ { url: 'http://x' } ]
+paths: { $ref: paths/all.yaml }
+components: { schemas: { $ref: schemas/all.yaml } }
+""",
+    "paths/all.yaml": "/pets: { $ref: pets.yaml }\n/odd: { get: { operationId: odd } }",
+    "paths/pets.yaml": """
+post:
+  operationId: add
+  parameters: [ { $ref: '../parameters.yaml#/trace' } ]
+  requestBody:
+    required: true
+    content: { application/json: { schema: { $ref: '../openapi.yaml#/components/schemas/Pet' } } }
+  responses: { '200': { $ref: never-read.yaml } }
+""",
+    "parameters.yaml": """
+trace: { $ref: '#/hidden/trace' }
+hidden: { trace: { name: X-Trace, in: header, schema: { $ref: 'schemas/all.yaml#/Name' } } }
+""",
+    "schemas/all.yaml": """
+Pet: { type: object, properties: { name: { $ref: '#/Name' }, friend: { $ref: '#/Pet' } } }
+Name: { type: string, maxLength: 7 }
+""",
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "openapi.yaml"
+
+
+def load(source: object, documents: Documents | None = None) -> OpenApiDocument:
+    return (documents or Documents()).load(str(source), OperationSelection())
+
+
+def of_add(document: OpenApiDocument) -> dict[str, Any]:
+    """Return the schemas of the parameters of the tool `add`."""
+    tool = next(tool for tool in document.imported.tools if tool.name == "add")
+    return {parameter.name: parameter.parsed for parameter in tool.parameters}
+
+
+def check_split(document: OpenApiDocument) -> None:
+    imported = document.imported
+    assert (imported.skipped, imported.notes) == ((), ())
+    assert [tool.name for tool in imported.tools] == ["add", "odd"]
+    schemas = of_add(document)
+    assert schemas["X-Trace"] == schemas["name"] == {"type": "string", "maxLength": 7}
+    assert schemas["friend"]["type"] == "object"
+
+
+def test_references_lead_to_files_in_the_folder_which_are_watched(tmp_path: Path) -> None:
+    documents, source = Documents(), write(tmp_path, SPLIT)
+    first = load(source, documents)
+    check_split(first)
+    assert first.files == {tmp_path / name for name in SPLIT}
+    assert load(source, documents).imported is first.imported
+    (tmp_path / "parameters.yaml").write_text("trace: { name: X-Other, in: header }")
+    assert "X-Other" in of_add(load(source, documents))
+
+
+def test_a_file_that_is_missing_costs_what_refers_to_it_until_it_is_there(tmp_path: Path) -> None:
+    source, documents = write(tmp_path, SPLIT), Documents()
+    (tmp_path / "paths/pets.yaml").unlink()
+    document = load(source, documents)
+    assert [tool.name for tool in document.imported.tools] == ["odd"]
+    assert "paths/pets.yaml, which can't be read" in document.imported.skipped[0].reason
+    assert tmp_path / "paths/pets.yaml" in document.files
+    write(tmp_path, SPLIT)
+    check_split(load(source, documents))
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("../secret.yaml#/p", "outside of the folder"),
+        ("link.yaml#/p", "outside of the folder"),
+        ("/etc/passwd", "outside of the folder"),
+        ("https://example.com/p.yaml#/p", "to files beside it only"),
+        ("file://host/p.yaml#/p", "to files beside it only"),
+        (".", "not a regular file"),
+        ("broken.yaml", "neither JSON nor YAML"),
+        ("good.yaml#/none", "good.yaml#/none, which does not exist"),
+        ("good.yaml#anchor", "which does not exist"),
+        ("good.yaml#/loop/x", "form a cycle"),
+        ("a%00b.yaml", "which can't be read"),
+    ],
+)
+def test_a_reference_of_a_file_that_leads_elsewhere_is_refused(
+    tmp_path: Path, reference: str, words: str
+) -> None:
+    folder = tmp_path / "api"
+    (tmp_path / "secret.yaml").write_text("p: { name: p, in: query }")
+    operation = f"{{ get: {{ parameters: [ {{ $ref: '{reference}' }} ] }} }}"
+    source = write(
+        folder,
+        {
+            "openapi.yaml": f"openapi: 3.1.0\npaths: {{ /a: {operation}, /b: {{ get: {{}} }} }}",
+            "broken.yaml": "[",
+            "good.yaml": "loop: { $ref: '#/loop/y' }",
+        },
+    )
+    (folder / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    imported = load(source).imported
+    assert [tool.endpoint for tool in imported.tools] == ["/b"]
+    assert words in imported.skipped[0].reason
+
+
+class Web:
+    """A web server with files; it counts how often each is fetched."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.requests: list[str] = []
+        web = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                web.requests.append(self.path[1:])
+                text = files.get(self.path[1:])
+                self.send_response(404 if text is None else 200)
+                self.end_headers()
+                self.wfile.write((text or "").encode())
+
+            def log_message(self, *_: Any) -> None:
+                """Write nothing."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def files() -> dict[str, str]:
+    return dict(SPLIT)
+
+
+@pytest.fixture
+def web(files: dict[str, str]) -> Iterator[Web]:
+    web = Web(files)
+    yield web
+    web.server.shutdown()
+    web.server.server_close()
+
+
+def test_references_of_a_fetched_document_are_fetched_from_its_origin(web: Web) -> None:
+    check_split(load(f"{web.url}/openapi.yaml"))
+    assert sorted(web.requests) == sorted(SPLIT)
+
+
+def test_a_fetched_document_refers_to_no_other_host(web: Web, files: dict[str, str]) -> None:
+    other = f"http://localhost:{web.server.server_address[1]}/parameters.yaml"
+    files["paths/pets.yaml"] = files["paths/pets.yaml"].replace("../parameters.yaml", other)
+    (skipped,) = load(f"{web.url}/openapi.yaml").imported.skipped
+    assert f"{other}#/trace, which is on another host" in skipped.reason
+    assert "parameters.yaml" not in web.requests
+
+
+def test_a_fetched_document_has_a_bounded_number_of_others(web: Web, files: dict[str, str]) -> None:
+    names = [f"{number}.yaml" for number in range(MAX_FETCHED + 1)]
+    paths = ", ".join(f"/{name}: {{ $ref: {name} }}" for name in names)
+    files["openapi.yaml"] = f"openapi: 3.1.0\npaths: {{ {paths} }}"
+    files.update(dict.fromkeys(names, "get: {}"))
+    imported = load(f"{web.url}/openapi.yaml").imported
+    assert len(imported.tools) == MAX_FETCHED
+    assert f"more than {MAX_FETCHED} documents" in imported.skipped[0].reason
+
+
+def test_tools_stay_while_a_part_of_their_document_cannot_be_fetched(
+    web: Web, files: dict[str, str]
+) -> None:
+    now = 0.0
+    documents = Documents(lambda: now)
+    check_split(load(f"{web.url}/openapi.yaml", documents))
+    del files["paths/pets.yaml"]
+    now = 301.0
+    document = load(f"{web.url}/openapi.yaml", documents)
+    check_split(document)
+    assert "can't be fetched whole" in document.stale
