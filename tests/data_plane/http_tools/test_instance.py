@@ -380,6 +380,15 @@ async def test_credentials_are_sent_by_their_kind(api: RestApi) -> None:
     assert KEY not in repr(sent)
 
 
+async def test_cookies_of_a_call_are_sent_beside_the_credential(api: RestApi) -> None:
+    cookie = HttpParameter("theme", "cookie", '{"type": "string"}')
+    tool = replace(GET_USER, parameters=(*GET_USER.parameters, cookie))
+    security = {"c": Credential("cookie", "sid", Value("env", "KEY"))}
+    async with calling(spec_of(api.url, tool, security=security), {"KEY": KEY}) as caller:
+        await caller.text("get_user", userId="7", theme="dark; sid=forged")
+    assert api.last.headers["Cookie"] == f"sid={KEY}; theme=dark%3B%20sid=forged"
+
+
 async def test_an_anonymous_tool_sends_headers_and_no_credential(api: RestApi) -> None:
     security = {"q": BY_KEY, "b": Credential("bearer", "", Value("env", "KEY"))}
     headers = {"X-Team": Value("literal", "blue")}

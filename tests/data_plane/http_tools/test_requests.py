@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.kinds.http_api.definitions import definition
-from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
+from leaseway.data_plane.kinds.http_api.requests import (
+    MAX_HEADER_VALUE,
+    HttpRequest,
+    build_request,
+)
 from leaseway.spec.kinds.http_tools import STYLES, Body, HttpParameter, HttpTool, Position, Style
 from leaseway.wire.errors import Fault
 
@@ -169,6 +173,25 @@ def test_a_path_has_the_text_that_rfc_6570_gives_it(
     called = tool(parameter("id", "path", style=style, explode=explode), endpoint="/x/{id}")
     for value, expected in ((5, text), ([3, 4, 5], listed), ({"R": 100, "G": 200}, named)):
         assert request(called, id=value).url == f"{BASE}/x/{expected}"
+
+
+@given(st.dictionaries(st.sampled_from("abc"), _text, min_size=1))
+def test_any_text_in_a_cookie_is_one_value(values: dict[str, str]) -> None:
+    called = tool(*(parameter(name, "cookie", style="comma") for name in values), method="GET")
+    sent = request(called, **values).headers["Cookie"]
+    pairs = [pair.partition("=") for pair in sent.split("; ")]
+    assert {name: unquote(value) for name, _, value in pairs} == values
+    assert sent.isascii()
+    assert sent.isprintable()
+    assert not set(',"\\') & set(sent)
+
+
+def test_cookies_may_be_lists_and_are_bounded() -> None:
+    called = tool(parameter("ids", "cookie", style="comma"), method="GET")
+    assert request(called, ids=[1, "a b"]).headers == {"Cookie": "ids=1,a%20b"}
+    assert request(called, ids=[]).headers == {}
+    with pytest.raises(Fault, match="the cookies have more than"):
+        request(called, ids="x" * MAX_HEADER_VALUE)
 
 
 def test_a_header_of_an_empty_list_is_not_sent() -> None:

@@ -32,13 +32,13 @@ from leaseway.spec.keys import (
 from leaseway.wire.messages.json_schema import CHOICES, TOOL_HINTS
 from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
 
-Position = Literal["path", "query", "header", "body"]
+Position = Literal["path", "query", "header", "cookie", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]
 Style = Literal["repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix"]
 
 
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
-POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "body")
+POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "cookie", "body")
 BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text")
 STYLES: Final[tuple[Style, ...]] = (
     "repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix",
@@ -361,16 +361,36 @@ def is_base_url(text: str) -> bool:
     )
 
 
-def sets_any(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
-    """Return whether a parameter sets one of these headers (lower case) or query parameters."""
-    if parameter.position == "header":
-        return parameter.sent_as.lower() in headers
-    return parameter.position == "query" and parameter.sent_as in query
+@dataclass(frozen=True)
+class SetNames:
+    """What a server's `headers` and `security` set, which no parameter sets as well.
+
+    Attributes:
+        headers: In lower case.
+        query: Query parameters.
+        cookies: Cookies; None if a header sets all of them.
+    """
+
+    headers: Container[str] = ()
+    query: Container[str] = ()
+    cookies: Container[str] | None = ()
+
+    def has(self, parameter: HttpParameter) -> bool:
+        name = parameter.sent_as
+        match parameter.position:
+            case "header":
+                return name.lower() in self.headers
+            case "query":
+                return name in self.query
+            case "cookie":
+                return self.cookies is None or name in self.cookies
+            case _:
+                return False
 
 
-def without_parameters(tool: HttpTool, headers: Container[str], query: Container[str]) -> HttpTool:
-    """Return a tool without the parameters that set one of these headers or query parameters."""
-    kept = [parameter for parameter in tool.parameters if not sets_any(parameter, headers, query)]
+def without_parameters(tool: HttpTool, names: SetNames) -> HttpTool:
+    """Return a tool without the parameters that its server sets."""
+    kept = [parameter for parameter in tool.parameters if not names.has(parameter)]
     return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
 
 
@@ -466,6 +486,8 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
             return f"has the header parameter {shown}, which is not a valid header name"
         if name.lower() in RESERVED_HEADERS:
             return f"has the header parameter {shown}, a header that Leaseway sets itself"
+    if parameter.position == "cookie" and not _TOKEN.fullmatch(name):
+        return f"has the cookie parameter {shown}, which is not a valid name of a cookie"
     if parameter.position == "body" and tool.method in READ_METHODS:
         return f"has the body parameter {shown}, but {tool.method} has no body"
     return None

@@ -128,6 +128,27 @@ def test_parameters_come_from_the_path_and_from_the_operation() -> None:
     assert tool.parameters[1].parsed == {"type": "string", "description": "Which"}
 
 
+def test_cookies_are_parameters_unless_the_server_sets_them(tmp_path: Path) -> None:
+    (tmp_path / "api.yaml").write_text("""
+openapi: 3.1.0
+servers: [ { url: 'http://x' } ]
+paths: { /x: { get: { operationId: x, parameters: [
+  { name: sid, in: cookie, required: true, schema: { type: string } },
+  { name: theme, in: cookie, schema: { type: [array, 'null'] }, explode: false } ] } } }
+components: { securitySchemes: { login: { type: apiKey, in: cookie, name: sid } } }
+""")
+    file = tmp_path / "mcp.yaml"
+    for more, names in {
+        "": ["sid", "theme"],
+        "security: { login: { env: SID } }": ["theme"],
+        "headers: { Cookie: { env: COOKIES } }": [],
+    }.items():
+        entry = f"{{ transport: http_api, openapi: api.yaml, {more} }}"
+        file.write_text(f"version: 1\nservers: {{ a: {entry} }}\n")
+        (tool,) = part(load(file).servers[VariantKey("a")]).http_tools
+        assert [parameter.name for parameter in tool.parameters] == names
+
+
 def test_all_of_and_references_become_members_of_the_body() -> None:
     schemas = {
         "Base": {"type": "object", "properties": {"id": {"type": "integer", "readOnly": True},
@@ -196,7 +217,8 @@ def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
         ("/x: { trace: {} }", "the method TRACE is not supported"),
         ("/x: { get: { servers: [ { url: 'ftp://other' } ] } }", "none of them is a usable"),
         ("/x: { get: { parameters: [ { name: id, in: path } ] } }", "no placeholder {id}"),
-        ("/x: { get: { parameters: [ { name: c, in: cookie, required: true } ] } }", "a cookie"),
+        (("/x: { get: { parameters: [ { name: c, in: cookie, required: true, schema:"
+          " { type: array } } ] } }"), "writes as several cookies"),
         ("/x: { get: { parameters: [ { $ref: 'x.yaml#/p' } ] } }", "which is not read"),
         ("/x: { get: { parameters: [ { $ref: '#/nowhere' } ] } }", "which does not exist"),
         ("/x/{id}: { get: { parameters: [ { name: id, in: path, style: odd } ] } }", "style 'odd'"),
@@ -221,7 +243,8 @@ def test_what_cannot_be_a_tool_says_why(paths: str, why: str) -> None:
     ("operation", "note"),
     [
         ("parameters: [ { name: p, in: query, style: odd } ]", "parameter 'p': one of its"),
-        ("parameters: [ { name: p, in: cookie } ]", "parameter 'p': its parameter 'p' is a"),
+        ("parameters: [ { name: p, in: cookie, style: odd } ]", "parameter 'p': its cookie param"),
+        ("parameters: [ { name: 'p;', in: cookie } ]", "parameter 'p': it has the cookie param"),
         ("parameters: [ { name: p, in: querystring } ]", "parameter 'p': its parameter 'p' is in"),
         ("parameters: [ { name: 'p p', in: header } ]", "parameter 'p_p': it has the header"),
         ("requestBody: { content: { application/json: {} } }", "body: GET has none"),

@@ -31,7 +31,8 @@ SCHEMES: dict[str, Any] = {
 def parse(security: str, more: str = "") -> ParsedConfig:
     return parse_text(
         "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
-        "    http_tools: [ { name: t, method: GET, endpoint: /u, parameters: [ { name: q } ] } ]\n"
+        "    http_tools: [ { name: t, method: GET, endpoint: /u, parameters: [ { name: q },"
+        " { name: theme, position: cookie } ] } ]\n"
         f"    security: {security}\n{more}",
         "mcp.yaml",
     )
@@ -126,6 +127,8 @@ def test_what_does_not_fit_the_document_is_refused(tmp_path: Path, entry: str, w
          "'a' and 'b' both set the header 'Authorization'"),
         ("{ a: { type: query, name: q, value: { secret: k } } }",
          "the query parameter 'q', which 'security' sets already"),
+        ("{ a: { type: cookie, name: theme, value: { secret: k } } }",
+         "the cookie parameter 'theme', which 'security' sets already"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_an_error_with_its_place(security: str, words: str) -> None:

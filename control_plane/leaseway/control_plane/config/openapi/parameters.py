@@ -49,8 +49,6 @@ class Parameters:
         name, place = str(given["name"]), given.get("in")
         required = given.get("required") is True
         explode = given.get("explode") is True
-        if place == "cookie":
-            raise Unsupported(f"its parameter {name[:64]!r} is a cookie")
         if place == "header" and name.lower() in _IGNORED_HEADERS:
             return  # bodies, security and HTTP itself set these headers
         schema = self._schema(given)
@@ -71,6 +69,8 @@ class Parameters:
         elif place == "header":
             style = self._simple_style(given, _HEADER_STYLES)
             self._add(name, "header", schema, required, style, explode=explode)
+        elif place == "cookie":
+            self._add(name, "cookie", schema, required, self._cookie_style(given))
         else:
             raise Unsupported(f"its parameter {name[:64]!r} is in {str(place)[:32]!r}")
 
@@ -197,6 +197,21 @@ class Parameters:
             place = given.get("in")
             raise Unsupported(f"its {place} parameter has the style {written[:32]!r}")
         return style
+
+    def _cookie_style(self, given: Mapping[str, Any]) -> Style:
+        written = given.get("style", "form")
+        if written not in ("form", "cookie"):
+            raise Unsupported(f"its cookie parameter has the style {str(written)[:32]!r}")
+        style = _content_style(given)
+        schema = given.get("schema")
+        if style is None and given.get("explode") is not False:
+            for kind in ("array", "object"):
+                if self._schemas.accepts(schema, kind):
+                    raise Unsupported(
+                        f"its cookie parameter is an {kind}, which 'explode' writes as several"
+                        " cookies"
+                    )
+        return style or "comma"
 
     def _query_style(self, schema: Any, style: Any, explode: Any) -> Style:
         """Return the style for one of OpenAPI's, of a parameter or a member of a form."""

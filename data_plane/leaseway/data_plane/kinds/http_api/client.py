@@ -174,7 +174,10 @@ class HttpToolClient:
         start = url
         headers = CIMultiDict(configured)
         headers.setdefault("Accept", "application/json, */*;q=0.5")
+        configured_cookies = headers.get("Cookie")
         headers.update(request.headers)
+        if configured_cookies and "Cookie" in request.headers:
+            headers["Cookie"] = f"{configured_cookies}; {request.headers['Cookie']}"
         headers.update(trace)
         is_own = True
         cookies = None if anonymous else self._outgoing.cookies

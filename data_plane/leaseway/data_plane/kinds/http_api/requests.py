@@ -26,6 +26,8 @@ MAX_TARGET: Final = 64 * 1024
 MAX_HEADER_VALUE: Final = 8 * 1024
 
 _UNSET: Final = object()
+_IN_COOKIES: Final = "!#$&'()*+./:<=>?@[]^_`{|}~-"
+"""What stays as it is in the value of a cookie; nothing of it ends the value."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,16 @@ class _Values:
         for parameter, value in self._at("header"):
             if not is_undefined(parameter, value):
                 headers[parameter.sent_as] = _header(parameter, joined(parameter, value, as_is))
+        cookies = [
+            f"{parameter.sent_as}={joined(parameter, value, _cookie_quoted)}"
+            for parameter, value in self._at("cookie")
+            if not is_undefined(parameter, value)
+        ]
+        if cookies:
+            headers["Cookie"] = "; ".join(cookies)
+            if len(headers["Cookie"]) > MAX_HEADER_VALUE:
+                text = f"the cookies have more than {MAX_HEADER_VALUE} characters"
+                raise unsendable("", text)
         return headers
 
     def body(self) -> tuple[bytes | None, str]:
@@ -173,6 +185,10 @@ def _segment(parameter: HttpParameter, value: Any) -> str:
 
 def _decode_dots(part: str) -> str:
     return part.replace("%2E", ".").replace("%2e", ".")
+
+
+def _cookie_quoted(text: str) -> str:
+    return quote(text, safe=_IN_COOKIES, errors="replace")
 
 
 def _header(parameter: HttpParameter, text: str) -> str:

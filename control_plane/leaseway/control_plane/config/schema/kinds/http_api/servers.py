@@ -17,7 +17,7 @@ from leaseway.control_plane.config.schema.kinds.http_api.security import (
 from leaseway.control_plane.config.schema.kinds.http_api.tools import http_tools
 from leaseway.control_plane.config.schema.values import Reader
 from leaseway.control_plane.config.tree.yaml_tree import TableEntry
-from leaseway.spec.kinds.http_tools import HttpTool, sets_any, without_parameters
+from leaseway.spec.kinds.http_tools import HttpTool, SetNames, without_parameters
 from leaseway.spec.model import Transform
 
 
@@ -56,17 +56,24 @@ def _add_http_tools(
             )
             place, at = where.find(f"security.{name}", where.log.places[where.key])
             place.error(at, IssueReason.BAD_VALUE, message)
+    cookies = {
+        credential.name for credential in credentials.values() if credential.kind == "cookie"
+    }
+    set_cookies = None if "cookie" in headers else cookies
     headers |= {
         credential.header.lower(): "security"
         for credential in credentials.values()
         if credential.header
     }
     query = {credential.name for credential in credentials.values() if credential.kind == "query"}
+    names = SetNames(headers=headers, query=query, cookies=set_cookies)
     place, at = where.find("http_tools", server.at)
     for tool in tools.values():
         for parameter in tool.parameters:
-            if sets_any(parameter, headers, query):
-                by = headers.get(parameter.sent_as.lower(), "security")
+            if names.has(parameter):
+                is_header = parameter.position == "header" or set_cookies is None
+                header = "cookie" if parameter.position == "cookie" else parameter.sent_as.lower()
+                by = headers.get(header, "security") if is_header else "security"
                 message = (
                     f"The tool {quoted(tool.name)} has the {parameter.position} parameter"
                     f" {quoted(parameter.sent_as)}, which {by!r} sets already."
@@ -76,7 +83,7 @@ def _add_http_tools(
         imported = document.imported
         is_moved = origin(values.setdefault("url", imported.base_url)) != origin(imported.base_url)
         written = [
-            _trusting(without_parameters(tool, headers, query), document.trusted)
+            _trusting(without_parameters(tool, names), document.trusted)
             for tool in imported.tools
             if tool.name not in tools
         ]
