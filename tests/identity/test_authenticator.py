@@ -132,6 +132,56 @@ async def test_a_token_has_a_tenant_an_agent_and_roles(
     assert principal.roles == {Role.APPROVER, Role.CALLER}
 
 
+async def test_claims_inside_others_are_named_by_pointers(tmp_path: Path, clock: Clock) -> None:
+    key, path = ec_key("first"), tmp_path / "identity.toml"
+    publish(tmp_path, key)
+    pointers = (
+        "roles_claim = '/realm_access/roles'\ntenant_claim = '/kubernetes.io/a~1b/namespace'\n"
+        "user_claim = '/sub/x'\n"
+    )
+    path.write_text(IDENTITY.replace('roles_claim = "roles"\n', pointers))
+    auth = Authenticator(identity=path, now=clock, clock=clock)
+    nested: dict[str, Any] = {
+        "realm_access": {"roles": ["approver", "offline_access"]},
+        "kubernetes.io": {"a/b": {"namespace": "beta"}},
+        "tenant": None,
+    }
+    principal = await auth.principal(f"Bearer {token(key, **nested)}")
+    assert principal.roles == {Role.APPROVER}
+    assert (principal.tenant, principal.user) == ("beta", None)
+    nested["kubernetes.io"] = {"a/b": ["namespace"]}
+    await refused(auth, token(key, **nested))
+
+
+@pytest.mark.parametrize("configured", ["https://login.example", "https://login.example/"])
+@pytest.mark.parametrize("said", ["https://login.example", "https://login.example/"])
+async def test_an_issuer_is_the_same_with_and_without_a_slash(
+    tmp_path: Path, clock: Clock, configured: str, said: str
+) -> None:
+    key, path = ec_key("first"), tmp_path / "identity.toml"
+    publish(tmp_path, key)
+    path.write_text(IDENTITY.replace("https://login.example", configured))
+    auth = Authenticator(identity=path, now=clock, clock=clock)
+    assert auth.issuers == (configured,)  # as its metadata are found
+    assert (await auth.principal(f"Bearer {token(key, iss=said)}")).tenant == "acme"
+    await refused(auth, token(key, iss=f"{said}/x"))
+    path.write_text(IDENTITY + IDENTITY.replace("https://login.example", "https://login.example/"))
+    with pytest.raises(IdentityFileError, match="the same issuer"):
+        read_identity_file(path)
+
+
+async def test_a_token_needs_one_of_several_audiences(tmp_path: Path, clock: Clock) -> None:
+    key, path = ec_key("first"), tmp_path / "identity.toml"
+    publish(tmp_path, key)
+    path.write_text(IDENTITY.replace('"leaseway"', '["leaseway", "https://mcp.example/mcp"]'))
+    auth = Authenticator(identity=path, now=clock, clock=clock)
+    for audience in ("leaseway", "https://mcp.example/mcp", ["other", "https://mcp.example/mcp"]):
+        assert (await auth.principal(f"Bearer {token(key, aud=audience)}")).tenant == "acme"
+    for audience in ("other", ["other"], [], "https://mcp.example"):
+        said = await refused(auth, token(key, aud=audience))
+        assert "'leaseway' or 'https://mcp.example/mcp'" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "user"),
     [
@@ -393,6 +443,8 @@ def test_a_rule_matches_only_whole_names() -> None:
         ("[[jwt]]\nissuer='i'\naudience='a'\njwks='http://a.example/k'", "use https"),
         ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\ntenant='t'\ntenant_claim='c'", "either"),
         ("[[jwt]]\nissuer='i'\naudienc='a'", "Did you mean 'audience'"),
+        ("[[jwt]]\nissuer='i'\naudience=[]\njwks='j'", "list of 1 to 16"),
+        ("[[jwt]]\nissuer='i'\naudience=['']\njwks='j'", "1 to 2048"),
         ("[[mtls]]\nmatch='CN=x'", "needs a tenant"),
         ("[[mtls]]\nmatch='x'\ntenant='t'", "neither spiffe"),
         ("[[mtls]]\nmatch='CN=x'\nroles=['king']", "no role"),

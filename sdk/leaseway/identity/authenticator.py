@@ -39,7 +39,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.identity.refusals import RpcRefusals
 from leaseway.identity.settings import IdentityFileError, IdentitySettings, read_identity_file
-from leaseway.identity.tokens import IssuerKeys, looks_like_token, verify_token
+from leaseway.identity.tokens import IssuerKeys, issuer_key, looks_like_token, verify_token
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault
 
@@ -116,7 +116,7 @@ class Authenticator:
     @property
     def issuers(self) -> tuple[str, ...]:
         """The trusted token issuers."""
-        return tuple(self._issuers)
+        return tuple(keys.issuer.issuer for keys in self._issuers.values())
 
     @property
     def accepts_certificates(self) -> bool:
@@ -339,10 +339,10 @@ class Authenticator:
             )
         issuers = {}
         for issuer in settings.issuers:
-            known = self._issuers.get(issuer.issuer)
+            known = self._issuers.get(issuer_key(issuer.issuer))
             if known is None or known.issuer != issuer:
                 known = IssuerKeys(issuer, self._clock)
-            issuers[issuer.issuer] = known
+            issuers[issuer_key(issuer.issuer)] = known
         self._settings, self._keys, self._issuers = settings, keys, issuers
         self._tokens.clear()
 

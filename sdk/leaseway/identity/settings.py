@@ -32,7 +32,7 @@ from leaseway.identity.principal import (
     check_scope,
     parse_roles,
 )
-from leaseway.identity.tokens import Issuer
+from leaseway.identity.tokens import Issuer, issuer_key
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import nearest
@@ -40,6 +40,7 @@ from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
 _MAX_TABLES: Final = 256
+_MAX_AUDIENCES: Final = 16
 _MAX_TEXT: Final = 2048
 _MIN_SECONDS: Final = 1.0
 
@@ -97,7 +98,7 @@ def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
     tables = document.get("jwt", [])
     is_only_one = isinstance(tables, list) and len(tables) == 1
     issuers = _tables(document, "jwt", partial(_issuer, folder=folder, is_only_one=is_only_one))
-    names = [issuer.issuer for issuer in issuers]
+    names = [issuer_key(issuer.issuer) for issuer in issuers]
     if len(set(names)) < len(names):
         raise ValueError("jwt: two tables name the same issuer.")
     _check_users(issuers)
@@ -152,7 +153,7 @@ def _issuer(table: Mapping[str, Any], folder: Path, is_only_one: bool) -> Issuer
     texts = {
         name: _text(name, value)
         for name, value in table.items()
-        if name not in (*_ISSUER_SECONDS, "roles")
+        if name not in (*_ISSUER_SECONDS, "roles", "audience")
     }
     if "tenant" in texts:
         check_name("tenant", texts["tenant"])
@@ -163,7 +164,17 @@ def _issuer(table: Mapping[str, Any], folder: Path, is_only_one: bool) -> Issuer
     texts["jwks"] = _jwks(texts["jwks"], folder)
     roles = _issuer_roles(table)
     times = {name: _seconds(name, table[name]) for name in _ISSUER_SECONDS if name in table}
-    return Issuer(**texts, **times, roles=roles)  # type: ignore[arg-type] # the names are the attributes'
+    audience = _audience(table["audience"])
+    return Issuer(**texts, **times, roles=roles, audience=audience)  # type: ignore[arg-type] # the names are the attributes'
+
+
+def _audience(value: object) -> tuple[str, ...]:
+    """Return the audiences of which a token needs one."""
+    if not isinstance(value, list):
+        return (_text("audience", value),)
+    if not 0 < len(value) <= _MAX_AUDIENCES:
+        raise ValueError(f"audience: write a text, or a list of 1 to {_MAX_AUDIENCES}.")
+    return tuple(_text("audience", item) for item in value)
 
 
 def _issuer_roles(table: Mapping[str, Any]) -> frozenset[Role]:

@@ -70,9 +70,11 @@ _LEEWAY: Final = 30
 class Issuer:
     """A trusted issuer, and the meaning of its claims.
 
+    A claim is named by its name, or, inside others, by a JSON pointer: `/realm_access/roles`.
+
     Attributes:
-        issuer: The required `iss`.
-        audience: The required `aud`, or a member of it.
+        issuer: The required `iss`, with or without a slash at its end.
+        audience: The texts of which one is required as `aud`, or as a member of it.
         jwks: The location of its keys: a path or an `https` URL (`http` on loopback).
         tenant: The tenant of all its tokens, or None to use `tenant_claim`.
         tenant_claim: The claim with the tenant.
@@ -87,7 +89,7 @@ class Issuer:
     """
 
     issuer: str
-    audience: str
+    audience: tuple[str, ...]
     jwks: str
     tenant: str | None = None
     tenant_claim: str = "tenant"
@@ -98,6 +100,23 @@ class Issuer:
     roles: frozenset[Role] = ALL_ROLES
     refresh: float = 300.0
     stale_after: float = 24 * 3600.0
+
+
+def issuer_key(name: str) -> str:
+    """Return an issuer's name as it is compared: a slash at its end makes no other issuer."""
+    return name.removesuffix("/")
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by its name or JSON pointer (RFC 6901); None if there is none."""
+    if not name.startswith("/"):
+        return claims.get(name) if name else None
+    found: Any = claims
+    for step in name[1:].split("/"):
+        if not isinstance(found, dict):
+            return None
+        found = found.get(step.replace("~1", "/").replace("~0", "~"))
+    return found
 
 
 def looks_like_token(credential: str) -> bool:
@@ -120,7 +139,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
         roles = _roles(issuer, claims)
         tenant = _tenant(issuer, claims, roles)
         check_scope(roles, tenant)
-        agent = claims.get(issuer.agent_claim) if issuer.agent_claim else None
+        agent = _claim(claims, issuer.agent_claim)
         if agent is not None:
             agent = check_name("agent", _text(issuer.agent_claim, agent))
     except ValueError as error:
@@ -139,7 +158,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
 
 def _user(issuer: Issuer, claims: Mapping[str, Any], roles: frozenset[Role]) -> str | None:
     """Return the user of a token; None if it is a delegate's, or says none that can be used."""
-    claimed = claims.get(issuer.user_claim) if issuer.user_claim else None
+    claimed = _claim(claims, issuer.user_claim)
     if Role.DELEGATE in roles or not isinstance(claimed, str) or not claimed:
         return None
     user = f"{issuer.user_prefix}{claimed}"
@@ -147,7 +166,7 @@ def _user(issuer: Issuer, claims: Mapping[str, Any], roles: frozenset[Role]) -> 
 
 
 def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:
-    words = claims.get(issuer.roles_claim) if issuer.roles_claim else None
+    words = _claim(claims, issuer.roles_claim)
     if words is None:
         words = [Role.CALLER.value]
     if isinstance(words, str):
@@ -164,7 +183,7 @@ def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:
 def _tenant(issuer: Issuer, claims: Mapping[str, Any], roles: frozenset[Role]) -> str | None:
     if issuer.tenant is not None:
         return issuer.tenant
-    tenant = claims.get(issuer.tenant_claim)
+    tenant = _claim(claims, issuer.tenant_claim)
     if tenant is None:
         if Role.CALLER in roles or Role.APPROVER in roles:
             raise ValueError(f"it has no claim '{issuer.tenant_claim}', which names the tenant.")
@@ -384,7 +403,7 @@ async def verify_token(
 
     Args:
         token: The token.
-        issuers: The trusted issuers by their `iss`.
+        issuers: The trusted issuers by their `issuer_key`.
         now: Returns seconds since 1970.
 
     Raises:
@@ -393,7 +412,7 @@ async def verify_token(
     if len(token) > MAX_TOKEN:
         raise unauthenticated(f"A token has at most {MAX_TOKEN} characters.")
     header, issuer_name = _unverified(token)
-    issuer_keys = issuers.get(issuer_name)
+    issuer_keys = issuers.get(issuer_key(issuer_name))
     if issuer_keys is None:
         raise unauthenticated("The issuer of this token is not trusted.")
     issuer = issuer_keys.issuer
@@ -406,16 +425,17 @@ async def verify_token(
         registry = jwt.JWTClaimsRegistry(
             now=int(now()),
             leeway=_LEEWAY,
-            iss={"essential": True, "value": issuer.issuer},
-            aud={"essential": True, "value": issuer.audience},
+            iss={"essential": True, "value": issuer_name},  # the one that was looked up
+            aud={"essential": True, "values": list(issuer.audience)},
             exp={"essential": True},
         )
         registry.validate(claims)
     except (JoseError, ValueError, TypeError, KeyError) as error:
         reason = getattr(error, "error", "") or type(error).__name__
+        audiences = "' or '".join(issuer.audience)
         raise unauthenticated(
             f"This token of {issuer.issuer} is not valid ({reason}). Get a new one for the "
-            f"audience '{issuer.audience}'.",
+            f"audience '{audiences}'.",
             _name(claims) if claims else "",  # its signature is right
         ) from None
     return replace(principal_from_claims(issuer, claims), token=token)
