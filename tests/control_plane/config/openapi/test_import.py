@@ -518,3 +518,9 @@ def test_whatever_is_wrong_in_a_document_it_is_read_or_refused(
             assert not list(find_faults(tool))
             json.dumps(input_schema(tool))
         assert native_server(made, "a", "x")
+
+
+def test_an_empty_object_is_no_body_that_a_request_goes_without() -> None:
+    schema = "{ type: object, properties: {} }"
+    body = f"{{ content: {{ application/x-www-form-urlencoded: {{ schema: {schema} }} }} }}"
+    assert imported(f"/x: {{ get: {{ requestBody: {body} }} }}").notes == ()

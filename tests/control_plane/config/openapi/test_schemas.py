@@ -399,3 +399,14 @@ def test_schemas_of_a_tool_are_left_open_in_their_depths_where_they_are_too_larg
 def test_a_fragment_of_a_path_tells_operations_apart_and_is_not_sent() -> None:
     tool = only("{ operationId: start }", path="/jobs#start")
     assert request(tool).url == f"{BASE}/jobs"
+
+
+def test_a_placeholder_in_the_query_of_a_path_is_a_parameter_of_the_query() -> None:
+    parameter = "{ name: file, in: path, required: true, schema: { type: string } }"
+    tool = only(
+        f"{{ operationId: export, parameters: [ {parameter} ] }}",
+        path="/export/{id}?kind=csv&name={file}&to={to}",
+        method="get",
+    )
+    sent = request(tool, id="1", name="a&b", to="x").url
+    assert sent == f"{BASE}/export/1?kind=csv&name=a%26b&to=x"

@@ -235,7 +235,7 @@ class _Importer:
                 body, content_type = parameters.add_body(given)
             elif given.get("required") is True:
                 raise Unsupported(f"it needs a body, but {method} has none")
-            else:
+            elif not self._is_empty(given["content"]):
                 notes.append(f"its optional body: {method} has none")
         if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
@@ -244,7 +244,7 @@ class _Importer:
         return HttpTool(
             name=self._names.name(identity),
             method=method,
-            endpoint=path.partition("#")[0],  # which only tells operations of one path apart
+            endpoint=_endpoint(path),
             description=_description(summary, operation),
             title=summary[:128],
             parameters=tuple(parameters.parameters),
@@ -252,6 +252,19 @@ class _Importer:
             content_type=content_type,
             is_anonymous=operation.get("security", self._document.get("security")) == [],
             base_url=base_url,
+        )
+
+    def _is_empty(self, content: Any) -> bool:
+        """Return whether a body is an object without members in each of its media types."""
+        medias = content.values() if isinstance(content, Mapping) else (None,)
+        schemas: list[Any] = [
+            media.get("schema") if isinstance(media, Mapping) else {} for media in medias
+        ]
+        return all(
+            isinstance(schema, Mapping)
+            and schema.get("properties") == {}
+            and not schema.keys() - {"type", "properties", "description", "title"}
+            for schema in map(self._of_schemas.follow, schemas)
         )
 
     def _merged(
@@ -269,7 +282,32 @@ class _Importer:
             merged[str(parameter["name"]), str(parameter.get("in"))] = parameter
         for name in placeholders(path):
             merged.setdefault((name, "path"), _text_in_path(name))
+        for key, name in _pairs_of_query(path).items():
+            given = merged.pop((name, "path"), _text_in_path(name))
+            value = {**given, "name": key, "in": "query"}
+            value.pop("style", None)
+            merged.setdefault((key, "query"), value)
         return list(merged.values())
+
+
+def _pairs_of_query(path: str) -> dict[str, str]:
+    """Return the names in a path's query whose values are placeholders alone, with these."""
+    before, _, query = path.partition("?")
+    found: dict[str, str] = {}
+    for key, _, value in (pair.partition("=") for pair in query.split("&")):
+        names = placeholders(value)
+        if len(names) == 1 and value == f"{{{names[0]}}}" and names[0] not in placeholders(before):
+            found[key] = names[0]
+    return found
+
+
+def _endpoint(path: str) -> str:
+    """Return what is sent of a path, without the pairs of its query that are parameters."""
+    path = path.partition("#")[0]  # it only tells operations of one path apart
+    pairs = _pairs_of_query(path)
+    before, _, query = path.partition("?")
+    fixed = "&".join(pair for pair in query.split("&") if pair.partition("=")[0] not in pairs)
+    return f"{before}?{fixed}" if fixed else before
 
 
 def _text_in_path(name: str) -> Mapping[str, Any]:
