@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from tests.conftest import BOUND
+from tests.ports import free_port
 
 from leaseway.telemetry.trace_file import (
     SPAN_HEADER,
@@ -24,6 +25,7 @@ from leaseway.telemetry.trace_file import (
     otlp_environment,
     read_spans,
 )
+from leaseway.telemetry.tracing import span_exporters
 from leaseway.wire.channels.endpoint import Endpoint
 
 
@@ -62,6 +64,23 @@ async def test_exported_spans_are_read_back_unchanged(tmp_path: Path) -> None:
     ]
     assert (inner.status, inner.status_message) == ("error", "it broke")
     assert 0 <= inner.duration <= outer.duration
+
+
+async def test_a_collector_of_this_machine_is_reached_past_the_proxies_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
+        for name, value in otlp_environment(collector.endpoint).items():
+            monkeypatch.setenv(name, value)
+        [exporter] = span_exporters()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        span = provider.get_tracer("t").start_span("sent")
+        await asyncio.to_thread(span.end)
+        await asyncio.to_thread(provider.shutdown)
+    assert [span.name for span in read_spans(path)] == ["sent"]
 
 
 async def test_spans_without_the_collectors_token_are_rejected(tmp_path: Path) -> None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
+from leaseway.wire.channels.endpoint import NO_WEB_PROXY, Endpoint
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 Signal = Literal["TRACES", "METRICS", "LOGS"]
+ChannelOptions = Any
+"""Pairs of names and values; the exporters declare that all values are texts."""
 _Exporter = TypeVar("_Exporter")
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +30,7 @@ def make_exporters(
     signal: Signal,
     *,
     console: Callable[[], _Exporter],
-    otlp: Callable[[], _Exporter],
+    otlp: Callable[[ChannelOptions], _Exporter],
     alternative: str = "",
 ) -> list[_Exporter]:
     """Return the exporters that the standard variables name, and log unusable ones.
@@ -38,21 +42,23 @@ def make_exporters(
     Args:
         signal: The kind of telemetry.
         console: Makes the exporter that writes to stderr.
-        otlp: Makes the OTLP exporter; an ImportError means that its library is not installed.
+        otlp: Makes the OTLP exporter with the options of its channel; an ImportError means that its
+            library is not installed.
         alternative: Other ways to export, for the message about an unknown exporter.
     """
-    makers = {"console": console, "otlp": otlp}
     made: list[_Exporter] = []
     for name in _exporter_names(signal):
-        if name not in makers:
+        if name not in ("console", "otlp"):
             _logger.warning(
                 f"OTEL_{signal}_EXPORTER names an exporter that Leaseway does not have; use otlp, "
                 f"console or none{alternative}.",
                 extra={"exporter": name},
             )
-        elif name != "otlp" or _otlp_is_possible(signal):
+        elif name == "console":
+            made.append(console())
+        elif _otlp_is_possible(signal):
             try:
-                made.append(makers[name]())
+                made.append(otlp(_channel_options(signal)))
             except ImportError:
                 _logger.warning(
                     f"{signal.capitalize()} are not exported: install leaseway[serving], which "
@@ -64,10 +70,21 @@ def make_exporters(
 def _exporter_names(signal: Signal) -> list[str]:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
-    endpoint = os.environ.get(f"{_OTLP}_{signal}_ENDPOINT") or os.environ.get(f"{_OTLP}_ENDPOINT")
-    value = os.environ.get(f"OTEL_{signal}_EXPORTER") or ("otlp" if endpoint else "none")
+    value = os.environ.get(f"OTEL_{signal}_EXPORTER") or ("otlp" if _endpoint(signal) else "none")
     names = [name.strip().lower() for name in value.split(",")]
     return [name for name in names if name not in ("", "none")]
+
+
+def _endpoint(signal: Signal) -> str:
+    """Return the address of the collector, or empty for the exporter's default, a loopback one."""
+    common = os.environ.get(f"{_OTLP}_ENDPOINT", "")
+    return os.environ.get(f"{_OTLP}_{signal}_ENDPOINT") or common
+
+
+def _channel_options(signal: Signal) -> ChannelOptions:
+    endpoint = _endpoint(signal)
+    host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "localhost"
+    return NO_WEB_PROXY if Endpoint(host, 0).is_loopback else ()
 
 
 def _otlp_is_possible(signal: Signal) -> bool:

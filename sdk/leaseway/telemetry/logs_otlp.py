@@ -15,7 +15,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
+from leaseway.telemetry.exporters import (
+    ChannelOptions,
+    describe_process,
+    make_exporters,
+    otel_resource,
+)
 from leaseway.wire.secrets.redaction import redact
 
 if TYPE_CHECKING:
@@ -157,10 +162,10 @@ def _make_provider(service: str) -> LoggerProvider | None:
     return provider
 
 
-def _by_otlp() -> LogRecordExporter:
+def _by_otlp(options: ChannelOptions) -> LogRecordExporter:
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 
-    return OTLPLogExporter(timeout=_TIMEOUT)
+    return OTLPLogExporter(timeout=_TIMEOUT, channel_options=options)
 
 
 def _to_stderr() -> LogRecordExporter:

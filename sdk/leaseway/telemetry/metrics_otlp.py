@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from leaseway.telemetry.exporters import make_exporters
+from leaseway.telemetry.exporters import ChannelOptions, make_exporters
 from leaseway.telemetry.metrics import Buckets, Exemplar, Family, Meter, Point
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -50,10 +50,10 @@ def _to_stderr() -> MetricExporter:
     return ConsoleMetricExporter(out=sys.stderr)  # stdout belongs to results
 
 
-def _by_otlp() -> MetricExporter:
+def _by_otlp(options: ChannelOptions) -> MetricExporter:
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter()
+    return OTLPMetricExporter(channel_options=options)
 
 
 class MetricsSender:

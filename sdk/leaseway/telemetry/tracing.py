@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider, Tracer
 
-from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
+from leaseway.telemetry.exporters import (
+    ChannelOptions,
+    describe_process,
+    make_exporters,
+    otel_resource,
+)
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -70,7 +75,7 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     """
     if tracing_active():
         return Telemetry()
-    exporters = make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
+    exporters = span_exporters()
     if not exporters:
         return Telemetry()
     from leaseway.telemetry.spans.lean import LeanTracerProvider
@@ -81,6 +86,11 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
         provider.add_span_processor(_batches(exporter))
     trace.set_tracer_provider(provider)
     return Telemetry(provider)
+
+
+def span_exporters() -> list[SpanExporter]:
+    """Return the exporters that the standard variables name (see `make_exporters`)."""
+    return make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
 
 
 def _batches(exporter: SpanExporter) -> SpanProcessor:
@@ -103,10 +113,10 @@ def _to_stderr() -> SpanExporter:
     return SpanPrinter(out=sys.stderr)  # stdout belongs to results
 
 
-def _by_otlp() -> SpanExporter:
+def _by_otlp(options: ChannelOptions) -> SpanExporter:
     from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter
 
-    return OtlpSpanExporter()
+    return OtlpSpanExporter(channel_options=options)
 
 
 _active = False

@@ -13,6 +13,10 @@ DEFAULT_ADDRESS = "127.0.0.1:7600"
 See design.md#command-line.
 """
 
+NO_WEB_PROXY: Final = (("grpc.enable_http_proxy", 0),)
+"""Options of a gRPC channel that `http_proxy` and `https_proxy` do not concern: otherwise gRPC
+tunnels each connection through these proxies, also one to this machine's loopback."""
+
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.bounds import MIB
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import NO_WEB_PROXY, Endpoint
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
@@ -98,13 +98,12 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.C
 def _without_web_proxies(address: str) -> Sequence[tuple[str, Any]]:
     """Return the options of a channel that uses no proxy but one that is meant for it.
 
-    By itself gRPC tunnels all connections through `http_proxy`, also those of this machine. Such a
-    proxy leads to the web and knows neither this machine's loopback nor a cluster's names.
+    A proxy for the web knows neither this machine's loopback nor, as a rule, a cluster's names.
     """
     host = address.rpartition(":")[0].strip("[]")
     if os.environ.get(_PROXY_VARIABLE) and not Endpoint(host, 0).is_loopback:
         return ()
-    return (("grpc.enable_http_proxy", 0),)
+    return NO_WEB_PROXY
 
 
 class _TlsChannel(ReplaceableChannel):
