@@ -122,7 +122,7 @@ frameworks:
 	  .build/frameworks/uv/bin/python -m pip install --quiet uv && \
 	  for name in frameworks crewai; do \
 	    $(PYTHON) -m venv .build/frameworks/$$name && \
-	    .build/frameworks/uv/bin/uv pip install --quiet --editable . \
+	    .build/frameworks/uv/bin/uv pip install --quiet --compile-bytecode --editable . \
 	      --python .build/frameworks/$$name/bin/python --requirement tools/$$name.txt || exit 1; \
 	  done && touch .build/frameworks/stamp ) || \
 	echo "make: the agent frameworks could not be installed, so their tests cannot run." >&2
