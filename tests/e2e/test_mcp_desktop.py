@@ -131,7 +131,7 @@ async def test_a_file_that_names_its_own_front_does_not_start_it_again(tmp_path:
         await eventually(is_listed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_stops_the_stdio_front_and_its_servers(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -54,7 +54,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 async def test_no_process_remains_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     up = await start_up(tmp_path)
     async with AsyncClient(up.address) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from tests.sdk.fakes import BOUND
 from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.timing.durations import duration, seconds, timestamp
+from leaseway.wire.timing.stop_signals import stop_signals
 
 
 async def test_calls_expire_in_the_order_of_their_deadlines() -> None:
@@ -86,3 +88,14 @@ def test_fractions_of_a_second_are_kept() -> None:
     assert (duration(1.5).seconds, duration(1.5).nanos) == (1, 500_000_000)
     assert timestamp(1.25).nanos == 250_000_000
     assert abs(seconds(timestamp(1_700_000_000.25)) - 1_700_000_000.25) < 1e-6
+
+
+def test_a_closed_terminal_stops_a_process_unless_it_is_to_outlive_it() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert set(stop_signals()) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+        assert set(stop_signals()) == {signal.SIGINT, signal.SIGTERM}
+    finally:
+        signal.signal(signal.SIGHUP, before)

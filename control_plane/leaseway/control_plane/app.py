@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -39,6 +38,7 @@ from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
 from leaseway.wire.channels.serving import bind, make_server
+from leaseway.wire.timing.stop_signals import stop_signals
 
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
@@ -103,7 +103,7 @@ class ControlPlaneOptions:
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or SIGINT; return the process's exit status.
+    """Serve until a signal stops it (`stop_signals`); return the process's exit status.
 
     Args:
         options: The options.
@@ -323,6 +323,6 @@ def _namespace(config: Path | tuple[Source, ...]) -> str:
 def _stop_on_signals() -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stopping.set)
     return stopping

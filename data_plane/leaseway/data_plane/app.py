@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
@@ -45,6 +44,7 @@ from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.serving import bind, make_server
+from leaseway.wire.timing.stop_signals import stop_signals
 
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0
@@ -54,7 +54,7 @@ _SHIPPING_GRACE: Final = 10.0
 
 
 async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
-    """Run a worker until SIGTERM, SIGINT or its control plane stops it; return the exit status.
+    """Run a worker until a signal or its control plane stops it; return the exit status.
 
     Args:
         options: The options.
@@ -252,7 +252,7 @@ async def _connections(
 @contextlib.contextmanager
 def _signals(shutdown: Shutdown) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    handled = (signal.SIGTERM, signal.SIGINT)
+    handled = stop_signals()
     for number in handled:
         loop.add_signal_handler(number, shutdown.request, f"it received {number.name}")
     try:

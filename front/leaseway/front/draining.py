@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Callable
 from typing import Final
 
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+from leaseway.wire.timing.stop_signals import stop_signals
 
 RETRY_AFTER: Final = 1
 """Seconds after which a refused request may find another front, or this one restarted."""
@@ -42,9 +42,9 @@ class Drain:
         self.started.set()
 
     def handle_signals(self) -> None:
-        """Drain at SIGINT or SIGTERM from now on."""
+        """Drain when a signal stops this process, from now on."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             loop.add_signal_handler(number, self.request)
 
     async def wait_for_requests(self, in_flight: Callable[[], int]) -> None:

@@ -51,6 +51,7 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.timing.stop_signals import stop_signals
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
@@ -60,7 +61,6 @@ _HOLD: Final = 8.0
 give up after 10 s or more."""
 _SHORT_HOLD: Final = 3.0
 """The same without servers of its own, until it is known what the servers say about themselves."""
-_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command(
@@ -167,7 +167,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
 
     Stdout carries only the protocol; log lines are written to stderr.
     """
-    for number in _STOPS:
+    for number in stop_signals():
         signal.signal(number, _exit_at_once)
     within: dict[str, str] = {}
     if config:
@@ -237,7 +237,7 @@ async def _cancelled_by_signals(run: Coroutine[Any, Any, int]) -> int:
     """Run a coroutine and cancel it at a signal, until it installs its own handlers."""
     task = asyncio.create_task(run)
     loop = asyncio.get_running_loop()
-    for number in _STOPS:
+    for number in stop_signals():
         loop.add_signal_handler(number, task.cancel)
     try:
         return await task

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,6 +54,7 @@ from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.timing.stop_signals import stop_signals
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
@@ -400,7 +400,7 @@ class _Up:
 
     @asynccontextmanager
     async def _signals(self) -> AsyncIterator[asyncio.Event]:
-        """Yield an event that SIGINT or SIGTERM sets. A second signal kills all children."""
+        """Yield an event that a signal to stop sets. A second signal kills all children."""
         loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
 
@@ -411,12 +411,13 @@ class _Up:
                     child.kill()
             stopped.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        stops = stop_signals()
+        for number in stops:
             loop.add_signal_handler(number, on_signal)
         try:
             yield stopped
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stops:
                 loop.remove_signal_handler(number)
 
 
