@@ -26,13 +26,18 @@ class Up(NamedTuple):
     address: str
 
 
-async def start_up(folder: Path, *options: str, servers: dict[str, object] | None = None) -> Up:
+async def start_up(
+    folder: Path,
+    *options: str,
+    servers: dict[str, object] | None = None,
+    within: Path | None = None,
+) -> Up:
     """Start `leaseway up`, by default with a leased server, and wait until it is ready."""
     config = folder / "mcp.yaml"
     chosen = servers or {"leased": python_server("counter.py", transform=[{"prefix": "leased_"}])}
     config.write_text(yaml.safe_dump({"version": 1, "servers": chosen}))
     arguments = ("up", "--config", str(config), "--listen", "127.0.0.1:0", *options)
-    process = await fork_leaseway(arguments, os.environ, None)
+    process = await fork_leaseway(arguments, os.environ, within)
     async with asyncio.timeout(2 * BOUND):
         line = (await process.stdout.readline()).decode()
     if not line.startswith("ready "):
@@ -68,6 +73,17 @@ async def test_no_process_remains_after_a_signal(tmp_path: Path, number: signal.
     async with asyncio.timeout(BOUND):
         await up.process.wait()
     await eventually(lambda: not any(alive(pid) for pid in pids))
+
+
+async def test_files_of_the_folder_it_is_started_in_are_not_taken_for_modules(
+    tmp_path: Path,
+) -> None:
+    for name in ("mcp", "grpc", "secrets", "types", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('this is the user's own file')\n")
+    up = await start_up(tmp_path, "--mcp", "127.0.0.1:0", within=tmp_path)
+    async with AsyncClient(up.address) as client:
+        assert (await client.session("s").call_tool("leased_next")).text == "1"
+    await stop(up)
 
 
 async def test_an_address_beyond_loopback_requires_a_key(tmp_path: Path) -> None:

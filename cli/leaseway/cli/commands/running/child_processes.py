@@ -69,7 +69,7 @@ class Child:
         environment: Mapping[str, str],
         *,
         withheld: Collection[str] = (),
-        program: Sequence[str] = (sys.executable, "-m", "leaseway.cli.main"),
+        program: Sequence[str] = (sys.executable, "-P", "-m", "leaseway.cli.main"),
         backoff: Backoff = RESTART,
     ) -> None:
         self.name = name
