@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,20 @@ def test_a_reference_of_a_file_that_leads_elsewhere_is_refused(
     imported = load(source).imported
     assert [tool.endpoint for tool in imported.tools] == ["/b"]
     assert words in imported.skipped[0].reason
+
+
+@pytest.mark.parametrize("reference", ["a\ud800.json", "a.json#/\ud800", "#/\ud800"])
+def test_a_reference_with_half_a_character_costs_only_what_has_it(
+    tmp_path: Path, reference: str
+) -> None:
+    operations = {
+        "/a": {"get": {"parameters": [{"$ref": reference}]}},
+        "/b": {"get": {}},
+    }
+    document = json.dumps({"openapi": "3.1.0", "paths": operations})
+    imported = load(write(tmp_path, {"openapi.yaml": document})).imported
+    assert [tool.endpoint for tool in imported.tools] == ["/b"]
+    assert imported.skipped[0].reason.encode().startswith(b"it refers to ")
 
 
 class Web:

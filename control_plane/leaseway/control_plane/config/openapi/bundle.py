@@ -141,6 +141,7 @@ class _Bundle:
                 node["$ref"] = self._local(node["$ref"], base)
 
     def _local(self, reference: str, base: str) -> str:
+        reference = reference.encode(errors="replace").decode()  # JSON may hold half a character
         try:
             address, fragment = urldefrag(urljoin(base, reference.strip()))
         except ValueError:
