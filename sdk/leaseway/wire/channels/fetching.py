@@ -117,7 +117,7 @@ def request(
     """
     from yarl import URL
 
-    target, origins = URL(url), [URL(origin) for origin in configured]
+    target, origins = _parsed(url), [URL(origin) for origin in configured]
     if target.scheme not in ("http", "https") or not target.host:
         raise FetchError("it is no web address")
     is_known = any(target.origin() == origin.origin() for origin in origins)
@@ -153,15 +153,22 @@ def fetch(
     Raises:
         FetchError: It cannot be fetched.
     """
-    from yarl import URL
-
+    target = _parsed(url)
     loop = asyncio.new_event_loop()  # of this thread; closing it waits for no name lookup
     try:
-        target = URL(url)
         fetched = _Fetch(target, [target], limit, accept, is_protected, zone)
         return loop.run_until_complete(_within(timeout, fetched.run()))
     finally:
         loop.close()
+
+
+def _parsed(url: str) -> URL:
+    from yarl import URL
+
+    try:
+        return URL(url)
+    except ValueError:
+        raise FetchError("it is no web address") from None
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

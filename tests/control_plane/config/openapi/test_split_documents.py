@@ -190,6 +190,16 @@ def test_a_fetched_document_refers_to_no_other_host(web: Web, files: dict[str, s
     assert "parameters.yaml" not in web.requests
 
 
+def test_a_reference_that_readers_of_addresses_differ_in_costs_only_what_has_it(
+    web: Web, files: dict[str, str]
+) -> None:
+    odd = web.url.replace("http://", "http://example.com\\@") + "/parameters.yaml"
+    files["paths/pets.yaml"] = files["paths/pets.yaml"].replace("../parameters.yaml", odd)
+    imported = load(f"{web.url}/openapi.yaml").imported
+    assert [tool.name for tool in imported.tools] == ["odd"]
+    assert "which can't be fetched: it is no web address" in imported.skipped[0].reason
+
+
 def test_a_fetched_document_has_a_bounded_number_of_others(web: Web, files: dict[str, str]) -> None:
     names = [f"{number}.yaml" for number in range(MAX_FETCHED + 1)]
     paths = ", ".join(f"/{name}: {{ $ref: {name} }}" for name in names)

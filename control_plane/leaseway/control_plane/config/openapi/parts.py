@@ -100,7 +100,7 @@ class Origin:
         Raises:
             NotRead: It is elsewhere, or it cannot be fetched.
         """
-        if origin(address) != self._origin:
+        if self._origin is None or origin(address) != self._origin:
             raise NotRead(f"which is on another host than the document; {_BUNDLE}")
         try:
             if len(self.fetched) >= MAX_FETCHED:
