@@ -39,10 +39,10 @@ telemetry.shutdown(2)
 """
 
 
-def _run(**variables: str) -> subprocess.CompletedProcess[str]:
+def _run(_script: str = _SETUP, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return subprocess.run(
-        [sys.executable, "-c", _SETUP],
+        [sys.executable, "-c", _script],
         env=clean | variables,
         capture_output=True,
         text=True,
@@ -101,6 +101,36 @@ def test_invalid_batch_settings_are_logged_and_replaced_by_the_defaults(
     done = _run(OTEL_TRACES_EXPORTER="console", **variables)
     assert "The OTEL_BSP_* variables are invalid" in done.stdout
     assert '"name": "work"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "many"},
+        {"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "-1"},
+        {"OTEL_EXPORTER_OTLP_TIMEOUT": "10s"},
+        {"OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[bad"},
+    ],
+)
+def test_a_variable_that_cannot_be_read_turns_its_signal_off_and_stops_no_process(
+    variables: dict[str, str],
+) -> None:
+    done = _run(OTEL_TRACES_EXPORTER="otlp", **variables)
+    assert "log: Traces are not exported, because a variable OTEL_* cannot" in done.stdout
+    assert "exporting False False" in done.stdout
+
+
+def test_propagators_that_are_not_installed_leave_the_traces_of_w3c() -> None:
+    shows = """
+import os
+from mcp.shared import _otel
+from opentelemetry.propagate import get_global_textmap
+print("fields", sorted(get_global_textmap().fields), os.environ["OTEL_PROPAGATORS"])
+"""
+    done = _run(_SETUP + shows, OTEL_PROPAGATORS="b3,nonsense")
+    assert "log: OTEL_PROPAGATORS is ignored" in done.stdout
+    assert "fields ['baggage', 'traceparent', 'tracestate'] b3,nonsense" in done.stdout
 
 
 def test_a_process_has_no_provider_by_default() -> None:

@@ -5,9 +5,11 @@ See design.md#traces-metrics-and-logs.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ _Exporter = TypeVar("_Exporter")
 
 _logger = logging.getLogger(__name__)
 _OTLP: Final = "OTEL_EXPORTER_OTLP"
+_PROPAGATORS: Final = "OTEL_PROPAGATORS"
 
 
 def make_exporters(
@@ -42,8 +45,7 @@ def make_exporters(
     Args:
         signal: The kind of telemetry.
         console: Makes the exporter that writes to stderr.
-        otlp: Makes the OTLP exporter with the options of its channel; an ImportError means that its
-            library is not installed.
+        otlp: Makes the OTLP exporter with the options of its channel.
         alternative: Other ways to export, for the message about an unknown exporter.
     """
     made: list[_Exporter] = []
@@ -57,14 +59,50 @@ def make_exporters(
         elif name == "console":
             made.append(console())
         elif _otlp_is_possible(signal):
-            try:
+            with logged_if_unusable(signal):
                 made.append(otlp(_channel_options(signal)))
-            except ImportError:
-                _logger.warning(
-                    f"{signal.capitalize()} are not exported: install leaseway[serving], which "
-                    "brings the OTLP exporter."
-                )
     return made
+
+
+@contextmanager
+def logged_if_unusable(signal: Signal) -> Iterator[None]:
+    """Log that a signal is not exported if a block cannot use its library or the variables.
+
+    The library raises errors of many classes for values of `OTEL_*` that it cannot read.
+    """
+    try:
+        yield
+    except ImportError:
+        _logger.warning(
+            f"{signal.capitalize()} are not exported: install leaseway[serving], which brings the "
+            "OTLP exporter."
+        )
+    except Exception as error:  # noqa: BLE001 - telemetry never stops a process
+        _logger.warning(
+            f"{signal.capitalize()} are not exported, because a variable OTEL_* cannot be used: "
+            f"{type(error).__name__}: {error}"
+        )
+
+
+def load_propagators() -> None:
+    """Let `opentelemetry.propagate` be imported whatever `OTEL_PROPAGATORS` names.
+
+    Its import, which the MCP package does, fails if one of them is not installed.
+    """
+    named = os.environ.get(_PROPAGATORS)
+    if named is None:
+        return
+    try:
+        importlib.import_module("opentelemetry.propagate")
+    except Exception as error:  # noqa: BLE001 - telemetry never stops a process
+        _logger.warning(
+            f"{_PROPAGATORS} is ignored, and traces are continued by W3C trace context: {error}"
+        )
+        del os.environ[_PROPAGATORS]
+        try:
+            importlib.import_module("opentelemetry.propagate")
+        finally:
+            os.environ[_PROPAGATORS] = named  # servers inherit it
 
 
 def _exporter_names(signal: Signal) -> list[str]:

@@ -11,13 +11,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.telemetry.exporters import (
     ChannelOptions,
     describe_process,
+    logged_if_unusable,
     make_exporters,
     otel_resource,
 )
@@ -149,8 +150,13 @@ def otlp_audit(worker_id: str) -> OtlpAudit | None:
 
 def _make_provider(service: str) -> LoggerProvider | None:
     exporters = make_exporters("LOGS", console=_to_stderr, otlp=_by_otlp)
-    if not exporters:
-        return None
+    if exporters:
+        with logged_if_unusable("LOGS"):
+            return _provider_of(exporters, service)
+    return None
+
+
+def _provider_of(exporters: Sequence[LogRecordExporter], service: str) -> LoggerProvider:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 

@@ -19,6 +19,8 @@ from opentelemetry.trace import ProxyTracerProvider, Tracer
 from leaseway.telemetry.exporters import (
     ChannelOptions,
     describe_process,
+    load_propagators,
+    logged_if_unusable,
     make_exporters,
     otel_resource,
 )
@@ -73,11 +75,17 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
         service_name: `service.name`, such as `leaseway-worker`.
         instance: `service.instance.id`, such as the worker's id.
     """
-    if tracing_active():
-        return Telemetry()
+    load_propagators()
+    with logged_if_unusable("TRACES"):
+        if not tracing_active():
+            return Telemetry(_install_provider(service_name, instance))
+    return Telemetry()
+
+
+def _install_provider(service_name: str, instance: str) -> TracerProvider | None:
     exporters = span_exporters()
     if not exporters:
-        return Telemetry()
+        return None
     from leaseway.telemetry.spans.lean import LeanTracerProvider
 
     resource = otel_resource(describe_process(service_name, instance))
@@ -85,7 +93,7 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     for exporter in exporters:
         provider.add_span_processor(_batches(exporter))
     trace.set_tracer_provider(provider)
-    return Telemetry(provider)
+    return provider
 
 
 def span_exporters() -> list[SpanExporter]:

@@ -136,3 +136,17 @@ def test_each_tool_is_off_unless_it_is_named(
 def test_invalid_options_are_rejected(options: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         build_tools(parse_options(options.split()))
+
+
+def test_it_starts_with_propagators_of_traces_that_are_not_installed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leaseway.data_plane.kit", str(tmp_path)],
+        env={**os.environ, "OTEL_PROPAGATORS": "b3"},
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "OTEL_PROPAGATORS is ignored" in done.stderr
