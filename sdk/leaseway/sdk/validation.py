@@ -161,7 +161,9 @@ def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:
         return f"{where} is NaN or infinite"
     if value is None or isinstance(value, int | float):
         return ""
-    return f"{where} is of type {_kind(value)}"
+    kind = type(value)  # numpy and others have types with the names of Python's
+    home = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return f"{where} is of type {home}{kind.__name__}"
 
 
 def _kind(value: object) -> str:

@@ -54,7 +54,7 @@ def _circle() -> dict[str, Any]:
     ("arguments", "problem"),
     [
         ({"a": {1, 2}}, "`a` is of type set"),
-        ({"a": [0, {"b": date(2026, 1, 1)}]}, "`a[1].b` is of type date"),
+        ({"a": [0, {"b": date(2026, 1, 1)}]}, "`a[1].b` is of type datetime.date"),
         ({"a": 1, "b": [float("nan")]}, "`b[0]` is NaN or infinite"),
         ({"a": b"secret"}, "`a` is of type bytes"),
         ({"a": "secret \ud800"}, "`a` has a lone surrogate"),

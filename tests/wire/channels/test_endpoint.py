@@ -32,6 +32,7 @@ def test_an_address_reads_and_writes_the_same(text: str, endpoint: Endpoint) -> 
         ("::1:7600", "[::1]:7600"),
         ("http://127.0.0.1:7600", "as 127.0.0.1:7600"),
         ("http://127.0.0.1:7600/mcp", " and a path, as 127.0.0.1:7600"),
+        ("dns:///127.0.0.1:7600", "as 127.0.0.1:7600"),
         ("grpc://leaseway.example", "as leaseway.example:7600"),
     ],
 )

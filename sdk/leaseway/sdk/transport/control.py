@@ -258,5 +258,6 @@ class ControlPlane:
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,
                 f"The control plane at {self.identity.address} cannot be reached. Check that it "
-                "runs, and that the client's address (or LEASEWAY_ADDRESS) is correct.",
+                "runs, and that the client's address (or LEASEWAY_ADDRESS) is its own, and not the "
+                "one for MCP clients.",
             ) from None

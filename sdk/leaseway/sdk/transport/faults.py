@@ -33,7 +33,7 @@ _MEANINGS: Final = {
 }
 _ADVICE: Final = {
     Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the client's address (or "
-    "LEASEWAY_ADDRESS) is correct.",
+    "LEASEWAY_ADDRESS) is its own, not the one for MCP clients.",
     Reason.WORKER_LOST: "See `leaseway workers`.",
     Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY.",
     Reason.INCOMPATIBLE_VERSION: "Upgrade the older side.",

@@ -86,7 +86,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """
     scheme, separator, rest = text.partition("://")
     if separator:
-        authority = rest.partition("/")[0]
+        authority = rest.lstrip("/").partition("/")[0]
         example = authority if ":" in authority.rpartition("]")[2] else f"{authority}:7600"
         raise ValueError(
             f"'{text}' is not HOST:PORT; write it without '{scheme}://' and a path, as {example}"
