@@ -69,8 +69,8 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
             raise Fault(
                 Reason.INVALID_ARGUMENTS,
                 f"The arguments of '{tool}' cannot be written as JSON: {problem}. Pass strings, "
-                "finite numbers, booleans, None, and lists and dicts of these; convert others first, "
-                "such as by model_dump(mode='json'), asdict(), isoformat() or tolist().",
+                "finite numbers, booleans, None, and lists and dicts of these; convert others "
+                "first, such as by model_dump(mode='json'), asdict(), isoformat() or tolist().",
             ) from None
     if len(payload) > MAX_ARGUMENTS:
         raise Fault(
