@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.core.ports import InstancePort, OpenInstance
+from leaseway.data_plane.core.ports import (
+    ANY_INSTANCE,
+    InstancePort,
+    InstanceRequest,
+    OpenInstance,
+)
 from leaseway.data_plane.instances.events import InstanceEvents
-from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.clients.mcp_clients import McpClients
 from leaseway.wire.secrets.redaction import redact
 
@@ -139,3 +144,15 @@ class WorkerContext:
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)
     clients: McpClients = field(default_factory=McpClients)
+
+    def open(
+        self,
+        spec: ServerSpec,
+        owner: InstanceOwner | None = None,
+        request: InstanceRequest = ANY_INSTANCE,
+    ) -> LiveInstance:
+        """Return an instance that is not started yet, and whose start is measured.
+
+        Without an owner nobody handles its events.
+        """
+        return LiveInstance(self.open_instance, spec, owner, request, self.meters)

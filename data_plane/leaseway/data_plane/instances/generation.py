@@ -261,7 +261,7 @@ class Generation(InstanceOwner):
             yield ready
             return
         async with self._one_at_a_time:  # callers decide how often this is needed
-            live = LiveInstance(self._context.open_instance, self.variant.spec, None)
+            live = self._context.open(self.variant.spec)
             await live.start()
             try:
                 yield live

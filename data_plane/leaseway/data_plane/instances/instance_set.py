@@ -140,13 +140,8 @@ class InstanceSet:
         """Add a new instance, for a lease with its names or for none; `start` starts it."""
         recorded = self.variant.toolset.protocol_version
         version = _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded
-        live = LiveInstance(
-            self._context.open_instance,
-            self.variant.spec,
-            self._owner,
-            InstanceRequest(version, self.resolved_values, names, greeting),
-            self._context.meters,
-        )
+        request = InstanceRequest(version, self.resolved_values, names, greeting)
+        live = self._context.open(self.variant.spec, self._owner, request)
         live.lease_id = lease_id
         self._add(live)
         return live

@@ -315,13 +315,8 @@ class ReferenceWatcher:
         context = self._context
         try:
             async with self._slots:
-                live = LiveInstance(
-                    context.open_instance,
-                    old.variant.spec,
-                    None,
-                    InstanceRequest(old.instances.known_version, trial.values),
-                    context.meters,
-                )
+                request = InstanceRequest(old.instances.known_version, trial.values)
+                live = context.open(old.variant.spec, request=request)
                 try:
                     await live.start()
                 except Fault as fault:

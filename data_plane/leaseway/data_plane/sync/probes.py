@@ -168,7 +168,7 @@ class Prober:
                 f"Server {spec.key} wants {unavailable(spec.transport)}",
                 metadata={"problem": "TRANSPORT_NOT_AVAILABLE"},
             )
-        live = LiveInstance(self._context.open_instance, spec, None, meters=self._context.meters)
+        live = self._context.open(spec)
         loop = asyncio.get_running_loop()
         until = loop.time() + spec.startup_timeout
         try:
