@@ -33,6 +33,14 @@ def test_a_rebound_host_name_is_rejected(host: str) -> None:
     assert status(AccessCheck(LOCAL, None), host=host) == 403
 
 
+def test_the_refusal_of_a_host_names_it_and_the_option_unless_it_is_none() -> None:
+    access = AccessCheck(LOCAL, None)
+    with pytest.raises(HttpError, match=r"The Host mcp\.corp is not .* by --allow-host"):
+        access.check_sender({"Host": "MCP.corp:7680"})
+    with pytest.raises(HttpError, match="This Host is not allowed"):
+        access.check_sender({"Host": "<script>"})
+
+
 @pytest.mark.parametrize("origin", ["https://evil.example.com", "null", "http://[", "file://"])
 def test_a_foreign_origin_is_rejected(origin: str) -> None:
     assert status(AccessCheck(LOCAL, None), host="localhost", origin=origin) == 403

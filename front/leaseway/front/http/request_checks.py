@@ -97,7 +97,13 @@ class AccessCheck:
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
         host = headers.get("Host", "")
         if not self._is_allowed_host(host):
-            raise HttpError(403, "This Host is not allowed; see --allow-host.")
+            name = host_in(host)
+            raise HttpError(
+                403,
+                f"The Host {name} is not allowed; if it is this front's, name it by --allow-host."
+                if name
+                else "This Host is not allowed; see --allow-host.",
+            )
         if host and host_in(host) is None:
             raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
 

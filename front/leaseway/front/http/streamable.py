@@ -533,7 +533,8 @@ class HttpFront:
     async def _get(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
         """Open a stream for notifications outside of requests."""
         if EVENT_STREAM not in accepted_types(http):
-            raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
+            text = "This address is for MCP clients: GET needs Accept: text/event-stream."
+            raise HttpError(405, text, {"Allow": "POST, DELETE"})
         if self._draining.is_set() and _LAST_EVENT not in http.headers:
             raise draining_error()
         live = await self._session_of(http, scope)
