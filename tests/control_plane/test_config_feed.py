@@ -171,15 +171,13 @@ async def test_tenants_of_a_file_are_part_of_its_declarations() -> None:
 
 
 async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Path) -> None:
-    cookie = {"name": "id", "in": "cookie", "required": True, "schema": {"type": "string"}}
-    with_cookie = {"parameters": [cookie]}
     document = {
         "openapi": "3.0.3",
         "servers": [{"url": "http://127.0.0.1:1"}],
         "paths": {
             "/a": {"get": {}, "trace": {}},
-            "/b": {"get": with_cookie},
-            "/c": {"put": with_cookie},
+            "/b": {"trace": {}},
+            "/c": {"trace": {}},
         },
     }
     (tmp_path / "api.json").write_text(json.dumps(document))
@@ -187,7 +185,7 @@ async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Pa
     plane = Plane(epoch=1)
     await load_config(plane, {Source("system", tmp_path / "mcp.yaml"): text})
     told = [problem.problem.message for problem in plane.state.problems.open()]
-    operations = ("TRACE /a", "/b", "/c")
+    operations = ("TRACE /a", "TRACE /b", "TRACE /c")
     assert [sum(operation in text for text in told) for operation in operations] == [1, 1, 1]
     assert len(told) == 3
 
