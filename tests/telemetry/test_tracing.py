@@ -121,6 +121,15 @@ def test_a_variable_that_cannot_be_read_turns_its_signal_off_and_stops_no_proces
     assert "exporting False False" in done.stdout
 
 
+@pytest.mark.parametrize("exporter", ["console", "none"])
+def test_a_provider_that_is_not_installed_is_ignored(exporter: str) -> None:
+    done = _run(OTEL_TRACES_EXPORTER=exporter, OTEL_PYTHON_TRACER_PROVIDER="nonsense")
+    assert "log: OTEL_PYTHON_TRACER_PROVIDER is ignored" in done.stdout
+    is_on = exporter == "console"
+    assert f"exporting {is_on} {is_on}" in done.stdout
+    assert f"sampled {is_on}" in done.stdout
+
+
 def test_propagators_that_are_not_installed_leave_the_traces_of_w3c() -> None:
     shows = """
 import os

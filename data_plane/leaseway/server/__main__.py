@@ -2,12 +2,12 @@
 
 import sys
 
-from leaseway.telemetry.exporters import load_propagators
+from leaseway.telemetry.exporters import ignore_missing_plugins
 
 
 def main() -> int:
     """Serve over stdio until standard input ends."""
-    load_propagators()
+    ignore_missing_plugins()
     from leaseway.server.running import main  # it imports the MCP package
 
     return main()

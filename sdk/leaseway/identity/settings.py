@@ -34,7 +34,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.identity.tokens import Issuer, issuer_key
 from leaseway.wire import bounds
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import is_loopback_host
 from leaseway.wire.names import nearest
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
@@ -203,7 +203,7 @@ def _jwks(location: str, folder: Path) -> str:
     if "://" not in location:
         return str(folder / Path(location).expanduser())
     address = urlsplit(location)
-    local = Endpoint(address.hostname or "", 0).is_loopback
+    local = is_loopback_host(address.hostname or "")
     if address.scheme != "https" and not (address.scheme == "http" and local):
         raise ValueError(
             f"jwks: '{location[:200]}' is not protected in transit; use https, or a file."

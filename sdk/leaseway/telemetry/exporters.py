@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from leaseway.wire.channels.endpoint import NO_WEB_PROXY, Endpoint
+from opentelemetry import trace
+
+from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ _Exporter = TypeVar("_Exporter")
 _logger = logging.getLogger(__name__)
 _OTLP: Final = "OTEL_EXPORTER_OTLP"
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
+_PROVIDER: Final = "OTEL_PYTHON_TRACER_PROVIDER"
 
 
 def make_exporters(
@@ -57,7 +60,8 @@ def make_exporters(
                 extra={"exporter": name},
             )
         elif name == "console":
-            made.append(console())
+            with logged_if_unusable(signal):
+                made.append(console())
         elif _otlp_is_possible(signal):
             with logged_if_unusable(signal):
                 made.append(otlp(_channel_options(signal)))
@@ -84,25 +88,31 @@ def logged_if_unusable(signal: Signal) -> Iterator[None]:
         )
 
 
-def load_propagators() -> None:
-    """Let `opentelemetry.propagate` be imported whatever `OTEL_PROPAGATORS` names.
+def ignore_missing_plugins() -> None:
+    """Let OpenTelemetry be used whatever plugins its variables name.
 
-    Its import, which the MCP package does, fails if one of them is not installed.
+    The import of `opentelemetry.propagate`, which the MCP package does, fails if a propagator is
+    not installed, and so does each span if the provider is not.
     """
     named = os.environ.get(_PROPAGATORS)
-    if named is None:
-        return
-    try:
-        importlib.import_module("opentelemetry.propagate")
-    except Exception as error:  # noqa: BLE001 - telemetry never stops a process
-        _logger.warning(
-            f"{_PROPAGATORS} is ignored, and traces are continued by W3C trace context: {error}"
-        )
-        del os.environ[_PROPAGATORS]
+    if named is not None:
         try:
             importlib.import_module("opentelemetry.propagate")
-        finally:
-            os.environ[_PROPAGATORS] = named  # servers inherit it
+        except Exception as error:  # noqa: BLE001 - telemetry never stops a process
+            _logger.warning(
+                f"{_PROPAGATORS} is ignored, and traces are continued by W3C trace context: {error}"
+            )
+            del os.environ[_PROPAGATORS]
+            try:
+                importlib.import_module("opentelemetry.propagate")
+            finally:
+                os.environ[_PROPAGATORS] = named  # servers inherit it
+    if _PROVIDER in os.environ:
+        try:
+            trace.get_tracer_provider()
+        except Exception:  # noqa: BLE001 - telemetry never stops a process
+            _logger.warning(f"{_PROVIDER} is ignored: what it names is not installed.")
+            del os.environ[_PROVIDER]
 
 
 def _exporter_names(signal: Signal) -> list[str]:
@@ -122,7 +132,7 @@ def _endpoint(signal: Signal) -> str:
 def _channel_options(signal: Signal) -> ChannelOptions:
     endpoint = _endpoint(signal)
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "localhost"
-    return NO_WEB_PROXY if Endpoint(host, 0).is_loopback else ()
+    return NO_WEB_PROXY if is_loopback_host(host) else ()
 
 
 def _otlp_is_possible(signal: Signal) -> bool:

@@ -19,7 +19,7 @@ from opentelemetry.trace import ProxyTracerProvider, Tracer
 from leaseway.telemetry.exporters import (
     ChannelOptions,
     describe_process,
-    load_propagators,
+    ignore_missing_plugins,
     logged_if_unusable,
     make_exporters,
     otel_resource,
@@ -75,11 +75,12 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
         service_name: `service.name`, such as `leaseway-worker`.
         instance: `service.instance.id`, such as the worker's id.
     """
-    load_propagators()
-    with logged_if_unusable("TRACES"):
-        if not tracing_active():
-            return Telemetry(_install_provider(service_name, instance))
-    return Telemetry()
+    ignore_missing_plugins()
+    provider = None
+    if not tracing_active():
+        with logged_if_unusable("TRACES"):
+            provider = _install_provider(service_name, instance)
+    return Telemetry(provider)
 
 
 def _install_provider(service_name: str, instance: str) -> TracerProvider | None:

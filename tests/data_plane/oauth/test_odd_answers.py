@@ -217,10 +217,12 @@ async def test_a_secret_that_is_not_accepted_is_sent_in_the_other_way_once(
     guarded.answer = only_in_the_form
     assert (await obtained(guarded)).access_token in guarded.accepted
     assert [bool(header) for header in guarded.clients] == [True, False]
+    await obtained(guarded)  # from now on it is sent in the way that was accepted
+    assert [bool(header) for header in guarded.clients] == [True, False, False]
     guarded.answer = answering(b'{"error": "invalid_client"}', status=401)
     with pytest.raises(AuthorizationError, match="invalid_client"):
         await obtained(guarded)
-    assert len(guarded.clients) == 4
+    assert len(guarded.clients) == 5
 
 
 async def test_more_parameters_are_sent_and_replace_none_of_the_protocol(guarded: Guarded) -> None:

@@ -137,10 +137,7 @@ class CallAdmission:
         if active.audit is not None:
             active.audit.tool = policy
         if policy.demands and not active.was_counted:
-            now = self._loop.time()
-            if not self._take_granted(policy.meter, now):
-                self.usage.start_call(policy.demands, now)
-            active.slots, active.was_counted = policy.slots, True
+            self._count(active, policy)
         parsed = check_arguments(active, plan)
         active.plan = plan
         if policy.judges_calls:
@@ -252,7 +249,9 @@ class CallAdmission:
             Fault: RATE_LIMITED.
             PermitNeeded: Permits must be asked for.
         """
-        self.usage.start_call(policy.demands, self._loop.time())
+        now = self._loop.time()
+        if not self._take_granted(policy.meter, now):
+            self.usage.start_call(policy.demands, now)
         active.slots, active.was_counted = policy.slots, True
 
     def missing_permit(self, active: ActiveCall) -> PermitNeeded | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import is_loopback_host
 
 DIRECT: Final = "none"
 """The value of `proxy:` for no proxy at all."""
@@ -88,7 +88,7 @@ class Proxies:
             return self.fixed
         name = _VARIABLES.get(scheme, "")
         text = self.variables.get(name, "")
-        if not text or Endpoint(host.strip("[]"), 0).is_loopback:
+        if not text or is_loopback_host(host):
             return None
         if _is_excepted(host, port or _PORTS[scheme], self.exceptions):
             return None

@@ -9,7 +9,7 @@ from functools import partial
 
 from leaseway.data_plane.kit.server import Kit, KitOptions, build_tools
 from leaseway.spec.kinds.kit import BUILTIN_TOOLS
-from leaseway.telemetry.exporters import load_propagators
+from leaseway.telemetry.exporters import ignore_missing_plugins
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
-    load_propagators()
+    ignore_missing_plugins()
     from leaseway.server.running import run  # importing it takes a second
 
     return run(partial(Kit, tools), "leaseway-kit")

@@ -39,6 +39,10 @@ _CLOCK_DIFFERENCE: Final = 30.0
 _OF_SECRETS: Final = ("client_secret_basic", "client_secret_post")
 """How a secret is sent; the first if an authorization server does not say (RFC 8414, section 2)."""
 INVALID_CLIENT: Final = "invalid_client"
+_MAX_ACCEPTED: Final = 1_024
+_accepted: Final[dict[tuple[str, str], str]] = {}
+"""How a client's secret was accepted where the likeliest way was not, by endpoint and client: some
+authorization servers lock clients that are refused time and again."""
 _TEMPORARY: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 _EC_ALGORITHMS: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 
@@ -183,7 +187,7 @@ def post(
     Raises:
         AuthorizationError: There is none.
     """
-    nonce, (method, *others) = "", _ways(server, client)
+    nonce, (method, *others) = "", _ways(server, endpoint, client)
     failure: AuthorizationError | None = None
     while True:
         fields, headers = _authenticated(server, client, form, method)
@@ -193,6 +197,8 @@ def post(
         response = web.post_form(endpoint, fields, headers)
         if is_success(response):
             del keep
+            if failure is not None:
+                _remember(endpoint, client, method)
             return response
         error = refusal(server, response)
         given = nonce_of(response.headers)
@@ -210,7 +216,13 @@ def is_success(response: Response) -> bool:
     return 200 <= response.status < 300
 
 
-def _ways(server: AuthorizationServer, client: Client) -> Sequence[str]:
+def _remember(endpoint: str, client: Client, method: str) -> None:
+    if len(_accepted) >= _MAX_ACCEPTED:
+        _accepted.clear()
+    _accepted[endpoint, client.id] = method
+
+
+def _ways(server: AuthorizationServer, endpoint: str, client: Client) -> Sequence[str]:
     """Return how a client may authenticate, the likeliest first.
 
     Authorization servers that offer two ways of sending a secret often accept only the one that a
@@ -221,8 +233,9 @@ def _ways(server: AuthorizationServer, client: Client) -> Sequence[str]:
     if not client.secret or client.auth_method == "none":
         return ("none",)
     offered = [way for way in _OF_SECRETS if way in server.client_auth_methods] or _OF_SECRETS
-    registered = [way for way in _OF_SECRETS if way == client.auth_method]
-    return tuple(dict.fromkeys((*registered, *offered)))
+    likeliest = (_accepted.get((endpoint, client.id)), client.auth_method)
+    known = [way for way in likeliest if way in _OF_SECRETS]
+    return tuple(dict.fromkeys((*known, *offered)))
 
 
 def _authenticated(

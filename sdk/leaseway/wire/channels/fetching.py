@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from leaseway.wire import bounds
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import is_loopback_host
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_SERVER_ERRORS: Final = 500
+_BUSY: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 _CHALLENGES: Final = "www-authenticate"
 _PART: Final = 64 * bounds.KIB
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
@@ -69,7 +71,15 @@ def _innermost(address: str) -> _IpAddress:
 
 
 class FetchError(OSError):
-    """A document cannot be fetched; the message is the reason, without the address."""
+    """A document cannot be fetched; the message is the reason, without the address.
+
+    Attributes:
+        is_outage: Whether it may be there a while later, with nothing changed.
+    """
+
+    def __init__(self, reason: str, *, is_outage: bool = False) -> None:
+        super().__init__(reason)
+        self.is_outage = is_outage
 
 
 @dataclass(frozen=True)
@@ -207,13 +217,16 @@ async def _within(timeout: float, fetch: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(timeout):
             return await fetch
     except TimeoutError:
-        raise FetchError(f"it has not sent everything within {timeout:g} s") from None
+        text = f"it has not sent everything within {timeout:g} s"
+        raise FetchError(text, is_outage=True) from None
     except FetchError:
         raise
     except (aiohttp.ClientError, OSError, ValueError) as error:
         inner = error.__cause__
-        reason = inner if isinstance(inner, FetchError) else error
-        raise FetchError(str(reason) or type(reason).__name__) from None
+        if isinstance(inner, FetchError):
+            raise inner from None
+        is_outage = not isinstance(error, ValueError)  # of an address
+        raise FetchError(str(error) or type(error).__name__, is_outage=is_outage) from None
 
 
 class _Fetch:
@@ -240,7 +253,10 @@ class _Fetch:
         """Return the content of a response of status 200."""
         response = await self.respond({}, None)
         if response.status != HTTPStatus.OK:
-            raise FetchError(f"it responds with HTTP status {response.status}")
+            raise FetchError(
+                f"it responds with HTTP status {response.status}",
+                is_outage=response.status >= _SERVER_ERRORS or response.status in _BUSY,
+            )
         return response.body
 
     async def respond(self, headers: Mapping[str, str], content: bytes | None) -> Response:
@@ -401,7 +417,7 @@ def _proxy(url: URL) -> str | None:
 
     None for this machine, which a proxy takes for its own.
     """
-    if Endpoint(str(url.host), 0).is_loopback:
+    if is_loopback_host(str(url.host)):
         return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")

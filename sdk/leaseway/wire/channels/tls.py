@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.bounds import MIB
-from leaseway.wire.channels.endpoint import NO_WEB_PROXY, Endpoint
+from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
@@ -100,8 +100,8 @@ def _without_web_proxies(address: str) -> Sequence[tuple[str, Any]]:
 
     A proxy for the web knows neither this machine's loopback nor, as a rule, a cluster's names.
     """
-    host = address.rpartition(":")[0].strip("[]")
-    if os.environ.get(_PROXY_VARIABLE) and not Endpoint(host, 0).is_loopback:
+    host = address.rpartition(":")[0]
+    if os.environ.get(_PROXY_VARIABLE) and not is_loopback_host(host):
         return ()
     return NO_WEB_PROXY
 

@@ -146,13 +146,14 @@ class Web:
 
     def __init__(self, files: dict[str, str]) -> None:
         self.requests: list[str] = []
+        self.missing = 404
         web = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 web.requests.append(self.path[1:])
                 text = files.get(self.path[1:])
-                self.send_response(404 if text is None else 200)
+                self.send_response(web.missing if text is None else 200)
                 self.end_headers()
                 self.wfile.write((text or "").encode())
 
@@ -210,14 +211,20 @@ def test_a_fetched_document_has_a_bounded_number_of_others(web: Web, files: dict
     assert f"more than {MAX_FETCHED} documents" in imported.skipped[0].reason
 
 
+@pytest.mark.parametrize("status", [503, 429, 404])
 def test_tools_stay_while_a_part_of_their_document_cannot_be_fetched(
-    web: Web, files: dict[str, str]
+    web: Web, files: dict[str, str], status: int
 ) -> None:
-    now = 0.0
+    now, web.missing = 0.0, status
     documents = Documents(lambda: now)
     check_split(load(f"{web.url}/openapi.yaml", documents))
     del files["paths/pets.yaml"]
     now = 301.0
     document = load(f"{web.url}/openapi.yaml", documents)
-    check_split(document)
-    assert "can't be fetched whole" in document.stale
+    if status == 404:  # it is gone, and costs only what refers to it
+        assert [tool.name for tool in document.imported.tools] == ["odd"]
+        assert "HTTP status 404" in document.imported.skipped[0].reason
+        assert not document.stale
+    else:
+        check_split(document)
+        assert "can't be fetched whole" in document.stale

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import stat
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -23,6 +22,7 @@ from leaseway.control_plane.config.openapi.operations import (
     import_document,
 )
 from leaseway.control_plane.config.openapi.parts import Folder, Origin, Signature, signature
+from leaseway.control_plane.config.tree.files import NotRegular, read_regular
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
@@ -220,8 +220,8 @@ class Documents:
             text = _fetched_text(source, self._timeout)
             content = parse(text, source)
             bundle(content, source, others.read)
-            if others.failure:
-                unread = f"The OpenAPI document {source} can't be fetched whole: {others.failure}."
+            if others.outage:
+                unread = f"The OpenAPI document {source} can't be fetched whole: {others.outage}."
         except DocumentUnavailable as error:
             failure = str(error)
         except Exception:
@@ -252,10 +252,11 @@ class Documents:
         path = Path(source).absolute()
         try:
             version = signature(path)
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise DocumentUnavailable(f"The OpenAPI document {source} is not a regular file.")
-            with path.open("rb") as file:
-                text = _decoded(file.read(MAX_DOCUMENT + 1), source)
+            text = _decoded(read_regular(path, MAX_DOCUMENT + 1), source)
+        except NotRegular:
+            raise DocumentUnavailable(
+                f"The OpenAPI document {source} is not a regular file."
+            ) from None
         except OSError as error:
             reason = (error.strerror or type(error).__name__).lower()
             raise DocumentUnavailable(

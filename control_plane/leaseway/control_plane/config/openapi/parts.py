@@ -5,7 +5,6 @@ A reference is no way out: neither to other folders and hosts, nor from a file t
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from leaseway.control_plane.config.openapi.bundle import NotRead
 from leaseway.control_plane.config.openapi.servers import origin
+from leaseway.control_plane.config.tree.files import NotRegular, read_regular
+from leaseway.wire.channels.fetching import FetchError
 
 MAX_FETCHED: Final = 100
 """Other documents that are fetched for one."""
@@ -56,10 +57,9 @@ class Folder:
             if not path.resolve().is_relative_to(self._folder):
                 raise NotRead(f"which is outside of the folder {self._folder}; {_BUNDLE}")
             self.seen[path] = signature(path)
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise NotRead("which is not a regular file")
-            with path.open("rb") as file:
-                data = file.read(self._left + 1)
+            data = read_regular(path, self._left + 1)
+        except NotRegular:
+            raise NotRead("which is not a regular file") from None
         except (OSError, ValueError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or "its name is not one of a file"
             raise NotRead(f"which can't be read: {reason.lower()}") from None
@@ -74,12 +74,12 @@ class Origin:
         document: The address of the document.
         limit: Bytes that all others may have together.
         timeout: Seconds for all of them.
-        fetch: Returns the bytes of an address within a limit and seconds. It raises OSError.
+        fetch: Returns the bytes of an address within a limit and seconds. It raises FetchError.
         parse: Returns the content of a document's bytes. It raises ValueError.
 
     Attributes:
         fetched: The bytes of each document, in order.
-        failure: Why the last one that may be read was not; empty if all were.
+        outage: Why the last one that another try may bring was not read; empty if none.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Origin:
         fetch: Callable[[str, int, float], bytes], parse: Callable[[bytes], Any],
     ) -> None:  # fmt: skip
         self.fetched: list[bytes] = []
-        self.failure = ""
+        self.outage = ""
         self._origin = origin(document)
         self._left = limit
         self._until = time.monotonic() + timeout
@@ -102,22 +102,23 @@ class Origin:
         """
         if self._origin is None or origin(address) != self._origin:
             raise NotRead(f"which is on another host than the document; {_BUNDLE}")
+        if len(self.fetched) >= MAX_FETCHED:
+            raise NotRead(f"and more than {MAX_FETCHED} documents are not fetched; {_BUNDLE}")
+        seconds = self._until - time.monotonic()
+        if seconds <= 0:
+            raise self._unread(address, "and there was no time left to fetch it")
         try:
-            if len(self.fetched) >= MAX_FETCHED:
-                raise NotRead(f"and more than {MAX_FETCHED} documents are not fetched; {_BUNDLE}")
-            seconds = self._until - time.monotonic()
-            if seconds <= 0:
-                raise NotRead("and there was no time left to fetch it")
-            try:
-                data = self._fetch(address, self._left + 1, seconds)
-            except OSError as error:
-                raise NotRead(f"which can't be fetched: {error}") from None
-            self.fetched.append(data)
-            self._left -= len(data)
-            return _parsed(data, self._left, self._parse)
-        except NotRead as error:
-            self.failure = f"it refers to {address[:256]}, {error}"
-            raise
+            data = self._fetch(address, self._left + 1, seconds)
+        except FetchError as error:
+            reason = f"which can't be fetched: {error}"
+            raise self._unread(address, reason) if error.is_outage else NotRead(reason) from None
+        self.fetched.append(data)
+        self._left -= len(data)
+        return _parsed(data, self._left, self._parse)
+
+    def _unread(self, address: str, reason: str) -> NotRead:
+        self.outage = f"it refers to {address[:256]}, {reason}"
+        return NotRead(reason)
 
 
 def signature(path: Path) -> Signature:

@@ -50,7 +50,7 @@ from leaseway.spec.auth import (
 )
 from leaseway.spec.keys import keys_of
 from leaseway.spec.references import Value
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import is_loopback_host
 
 MAX_SCOPES: Final = 100
 _MAX_SCOPE: Final = 256
@@ -113,7 +113,7 @@ def _redirect_fault(address: str) -> str | None:
     if fault is not None:
         return fault
     parts = urlsplit(address)
-    if parts.scheme != "http" or not Endpoint(parts.hostname or "", 0).is_loopback:
+    if parts.scheme != "http" or not is_loopback_host(parts.hostname or ""):
         return (
             "must lead to this machine, such as http://localhost:3118/callback; the redirect of"
             " logins at a link is the console's."

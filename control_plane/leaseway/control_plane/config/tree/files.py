@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path, PurePath
 
@@ -12,6 +14,29 @@ from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
 from leaseway.control_plane.config.tree.toml_tree import load_toml
 from leaseway.control_plane.config.tree.yaml_tree import Tree, load_tree
 from leaseway.wire.bounds import MAX_CONFIG
+
+
+class NotRegular(OSError):
+    """A folder, pipe or device: reading it could block for ever, or never end."""
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Return at most so many bytes of a regular file.
+
+    What is opened is looked at, and not what its name led to before.
+
+    Raises:
+        NotRegular: It is none.
+        OSError: It cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegular(errno.EINVAL, "Not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
 
 
 class Unreadable(Exception):
@@ -26,12 +51,10 @@ def read_config(path: Path) -> str:
         Unreadable: It is not a regular file, can't be opened, or is not UTF-8.
     """
     try:
-        # A pipe or device could block forever, or never end.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise Unreadable("It is not a regular file.")
-        with path.open("rb") as file:
-            # A few bytes more show the parser that the file is too large.
-            data = file.read(MAX_CONFIG + 8)
+        # A few bytes more show the parser that the file is too large.
+        data = read_regular(path, MAX_CONFIG + 8)
+    except NotRegular:
+        raise Unreadable("It is not a regular file.") from None
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(str(path)) from error
     except OSError as error:

@@ -52,7 +52,7 @@ from leaseway.data_plane.oauth.web import (
     text_in,
 )
 from leaseway.vault.logins import Login, LoginStore
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import is_loopback_host
 
 _CODE_LIFETIME: Final = 600.0
 _POLL_INTERVAL: Final = 5.0
@@ -270,7 +270,7 @@ def _client(
 
 def is_loopback(redirect: str) -> bool:
     """Return whether a redirect stays on the person's machine."""
-    return Endpoint(urlsplit(redirect).hostname or "", 0).is_loopback
+    return is_loopback_host(urlsplit(redirect).hostname or "")
 
 
 def _auth_method(server: AuthorizationServer) -> str:

@@ -60,9 +60,9 @@ class Redirect:
         self._path = parts.path or "/"
         self._answer: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._woken, self._wake = socket.socketpair()
         host = parts.hostname or _LOCALHOST
         self._servers = self._listeners(host, parts.port or port)
+        self._woken, self._wake = socket.socketpair()
         port = self._servers[0].server_address[1]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{port}{parts.path}"
