@@ -131,6 +131,11 @@ class RestApi:
             body="größe".encode("latin-1"), headers={"Content-Type": "text/plain; charset=latin-1"}
         )
 
+    async def on_packed(self, request: web.Request) -> web.Response:
+        """Name an encoding that the body does not have."""
+        encoding = request.path.rpartition("/")[2]
+        return web.Response(body=b"plain", headers={"Content-Encoding": encoding})
+
     async def on_empty(self, request: web.Request) -> web.Response:
         return web.Response(status=204)
 

@@ -294,6 +294,30 @@ async def test_a_redirect_to_another_host_has_no_credentials(api: RestApi) -> No
         assert not {"Authorization", "X-Trace"} & set(other.last.headers)
 
 
+async def test_a_redirect_that_cannot_be_followed_is_the_response(api: RestApi) -> None:
+    moved = HttpTool("moved", "GET", "/redirect")
+    async with calling(spec_of(api.url, moved, follow_redirects=True)) as caller:
+        api.elsewhere = "ftp://127.0.0.1"
+        text = await caller.text("moved")
+    assert "HTTP 302 Found\nLocation: ftp://127.0.0.1/users/1" in text
+
+
+async def test_a_host_that_is_redirected_to_is_named_if_it_fails(api: RestApi) -> None:
+    moved = HttpTool("moved", "GET", "/redirect")
+    api.elsewhere = "http://127.0.0.1:9"
+    async with calling(spec_of(api.url, moved, follow_redirects=True)) as caller:
+        fault = await caller.fault("moved")
+    assert "could not be reached at http://127.0.0.1:9" in fault.message
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+async def test_a_response_that_cannot_be_decompressed_says_so(api: RestApi, encoding: str) -> None:
+    packed = HttpTool("packed", "GET", f"/packed/{encoding}")
+    async with calling(spec_of(api.url, packed)) as caller:
+        fault = await caller.fault("packed")
+    assert "its response cannot be decompressed" in fault.message
+
+
 async def test_media_and_text_responses(api: RestApi) -> None:
     names = ("image", "bytes", "text", "empty", "html")
     tools = [HttpTool(name, "GET", f"/{name}") for name in names]

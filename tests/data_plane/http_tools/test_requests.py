@@ -144,6 +144,8 @@ def test_a_missing_path_parameter_is_rejected() -> None:
         ("repeat", {"a": 1}, "q=%7B%22a%22%3A1%7D"),
         ("repeat", True, "q=true"),
         ("repeat", 1.5, "q=1.5"),
+        ("repeat", 5.0, "q=5"),
+        ("comma", [5.0, 1e21], "q=5,1e21"),
         ("repeat", None, ""),
         ("repeat", [], ""),
         ("comma", [], ""),

@@ -18,6 +18,7 @@ from leaseway.data_plane.kinds.http_api.results import HttpResponse, result
         ("application/graphql; charset=latin-1", "ö".encode("latin-1"), "ö"),
         ("application/json", BOM_UTF8 + b"{}", "{}"),
         ("", b"plain", "plain"),
+        ("text/plain", "café".encode("latin-1"), "café"),
     ],
 )
 def test_what_is_text_by_its_type_or_its_bytes_is_a_text(kind: str, body: bytes, text: str) -> None:
@@ -31,19 +32,45 @@ def test_what_is_text_by_its_type_or_its_bytes_is_a_text(kind: str, body: bytes,
         ("application/pdf", b"%PDF-1.7"),
         ("application/x-thing", b"a\0b"),
         ("application/zip", b"PK\xff"),
+        ("application/zip; charset=binary", b"PK\xff"),
         ("video/mp4", b"mp4"),
     ],
 )
 def test_files_and_other_bytes_are_a_resource(kind: str, body: bytes) -> None:
     payload, _ = result(HttpResponse(200, {"content-type": kind}, body))
     (item,) = json.loads(payload)["content"]
-    assert (item["type"], item["resource"]["mimeType"]) == ("resource", kind)
+    media_type = kind.partition(";")[0]
+    assert (item["type"], item["resource"]["mimeType"]) == ("resource", media_type)
 
 
 @pytest.mark.parametrize(
     ("charset", "body"),
-    [("utf-8", BOM_UTF8 + b'{"a": "\xc3\xb6"}'), ("latin-1", b'{"a": "\xf6"}')],
+    [
+        ("; charset=utf-8", BOM_UTF8 + b'{"a": "\xc3\xb6"}'),
+        ("; charset=latin-1", b'{"a": "\xf6"}'),
+        ("", b'{"a": "\xc3\xb6"}'),
+        ("", b'{"a": "\xf6"}'),
+    ],
 )
 def test_a_template_gets_the_json_of_any_charset(charset: str, body: bytes) -> None:
-    kind = f"application/json; charset={charset}"
+    kind = f"application/json{charset}"
     assert json.loads(HttpResponse(200, {"content-type": kind}, body).utf8) == {"a": "ö"}
+
+
+def test_an_empty_success_says_where_to_go_on() -> None:
+    headers = {"location": "/jobs/5?key=s3cret", "retry-after": "7"}
+    response = HttpResponse(202, headers, b"")
+    payload, is_error = result(response, lambda text: text.replace("s3cret", "[hidden]"))
+    text = "HTTP 202 Accepted\nRetry-After: 7\nLocation: /jobs/5?key=[hidden]"
+    assert json.loads(payload) == {"content": [{"type": "text", "text": text}]}
+    assert not is_error
+
+
+@pytest.mark.parametrize("status", [200, 302, 429])
+@pytest.mark.parametrize("name", ["content-type", "location", "retry-after"])
+@pytest.mark.parametrize("body", [b"", b"text", b"\0\xff"])
+def test_a_header_may_have_any_bytes(status: int, name: str, body: bytes) -> None:
+    for value in (b"image/\xe9", b"text/plain; charset=\xe9", b"application/\xff"):
+        headers = {name: value.decode("utf-8", "surrogateescape")}
+        payload, _ = result(HttpResponse(status, headers, body))
+        assert json.loads(payload)["content"]

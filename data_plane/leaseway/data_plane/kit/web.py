@@ -19,6 +19,7 @@ from yarl import URL
 from leaseway.data_plane.kit.addresses import AllowedHosts, parse_address
 from leaseway.data_plane.kit.schemas import READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
+from leaseway.wire.messages.charsets import text_of_body
 from leaseway.wire.version import PACKAGE_VERSION
 
 MAX_BODY: Final = 1 << 20
@@ -126,10 +127,7 @@ async def _result(url: URL, response: aiohttp.ClientResponse) -> ToolResult:
     content = bytes(body[:MAX_BODY])
     if b"\0" in content:
         raise ToolError(f"The response is no text but {response.content_type}.")
-    try:
-        text = content.decode(response.charset or "utf-8", errors="replace")
-    except LookupError:
-        text = content.decode(errors="replace")
+    text = text_of_body(content, response.charset or "")
     structured = {
         "url": str(url),
         "status": response.status,

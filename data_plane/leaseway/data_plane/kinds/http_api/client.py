@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Container, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -39,6 +40,9 @@ _NOT_REACHED: Final = (
 )
 _NOT_IMPLIED: Final = ("Content-Type",)
 """aiohttp would call a body that is not there bytes, which strict APIs refuse (415)."""
+_UNREADABLE_ENCODING: Final = re.compile(r"Can not decode content-encoding: ([\w-]{1,32})")
+_RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
+"""A byte of a header that is no UTF-8, as aiohttp reads it."""
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
 _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     aiohttp.ClientProxyConnectionError: "its proxy could not be reached",
@@ -48,19 +52,25 @@ _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     aiohttp.ConnectionTimeoutError: f"it did not accept a connection within {_CONNECT_TIMEOUT:g} s",
     TimeoutError: "it took too long",
     aiohttp.ClientPayloadError: "the response was incomplete",
-    aiohttp.ClientResponseError: "its response is not HTTP",
+    aiohttp.ClientResponseError: "its response is not HTTP, or has too many headers",
     aiohttp.ServerDisconnectedError: "it closed the connection without a response",
     ConnectionError: "it closed the connection",
 }
 
 
 class SendState:
-    """The state of a request: `written` once any of it was handed to a socket."""
+    """The state of a request.
 
-    __slots__ = ("written",)
+    Attributes:
+        written: Whether any of it was handed to a socket.
+        url: Where it was sent last, without credentials; None if nowhere yet.
+    """
+
+    __slots__ = ("url", "written")
 
     def __init__(self) -> None:
         self.written = False
+        self.url: URL | None = None
 
 
 class HttpToolClient:
@@ -184,6 +194,7 @@ class HttpToolClient:
         for _ in range(_MAX_REDIRECTS + 1):
             if not is_own:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
+            sending.url = url
             sent = self._with_query(url) if is_own and not anonymous else url
             body = _TrackedBody(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
@@ -202,15 +213,10 @@ class HttpToolClient:
                     credential.learn(response.headers)
                 if cookies is not None and is_own:
                     cookies.store(response)
-                location = response.headers.get("location")
-                if not self._may_follow(request, response.status) or location is None:
+                target = self._redirect(request, url, response)
+                if target is None:
                     return await self._read(response)
-            try:
-                url = url.join(URL(location)).without_query_params(*self._query_names)
-            except ValueError:
-                break
-            if url.scheme not in ("http", "https"):
-                break
+            url = target
             is_own = same_origin(start, url)
         raise Fault(
             Reason.SERVER_ERROR,
@@ -233,10 +239,21 @@ class HttpToolClient:
         text = str(url)
         return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
-    def _may_follow(self, request: HttpRequest, status: int) -> bool:
-        return (
-            self._follows_redirects and status in _REDIRECTS and request.method in ("GET", "HEAD")
-        )
+    def _redirect(
+        self, request: HttpRequest, url: URL, response: aiohttp.ClientResponse
+    ) -> URL | None:
+        """Return the address that a response redirects to, or None if it is not followed."""
+        if not self._follows_redirects or response.status not in _REDIRECTS:
+            return None
+        location = response.headers.get("location")
+        if location is None or request.method not in ("GET", "HEAD"):
+            return None
+        try:
+            target = url.join(URL(_RAW_BYTE.sub(_percent, location)))
+            target = target.without_query_params(*self._query_names)
+        except ValueError:
+            return None
+        return target if target.scheme in ("http", "https") and target.host else None
 
     async def _read(self, response: aiohttp.ClientResponse) -> HttpResponse:
         parts: list[bytes] = []
@@ -263,7 +280,10 @@ class HttpToolClient:
         system = getattr(getattr(error, "os_error", error), "strerror", None)
         descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
         cause = next(descriptions, None) or system or "the connection failed"
-        origin = URL(request.url, encoded=True).origin()
+        encoding = _UNREADABLE_ENCODING.search(str(error))
+        if encoding is not None:
+            cause = f"its response cannot be decompressed ({encoding[1]})"
+        origin = (sending.url or URL(request.url, encoded=True)).origin()
         text = f"The server {self._server} {failure} at {origin}: {cause}."
         return Fault(Reason.SERVER_LOST, text, started, {"server": self._server})
 
@@ -283,6 +303,10 @@ class _TrackedBody(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         self._sending.written = True
         await writer.write(self._value)
+
+
+def _percent(byte: re.Match[str]) -> str:
+    return f"%{ord(byte[0]) - 0xDC00:02X}"
 
 
 def _backoff(attempt: int) -> float:

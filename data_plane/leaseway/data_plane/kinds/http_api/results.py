@@ -13,6 +13,7 @@ import msgspec
 
 from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB
+from leaseway.wire.messages.charsets import is_charset, text_of_body, text_of_header
 
 MAX_SHOWN: Final = 64 * KIB
 """Maximum characters of a response in an error."""
@@ -21,6 +22,7 @@ _SUCCESS: Final = range(200, 300)
 _FILES: Final = ("application/pdf", "application/postscript", "application/rtf")
 """Files for programs, though some have no byte that a text could not have."""
 _UNKNOWN: Final = "application/octet-stream"
+_UTF8: Final = ("utf-8", "utf8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +37,31 @@ class HttpResponse:
     def is_success(self) -> bool:
         return self.status in _SUCCESS
 
+    def header(self, name: str) -> str:
+        """Return the value of a header, or an empty text."""
+        return text_of_header(self.headers.get(name, ""))
+
     @property
     def media_type(self) -> str:
         """The media type in lower case, without parameters."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self.header("content-type").partition(";")[0].strip().lower()
 
     @property
     def text(self) -> str:
-        """The body as text, by its charset or UTF-8, without a byte order mark."""
-        try:
-            text = self.body.decode(self.charset or "utf-8", "replace")
-        except LookupError:
-            text = self.body.decode("utf-8", "replace")
-        return text.removeprefix("\ufeff")
+        """The body as text, without a byte order mark."""
+        return text_of_body(self.body, self.charset)
 
     @property
     def utf8(self) -> bytes:
         """The body in UTF-8, without a byte order mark."""
-        if self.charset in ("", "utf-8", "utf8"):
+        if self.charset in _UTF8 or (not self.charset and self.body.isascii()):
             return self.body.removeprefix(BOM_UTF8)
         return self.text.encode("utf-8", "replace")
 
     @property
     def charset(self) -> str:
         """The charset that the response names, in lower case, or an empty text."""
-        _, _, rest = self.headers.get("content-type", "").lower().partition("charset=")
+        _, _, rest = self.header("content-type").lower().partition("charset=")
         return rest.partition(";")[0].strip(" \"'")
 
 
@@ -72,8 +74,8 @@ def result(response: HttpResponse, hide: Callable[[str], str] = str) -> tuple[by
     if not response.is_success:
         return _result(hide(_describe_error(response)), response, is_error=True)
     kind = response.media_type
-    if not response.body:
-        return _result(_status_line(response), response)
+    if not response.body:  # what was made has its address here
+        return _result(hide(_head(response)), response)
     if kind.startswith(("image/", "audio/")):
         item = {"type": kind.partition("/")[0], "data": _base64(response), "mimeType": kind}
         return _encode([item], response)
@@ -100,12 +102,17 @@ def failed_rendering(
 
 
 def _describe_error(response: HttpResponse) -> str:
+    return "\n".join(filter(None, [_head(response), _excerpt(response)]))
+
+
+def _head(response: HttpResponse) -> str:
+    """Return the status, and the headers that say what to do next."""
     headers = [
-        f"{name.title()}: {response.headers[name][:1024]}"
+        f"{name.title()}: {response.header(name)[:1024]}"
         for name in ("retry-after", "location")
         if name in response.headers
     ]
-    return "\n".join(filter(None, [_status_line(response), *headers, _excerpt(response)]))
+    return "\n".join([_status_line(response), *headers])
 
 
 def _status_line(response: HttpResponse) -> str:
@@ -134,7 +141,7 @@ def _is_text(response: HttpResponse) -> bool:
         return True
     if kind in _FILES or (kind and not kind.startswith("application/")):
         return False
-    if response.charset or kind in ("application/json", "application/xml"):
+    if is_charset(response.charset) or kind in ("application/json", "application/xml"):
         return True
     # No list of types is complete: NDJSON, YAML, GraphQL and the like have several names each.
     try:
@@ -160,6 +167,6 @@ def _encode(
         encoded["isError"] = True
         meta: dict[str, object] = {"leaseway/http_status": response.status}
         if "retry-after" in response.headers:
-            meta["leaseway/retry_after"] = response.headers["retry-after"][:256]
+            meta["leaseway/retry_after"] = response.header("retry-after")[:256]
         encoded["_meta"] = meta
     return msgspec.json.encode(encoded), is_error

@@ -14,6 +14,9 @@ import msgspec
 
 from leaseway.spec.kinds.http_tools import HttpParameter
 
+_MAX_EXACT: Final = 2**53
+"""Up to here a float is one whole number."""
+
 Quote = Callable[[str], str]
 
 _SEPARATORS: Final = {"comma": ",", "space": " ", "pipe": "|", "repeat": ",", "spread": ","}
@@ -24,9 +27,15 @@ _RESERVED: Final = "/:?@!$'()*,="
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text: text unchanged, all else as JSON."""
+    """Return a value as text: text unchanged, whole numbers without a fraction, all else as JSON.
+
+    Some models write 5.0 where the schema has an integer, which it is there, but servers refuse the
+    text.
+    """
     if isinstance(value, str):
         return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_EXACT:
+        return str(int(value))
     return msgspec.json.encode(value).decode()
 
 
