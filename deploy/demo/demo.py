@@ -53,7 +53,7 @@ async def system(folder: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
     words += ["--trace-file", "trace.jsonl", "--log-file", "leaseway.log"]
     say(f"$ leaseway {' '.join(words)}")
     up = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "leaseway.cli.main", *words),
+        *(sys.executable, "-P", "-m", "leaseway.cli.main", *words),
         cwd=folder,
         env=environment,
         stdout=asyncio.subprocess.PIPE,
