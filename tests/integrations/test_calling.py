@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leaseway.integrations.calling import ToolCaller
+from leaseway.integrations.calling import ToolCaller, schema_for_models
 from leaseway.sdk import LeaseLost, PermissionDenied, ServerLost
 from leaseway.sdk.testing import CallContext, FakeLeaseway, Reply
 
@@ -22,6 +22,10 @@ def planes() -> Iterator[FakeLeaseway]:
         @fake.tool
         def structured() -> Reply:
             return Reply(content=[], structured={"rain": True})
+
+        @fake.tool(schema={"type": "object", "properties": {"since>": {"type": "string"}}})
+        def log(**arguments: str) -> str:
+            return str(arguments)
 
         @fake.server("counter", stateful=True).tool
         def count(context: CallContext) -> str:
@@ -46,6 +50,14 @@ async def test_errors_that_a_model_can_react_to_are_answers_and_others_are_raise
             planes.fail_next("add", error)
             with pytest.raises(type(error)):
                 await calls.call(tools["add"], {"a": 1, "b": 2})
+
+
+async def test_arguments_that_models_cannot_name_have_another_name(planes: FakeLeaseway) -> None:
+    async with planes.async_client() as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        assert list(schema_for_models(tools["log"])["properties"]) == ["since"]
+        answer = await ToolCaller(tools.values(), client).call(tools["log"], {"since": "x"})
+        assert answer.text == "{'since>': 'x'}"
 
 
 async def test_a_structured_result_without_text_becomes_json_text(planes: FakeLeaseway) -> None:

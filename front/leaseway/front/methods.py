@@ -63,7 +63,7 @@ from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.declaring import CAPABILITY_OF, Declaring
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
-from leaseway.front.lists.definitions import ListKind, PagedListing
+from leaseway.front.lists.definitions import ListKind, PagedListing, server_arguments
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import (
     CallParams,
@@ -334,6 +334,8 @@ class Methods:
                     f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
                     "returns its tools.",
                 )
+        if tool is not None:
+            arguments = server_arguments(tool, arguments)
         try:
             payload = await self._call_in(request, place, tool, params, arguments)
         except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from leaseway.sdk import (
     ToolResult,
 )
 from leaseway.wire.advice import Reader, advice_for
+from leaseway.wire.listing.model_schemas import with_accepted_names, without_choices
 from leaseway.wire.messages.admin import RELEASE_TOOL
 
 Caller = AsyncClient | AsyncSession | Client | Session
@@ -96,7 +98,7 @@ class ToolCaller:
         if isinstance(self._caller, Client | Session):
             return await asyncio.to_thread(self.call_and_wait, tool, arguments)
         try:
-            result = await self._caller.call_tool(tool.name, arguments)
+            result = await self._caller.call_tool(tool.name, _of_server(tool, arguments))
         except _FOR_MODELS as error:
             return _error_answer(error)
         return self._answer(result, await result.for_model())
@@ -114,7 +116,7 @@ class ToolCaller:
                 "asynchronously, or make it with a Client or a session of one."
             )
         try:
-            result = self._caller.call_tool(tool.name, arguments)
+            result = self._caller.call_tool(tool.name, _of_server(tool, arguments))
         except _FOR_MODELS as error:
             return _error_answer(error)
         return self._answer(result, result.for_model())
@@ -126,6 +128,16 @@ class ToolCaller:
         if self._can_release and result.reminder:
             items.append(_text(result.reminder))
         return Answer(items, result.is_error, result)
+
+
+def schema_for_models(tool: Tool) -> dict[str, Any]:
+    """Return a copy of a tool's input schema, as the APIs of models accept it."""
+    return deepcopy(without_choices(with_accepted_names(tool.input_schema).schema))
+
+
+def _of_server(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model's arguments with the names that the server gave them."""
+    return with_accepted_names(tool.input_schema).server_arguments(arguments)
 
 
 def _error_answer(error: LeasewayError) -> Answer:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from typing import Any
 
 from crewai.tools import BaseTool
 from crewai.utilities.pydantic_schema_utils import create_model_from_schema
 from pydantic import BaseModel, PrivateAttr
 
-from leaseway.integrations.calling import ToolCaller
+from leaseway.integrations.calling import ToolCaller, schema_for_models
 from leaseway.sdk import Client, Session, Tool
 
 _logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def crewai_tools(tools: Iterable[Tool], caller: Client | Session) -> list[Leasew
 def _build_tool(tool: Tool, calls: ToolCaller) -> LeasewayTool | None:
     try:
         arguments = create_model_from_schema(
-            deepcopy(tool.input_schema), model_name=f"{tool.name}_arguments", __base__=_Arguments
+            schema_for_models(tool), model_name=f"{tool.name}_arguments", __base__=_Arguments
         )
     except Exception as error:  # whatever CrewAI raises for this schema, keep the other tools
         _logger.warning(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any, Literal
 
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import PrivateAttr
 
-from leaseway.integrations.calling import Answer, Caller, ToolCaller
+from leaseway.integrations.calling import Answer, Caller, ToolCaller, schema_for_models
 from leaseway.sdk import Tool
 
 
@@ -53,7 +52,7 @@ def _build_tool(tool: Tool, calls: ToolCaller) -> LeasewayTool:
     built = LeasewayTool(
         name=tool.name,
         description=tool.description,
-        args_schema=deepcopy(tool.input_schema),
+        args_schema=schema_for_models(tool),
         metadata={"server_id": tool.server_id, "annotations": tool.annotations},
     )
     built._calls, built._tool = calls, tool

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from copy import deepcopy
 from typing import Any
 
 from agents import FunctionTool, ToolOutputImage, ToolOutputText
 
-from leaseway.integrations.calling import Caller, ToolCaller
+from leaseway.integrations.calling import Caller, ToolCaller, schema_for_models
 from leaseway.sdk import Tool
 
 
@@ -46,7 +45,7 @@ def _build_tool(tool: Tool, calls: ToolCaller) -> FunctionTool:
     return FunctionTool(
         name=tool.name,
         description=tool.description,
-        params_json_schema=deepcopy(tool.input_schema),
+        params_json_schema=schema_for_models(tool),
         on_invoke_tool=invoke,
         strict_json_schema=False,
     )

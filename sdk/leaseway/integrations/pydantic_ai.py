@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from copy import deepcopy
 from typing import Any
 
 from pydantic_ai import BinaryContent
 from pydantic_ai import Tool as AgentTool
 from pydantic_ai.exceptions import ToolFailed
 
-from leaseway.integrations.calling import Caller, ToolCaller
+from leaseway.integrations.calling import Caller, ToolCaller, schema_for_models
 from leaseway.sdk import Tool
 
 
@@ -41,7 +40,7 @@ def _build_tool(tool: Tool, calls: ToolCaller) -> AgentTool[Any]:
             return answer.text
         return [_part(item) for item in answer.items]
 
-    return AgentTool.from_schema(run, tool.name, tool.description, deepcopy(tool.input_schema))
+    return AgentTool.from_schema(run, tool.name, tool.description, schema_for_models(tool))
 
 
 def _part(item: Any) -> Any:

@@ -11,20 +11,27 @@ import pytest
 from leaseway.front.eras.to_2025_11_25 import is_wrapped, tool, tool_result
 
 ARRAY = {"type": "array", "items": {"type": "string"}}
+TOOL: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
 TEXT = [{"type": "text", "text": "hi"}]
 
 
 def wrapped(schema: dict[str, Any]) -> Any:
-    definition = {"name": "t", "outputSchema": schema}
+    definition = {**TOOL, "outputSchema": schema}
     assert is_wrapped(schema)
     return tool(definition)["outputSchema"]
 
 
 @pytest.mark.parametrize("schema", [None, {"type": "object"}, {"type": "object", "anyOf": [{}]}])
 def test_a_tool_whose_results_are_objects_stays_as_it_is(schema: Any) -> None:
-    definition = {"name": "t", "outputSchema": schema} if schema is not None else {"name": "t"}
+    definition = {**TOOL, "outputSchema": schema} if schema is not None else TOOL
     assert tool(definition) is definition
     assert not is_wrapped(schema)
+
+
+def test_an_input_schema_has_no_choices_at_its_root() -> None:
+    branch = {"properties": {"a": ARRAY}, "required": ["a"]}
+    modern = {**TOOL, "inputSchema": {"type": "object", "anyOf": [branch]}}
+    assert tool(modern) == {**TOOL, "inputSchema": {"type": "object", **branch}}
 
 
 @pytest.mark.parametrize("schema", [ARRAY, {"type": "string"}, {"anyOf": [ARRAY]}, {}])

@@ -48,6 +48,24 @@ def test_each_provider_has_its_format() -> None:
     }
 
 
+def test_providers_that_refuse_choices_at_the_root_get_none() -> None:
+    choice = {"type": "object", "oneOf": [SCHEMA, {"properties": {"other": {}}}]}
+    tool = named("choice", input_schema=choice)
+    flat = project_tools("anthropic", [tool])[0][0]["input_schema"]
+    assert flat == {"type": "object", "properties": {**SCHEMA["properties"], "other": {}}}
+    assert project_tools("openai", [tool])[0][0]["function"]["parameters"] == flat
+    assert project_tools("gemini", [tool])[0][0]["parametersJsonSchema"] == choice
+
+
+def test_a_tool_is_left_out_whose_argument_has_a_name_that_the_provider_refuses() -> None:
+    odd = named("odd", input_schema={"type": "object", "properties": {"since>": {}}})
+    tools, (problem,) = project_tools("anthropic", [odd, TOOL])
+    assert tools == [TOOL.to_anthropic()]
+    assert (problem.tool, problem.reason) == ("odd", "ARGUMENT_REFUSED")
+    assert "'since>'" in problem.message
+    assert len(project_tools("openai", [odd, TOOL])[0]) == 2
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_projection_is_repeatable_and_shares_nothing_with_its_tools(provider: str) -> None:
     tools = [TOOL, named("b"), named("a")]

@@ -22,7 +22,12 @@ from leaseway.front.calling.session_argument import (
     with_output,
 )
 from leaseway.front.envelope import ESCAPE, RequestMessage
-from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_listing
+from leaseway.front.lists.definitions import (
+    ListingKey,
+    PagedListing,
+    listed_schema,
+    tool_listing,
+)
 from leaseway.front.messages import (
     JsonRpcError,
     encode,
@@ -175,7 +180,7 @@ class SessionOffer:
         """Return a leased tool with the argument, or None if it cannot or may not have it."""
         if tool.shared or ARGUMENT not in self._options.rules_of(tool):
             return None
-        extended = with_argument(tool.input_schema, self.argument)
+        extended = with_argument(listed_schema(tool).schema, self.argument)
         if extended is None:
             return None
         schema, name = extended

@@ -21,7 +21,7 @@ from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.envelope import ABSENT, VERSION_KEY
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.lists.definitions import PagedListing, has_header_params
+from leaseway.front.lists.definitions import PagedListing, has_header_params, listed_schema
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import JsonRpcError
 from leaseway.front.results import adapt_result
@@ -248,7 +248,7 @@ class PlainCalls:
     def _learn(self, known: _KnownList, scope: str, name: str) -> PlainTool | None:
         listing, offer = known.listing, self._offer
         tool = find_tool(listing, name)
-        if tool is None:
+        if tool is None or listed_schema(tool).names:
             return None
         schema = tool.output_schema
         offered = None

@@ -1,8 +1,9 @@
-"""From 2026-07-28 back to 2025-11-25: structured results are objects.
+"""From 2026-07-28 back to 2025-11-25: structured results are objects, and arguments have one form.
 
 Since 2026-07-28 a tool's `outputSchema` may describe any value. Older clients reject the whole list
 for it. As in the official TypeScript package, such a value becomes the member `result` of an
-object, in the schema and in results. Pure.
+object, in the schema and in results. Since then an `inputSchema` may also have choices at its root
+(SEP-2106), for which models of older clients reject all tools; these clients see it without. Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.front.messages import encode
+from leaseway.wire.listing.model_schemas import without_choices
 from leaseway.wire.messages.json_schema import DATA, MAPS
 
 _MARK: Final = b'"structuredContent"'
@@ -37,10 +39,15 @@ def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
 
 def tool(definition: dict[str, Any]) -> dict[str, Any]:
     """Return a tool's definition for older clients; the same object if nothing differs."""
+    changed: dict[str, Any] = {}
+    taken = definition["inputSchema"]
+    flat = without_choices(taken)
+    if flat is not taken:
+        changed["inputSchema"] = flat
     schema = definition.get("outputSchema")
-    if not isinstance(schema, dict) or not is_wrapped(schema):
-        return definition
-    return {**definition, "outputSchema": _wrap(schema)}
+    if isinstance(schema, dict) and is_wrapped(schema):
+        changed["outputSchema"] = _wrap(schema)
+    return {**definition, **changed} if changed else definition
 
 
 def tool_result(payload: bytes, *, wrapped: bool) -> bytes:

@@ -11,6 +11,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
 
+import msgspec
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types.jsonrpc import INVALID_PARAMS
 
@@ -20,6 +21,7 @@ from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.results import strip_meta
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
 from leaseway.wire.bounds import MIB
+from leaseway.wire.listing.model_schemas import ModelSchema, with_accepted_names
 
 PAGE: Final = MIB
 """Bytes of definitions in a page. Large, because many clients read only the first page."""
@@ -27,6 +29,8 @@ LIST_TTL: Final = 1000
 """Milliseconds for which a list is known to hold: as long as a change takes to arrive here."""
 _TASKS: Final = "execution"
 """The member of a tool about tasks, which the front does not support."""
+
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 ListKind = Literal["tools", "prompts", "resources", "templates"]
 ItemT = TypeVar("ItemT")
@@ -131,7 +135,28 @@ def template_listing(
 def tool_definition(tool: Tool) -> dict[str, Any]:
     definition = tool.definition()
     definition.pop(_TASKS, None)
+    definition["inputSchema"] = listed_schema(tool).schema
     return _definition({"inputSchema": definition.pop("inputSchema"), **definition})
+
+
+def listed_schema(tool: Tool) -> ModelSchema:
+    """Return a tool's input schema as it is listed, and how its arguments are named there."""
+    listed = with_accepted_names(tool.input_schema)
+    if listed.names and has_header_params(tool):  # headers repeat arguments by the server's names
+        return ModelSchema(tool.input_schema, {})
+    return listed
+
+
+def server_arguments(tool: Tool, arguments: bytes) -> bytes:
+    """Return the arguments of a call, a JSON object, as the server names them."""
+    listed = listed_schema(tool)
+    if not listed.names:
+        return arguments
+    try:
+        members = _members(arguments)
+    except (ValueError, RecursionError):
+        return arguments  # the worker reports the error
+    return encode(listed.server_arguments(members))
 
 
 def has_header_params(tool: Tool) -> bool:

@@ -1,8 +1,10 @@
 """Conversion of tools to the formats of model providers. Pure: inputs are never changed.
 
 A schema is passed on as the server wrote it, even if a provider may reject it: nothing is narrowed
-silently. A tool that a provider's format cannot express is reported as a `ProjectionProblem`. Other
-rejections by the provider can be reported with `AsyncClient.report_refusal`.
+silently. Only choices at its root become plain properties for OpenAI and Anthropic, which refuse
+all tools of a request for one such schema. A tool that a provider's format cannot express is
+reported as a `ProjectionProblem`. Other rejections by the provider can be reported with
+`AsyncClient.report_refusal`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 from leaseway.sdk.catalog.tools import Tool
 from leaseway.sdk.validation import check_text
+from leaseway.wire.listing.model_schemas import with_accepted_names
 
-ProjectionReason = Literal["NAME_REFUSED", "NAME_TAKEN", "SCHEMA_NOT_OBJECT", "TOO_MANY_TOOLS"]
+ProjectionReason = Literal[
+    "NAME_REFUSED", "NAME_TAKEN", "SCHEMA_NOT_OBJECT", "ARGUMENT_REFUSED", "TOO_MANY_TOOLS"
+]
 
 _MAX_ERROR_TEXT: Final = 2_000
 """Characters of a provider's error in a report."""
@@ -31,7 +36,8 @@ class ProjectionProblem:
     Attributes:
         provider: The provider.
         tool: The name of the tool.
-        reason: `NAME_REFUSED`, `NAME_TAKEN`, `SCHEMA_NOT_OBJECT` or `TOO_MANY_TOOLS`.
+        reason: `NAME_REFUSED`, `NAME_TAKEN`, `SCHEMA_NOT_OBJECT`, `ARGUMENT_REFUSED` or
+            `TOO_MANY_TOOLS`.
         message: What is wrong and what to do, in sentences.
     """
 
@@ -58,11 +64,12 @@ class _Provider(NamedTuple):
     convert: Callable[[Tool], dict[str, Any]]
     name_pattern: str
     max_tools: int | None = None
+    checks_arguments: bool = False
 
 
 _WORD: Final = r"[a-zA-Z0-9_-]{1,64}"
 _PROVIDERS: Final[Mapping[str, _Provider]] = {
-    "anthropic": _Provider(Tool.to_anthropic, _WORD),
+    "anthropic": _Provider(Tool.to_anthropic, _WORD, checks_arguments=True),
     "gemini": _Provider(_to_gemini, r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}"),
     "openai": _Provider(Tool.to_openai, _WORD, max_tools=128),
     "openai-responses": _Provider(_to_openai_responses, _WORD, max_tools=128),
@@ -129,6 +136,13 @@ def _find_problem(
         return "SCHEMA_NOT_OBJECT", (
             f'{subject} its input schema has no "type": "object", which the provider needs to '
             "name arguments. Fix it in the server."
+        )
+    if target.checks_arguments and (names := with_accepted_names(tool.input_schema).names):
+        refused = next(iter(names.values()))
+        return "ARGUMENT_REFUSED", (
+            f"{subject} the provider refuses the name of its argument '{refused[:80]}': it accepts "
+            "1 to 64 letters, digits, '_', '.' and '-'. Offer it by an integration or over MCP, "
+            "which rename the argument, or rename it in the server."
         )
     if target.max_tools is not None and len(definitions) >= target.max_tools:
         return "TOO_MANY_TOOLS", (

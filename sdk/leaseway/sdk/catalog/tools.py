@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from leaseway.sdk.plain_data import plain_schema
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.listing.model_schemas import without_choices
 from leaseway.wire.names import qualified
 
 ItemT = TypeVar("ItemT")
@@ -122,7 +123,7 @@ class Tool:
         function = {
             "name": self.name,
             "description": self.description,
-            "parameters": deepcopy(self.input_schema),
+            "parameters": deepcopy(without_choices(self.input_schema)),
         }
         return {"type": "function", "function": function}
 
@@ -131,7 +132,7 @@ class Tool:
         return {
             "name": self.name,
             "description": self.description,
-            "input_schema": deepcopy(self.input_schema),
+            "input_schema": deepcopy(without_choices(self.input_schema)),
         }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -17,11 +16,10 @@ from leaseway.control_plane.config.openapi.schemas import (
 )
 from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
+from leaseway.wire.listing.model_schemas import MAX_ARGUMENT_NAME, argument_name
 
-_MAX_NAME: Final = 64
 _MAX_MEMBERS: Final = 100
 _MAX_TEXT: Final = 1_024
-_NOT_IN_PARAMETERS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
 _DELIMITED: Final[Mapping[str, Style]] = {"spaceDelimited": "space", "pipeDelimited": "pipe"}
 _HEADER_STYLES: Final[Mapping[str, Style]] = {"simple": "comma", **_DELIMITED}
@@ -230,13 +228,13 @@ class Parameters:
         style: Style, *, is_body: bool = False, explode: bool = False,
         allow_reserved: bool = False,
     ) -> None:  # fmt: skip
-        argument = _NOT_IN_PARAMETERS.sub("_", name).strip("_")[:_MAX_NAME] or position
+        argument = argument_name(name) or position
         taken = {parameter.name for parameter in self.parameters}
         if argument in taken:
-            argument = f"{position}_{argument}"[:_MAX_NAME]
+            argument = f"{position}_{argument}"[:MAX_ARGUMENT_NAME]
         number = 2
         while argument in taken:
-            argument, number = f"{argument[: _MAX_NAME - 4]}_{number}", number + 1
+            argument, number = f"{argument[: MAX_ARGUMENT_NAME - 4]}_{number}", number + 1
         wire = "" if argument == name or is_body else name
         text = json.dumps(schema, ensure_ascii=False)
         self.parameters.append(
