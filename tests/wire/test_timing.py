@@ -13,6 +13,7 @@ from tests.sdk.fakes import BOUND
 from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.timing.durations import duration, seconds, timestamp
+from leaseway.wire.timing.retry_after import retry_delay
 from leaseway.wire.timing.stop_signals import stop_signals
 
 
@@ -99,3 +100,27 @@ def test_a_closed_terminal_stops_a_process_unless_it_is_to_outlive_it() -> None:
         assert set(stop_signals()) == {signal.SIGINT, signal.SIGTERM}
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [
+        ("7", 7),
+        (" 7 ", 7),
+        ("9" * 5_000, 3_600),
+        ("Sun, 06 Nov 1994 08:49:47 GMT", 10),
+        ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
+        ("Mon, 06 Nov 2034 08:49:37 GMT", 3_600),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("1.5", None),
+        ("\udcff", None),
+        ("\u0667", None),
+    ],
+)
+def test_a_response_asks_to_wait_for_seconds_or_until_a_date(
+    text: str, delay: float | None
+) -> None:
+    headers = {"retry-after": text, "date": "Sun, 06 Nov 1994 08:49:37 GMT"}
+    assert retry_delay(headers) == delay

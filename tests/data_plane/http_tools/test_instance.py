@@ -212,6 +212,8 @@ async def test_idempotent_requests_are_retried(api: RestApi) -> None:
         assert len(api.seen) == 4
         api.failures, api.retry_after = 1, "120"  # longer than the maximum
         assert "Retry-After: 120" in await caller.text("get")
+        api.failures, api.retry_after = 1, "Sun, 06 Nov 1994 08:49:37 GMT"  # a date that is past
+        assert await caller.text("get") == '{"ok": true}'
         api.failures = 1
         assert await caller.text("drop") == '{"ok": true}'
         api.failures = 99

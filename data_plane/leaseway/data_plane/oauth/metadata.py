@@ -18,11 +18,11 @@ from leaseway.data_plane.oauth.web import (
     document_of,
     is_web_address,
     place_of,
-    retry_delay_of,
     text_in,
     texts_in,
 )
 from leaseway.spec.auth import ALWAYS, CLIENT_ID, NEVER, NO_RESOURCE, Auth
+from leaseway.wire.timing.retry_after import retry_delay
 
 _MAX_ISSUERS: Final = 3
 """Authorization servers of one server that are tried."""
@@ -359,7 +359,7 @@ def _first_document(
             failure = failure or AuthorizationError(
                 f"{place_of(place)}{named} answered with HTTP status {response.status}",
                 url=place,
-                retry_delay=retry_delay_of(response),
+                retry_delay=retry_delay(response.headers),
             )
             if response.status == 429:
                 busy.add(host)

@@ -20,7 +20,6 @@ from leaseway.data_plane.oauth.web import (
     Web,
     document_of,
     place_of,
-    retry_delay_of,
     seconds_in,
     text_in,
     texts_in,
@@ -31,6 +30,7 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import Response
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import secret_forms
+from leaseway.wire.timing.retry_after import retry_delay
 
 _ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ASSERTION_LIFETIME: Final = 120
@@ -408,7 +408,7 @@ def refusal(server: AuthorizationServer, response: Response) -> AuthorizationErr
         code=code,
         is_outage=is_temporary,
         is_lasting=bool(code) and not is_temporary,
-        retry_delay=retry_delay_of(response),
+        retry_delay=retry_delay(response.headers),
     )
 
 

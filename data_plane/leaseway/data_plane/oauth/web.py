@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -33,7 +32,6 @@ _MAX_TEXT: Final = 4_096
 _MAX_FIELDS: Final = 100
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _FORM: Final = "application/x-www-form-urlencoded"
-_MAX_RETRY_DELAY: Final = 3_600.0
 
 SendRequest = Callable[..., Response]
 """`fetching.request`, or its twin in tests."""
@@ -101,28 +99,6 @@ class Web:
             raise AuthorizationError(
                 f"{place_of(url)} cannot be used: {error}", url=url, is_outage=True
             ) from None
-
-
-def retry_delay_of(response: Response) -> float | None:
-    """Return for how many seconds a response asks to wait, at most an hour; None if it does not.
-
-    `Retry-After` is a number of seconds or a date, by the clock of whoever sent it.
-    """
-    text = response.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal():
-        return min(float(text), _MAX_RETRY_DELAY)
-    end = _time_of(text)
-    if end is None:
-        return None
-    now = _time_of(response.headers.get("date", "")) or time.time()
-    return min(max(end - now, 0.0), _MAX_RETRY_DELAY)
-
-
-def _time_of(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def is_web_address(url: str) -> bool:

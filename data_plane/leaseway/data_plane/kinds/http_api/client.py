@@ -23,6 +23,7 @@ from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoin
 from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.timing.retry_after import retry_delay
 
 MAX_BODY: Final = bounds.MAX_RESULT
 """Maximum bytes of a response's body, decompressed."""
@@ -144,7 +145,7 @@ class HttpToolClient:
                     raise self._broken(request, error, sending) from error
                 pause = _backoff(attempt)
             else:
-                delay = _retry_delay(response, attempt)
+                delay = _pause(response, attempt)
                 if not remaining or response.status not in _OVERLOADED or delay is None:
                     return response
                 pause = delay
@@ -313,11 +314,9 @@ def _backoff(attempt: int) -> float:
     return random.uniform(0, min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2**attempt))  # noqa: S311 - jitter
 
 
-def _retry_delay(response: HttpResponse, attempt: int) -> float | None:
+def _pause(response: HttpResponse, attempt: int) -> float | None:
     """Return the seconds before a retry, or None if the server requests more than the maximum."""
-    retry_after = response.headers.get("retry-after", "")
-    if not retry_after:
+    delay = retry_delay(response.headers)
+    if delay is None:
         return _backoff(attempt)
-    if not (retry_after.isascii() and retry_after.isdecimal()) or int(retry_after) > _MAX_BACKOFF:
-        return None
-    return float(retry_after)
+    return delay if delay <= _MAX_BACKOFF else None

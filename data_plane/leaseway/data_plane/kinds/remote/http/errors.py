@@ -23,6 +23,7 @@ from leaseway.data_plane.oauth.errors import INSUFFICIENT_SCOPE, described
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.timing.retry_after import retry_delay
 
 MAX_BODY: Final = bounds.MAX_LINE
 """Maximum bytes of a response body, as of a message over other transports."""
@@ -166,13 +167,12 @@ def status_fault(
     line = first_line(body)
     if line and line != f"{status}: {_phrase(status)}":
         text += f" ({line})"
-    retry_after = headers.get("retry-after", "")
-    retry_delay = min(float(retry_after), 3600.0) if retry_after.isdecimal() else None
-    refused = status == 429 or (status == 503 and retry_delay is not None)
+    delay = retry_delay(headers)
+    refused = status == 429 or (status == 503 and delay is not None)
     started: Started = "no" if refused else "unknown" if status >= 500 else "yes"
     code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
     fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)
-    fault.retry_delay = retry_delay
+    fault.retry_delay = delay
     return fault
 
 
