@@ -6,6 +6,7 @@ import json
 from codecs import BOM_UTF8
 
 import pytest
+from multidict import CIMultiDict
 
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, result
 
@@ -19,6 +20,7 @@ from leaseway.data_plane.kinds.http_api.results import HttpResponse, result
         ("application/json", BOM_UTF8 + b"{}", "{}"),
         ("", b"plain", "plain"),
         ("text/plain", "café".encode("latin-1"), "café"),
+        ("image/svg+xml", b"<svg/>", "<svg/>"),
     ],
 )
 def test_what_is_text_by_its_type_or_its_bytes_is_a_text(kind: str, body: bytes, text: str) -> None:
@@ -64,6 +66,48 @@ def test_an_empty_success_says_where_to_go_on() -> None:
     text = "HTTP 202 Accepted\nRetry-After: 7\nLocation: /jobs/5?key=[hidden]"
     assert json.loads(payload) == {"content": [{"type": "text", "text": text}]}
     assert not is_error
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ([("location", "/jobs/5?key=s3cret")], "Location: /jobs/5?key=[hidden]"),
+        (
+            [
+                ("link", '</?page=1>; rel="first"'),
+                ("link", '</?page=3,4>; title="more"; rel="next", </?page=9>; rel="last"'),
+            ],
+            'Link: </?page=3,4>; rel="next"',
+        ),
+        ([("link", "</?page=3>; rel=next")], 'Link: </?page=3>; rel="next"'),
+        ([("link", '<https://api.w.org/>; rel="https://api.w.org/"')], ""),
+        ([("link", "<" * 60_000)], ""),
+        ([("allow", "GET")], ""),
+    ],
+)
+def test_how_to_go_on_stands_beside_the_text(headers: list[tuple[str, str]], told: str) -> None:
+    response = HttpResponse(200, CIMultiDict(headers), b"[]")
+    payload, _ = result(response, lambda text: text.replace("s3cret", "[hidden]"))
+    text, *more = json.loads(payload)["content"]
+    assert text == {"type": "text", "text": "[]"}
+    assert [item["resource"]["text"] for item in more] == ([told] if told else [])
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_request_for_headers_gets_all_of_them(status: int) -> None:
+    headers = CIMultiDict(
+        [("content-length", "7"), ("Allow", "GET"), ("set-cookie", "a=1"), ("allow", "PUT")]
+    )
+    payload, is_error = result(HttpResponse(status, headers, b"", is_of_headers=True))
+    (item,) = json.loads(payload)["content"]
+    assert item["text"].splitlines()[1:] == ["Content-Length: 7", "Allow: GET", "Allow: PUT"]
+    assert is_error is (status == 404)
+
+
+def test_a_refusal_says_what_is_allowed() -> None:
+    payload, _ = result(HttpResponse(405, {"allow": "GET, PUT"}, b""))
+    (item,) = json.loads(payload)["content"]
+    assert item["text"] == "HTTP 405 Method Not Allowed\nAllow: GET, PUT"
 
 
 @pytest.mark.parametrize("status", [200, 302, 429])

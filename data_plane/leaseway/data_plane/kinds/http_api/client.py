@@ -31,6 +31,7 @@ MAX_BODY: Final = bounds.MAX_RESULT
 _MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _OVERLOADED: Final = frozenset((429, 502, 503, 504))
+_OF_HEADERS: Final = ("HEAD", "OPTIONS")
 _CONNECT_TIMEOUT: Final = 10.0
 _INITIAL_BACKOFF: Final = 0.2
 _MAX_BACKOFF: Final = 30.0
@@ -216,7 +217,7 @@ class HttpToolClient:
                     cookies.store(response)
                 target = self._redirect(request, url, response)
                 if target is None:
-                    return await self._read(response)
+                    return await self._read(response, request.method in _OF_HEADERS)
             url = target
             is_own = same_origin(start, url)
         raise Fault(
@@ -256,7 +257,7 @@ class HttpToolClient:
             return None
         return target if target.scheme in ("http", "https") and target.host else None
 
-    async def _read(self, response: aiohttp.ClientResponse) -> HttpResponse:
+    async def _read(self, response: aiohttp.ClientResponse, is_of_headers: bool) -> HttpResponse:
         parts: list[bytes] = []
         size = 0
         async for part in response.content.iter_any():
@@ -271,7 +272,7 @@ class HttpToolClient:
                     "yes",
                     {"server": self._server, "limit": str(MAX_BODY)},
                 )
-        return HttpResponse(response.status, response.headers, b"".join(parts))
+        return HttpResponse(response.status, response.headers, b"".join(parts), is_of_headers)
 
     def _broken(self, request: HttpRequest, error: Exception, sending: SendState) -> Fault:
         """Return the fault for a failed connection."""

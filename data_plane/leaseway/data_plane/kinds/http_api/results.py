@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -22,16 +23,30 @@ _SUCCESS: Final = range(200, 300)
 _FILES: Final = ("application/pdf", "application/postscript", "application/rtf")
 """Files for programs, though some have no byte that a text could not have."""
 _UNKNOWN: Final = "application/octet-stream"
+_MAX_HEADER: Final = 2_048
+_ONWARD: Final = ("retry-after", "location", "operation-location", "azure-asyncoperation")
+"""Headers that say how to go on: where a thing is, and when to ask again."""
+_OF_REFUSALS: Final = ("allow", "www-authenticate")
+_OF_CONNECTION: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "set-cookie"))
+_NEXT_PAGE: Final = re.compile(
+    r"""<[^<>]*>[^<]*?;\s*rel\s*=\s*(?:"[^"]*\bnext\b|next\b)""", re.IGNORECASE
+)
+"""The link to the next page (RFC 8288), without what follows its relation."""
 _UTF8: Final = ("utf-8", "utf8")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP response; its body is decompressed."""
+    """An HTTP response; its body is decompressed.
+
+    Attributes:
+        is_of_headers: Whether its headers are what was asked for, as those of HEAD.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    is_of_headers: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -73,16 +88,25 @@ def result(response: HttpResponse, hide: Callable[[str], str] = str) -> tuple[by
     """
     if not response.is_success:
         return _result(hide(_describe_error(response)), response, is_error=True)
-    kind = response.media_type
     if not response.body:  # what was made has its address here
         return _result(hide(_head(response)), response)
+    onward = hide("\n".join(_onward(response)))
+    items = [_item(response)]
+    if onward:  # beside the text, which stays the JSON that programs parse
+        headers = {"uri": "response:headers", "mimeType": "text/plain", "text": onward}
+        items.append({"type": "resource", "resource": headers})
+    return _encode(items, response)
+
+
+def _item(response: HttpResponse) -> dict[str, Any]:
+    """Return the body as an item of a result."""
+    kind = response.media_type
+    if _is_text(response):  # an image may be one: clients show no SVG, and models read it
+        return {"type": "text", "text": response.text}
     if kind.startswith(("image/", "audio/")):
-        item = {"type": kind.partition("/")[0], "data": _base64(response), "mimeType": kind}
-        return _encode([item], response)
-    if _is_text(response):
-        return _result(response.text, response)
+        return {"type": kind.partition("/")[0], "data": _base64(response), "mimeType": kind}
     blob = {"uri": "response:", "mimeType": kind or _UNKNOWN, "blob": _base64(response)}
-    return _encode([{"type": "resource", "resource": blob}], response)
+    return {"type": "resource", "resource": blob}
 
 
 def rendered_result(text: str, response: HttpResponse) -> tuple[bytes, bool]:
@@ -106,13 +130,35 @@ def _describe_error(response: HttpResponse) -> str:
 
 
 def _head(response: HttpResponse) -> str:
-    """Return the status, and the headers that say what to do next."""
-    headers = [
-        f"{name.title()}: {response.header(name)[:1024]}"
-        for name in ("retry-after", "location")
-        if name in response.headers
-    ]
-    return "\n".join([_status_line(response), *headers])
+    """Return the status, and the headers that say how to go on, or all if they were asked for."""
+    lines = [_status_line(response)]
+    if response.is_of_headers:
+        headers = response.headers.items()
+        told = ((name, value) for name, value in headers if name.lower() not in _OF_CONNECTION)
+        lines += [_line(name, text_of_header(value)) for name, value in told]
+    else:
+        lines += [*_onward(response), *_lines(response, _OF_REFUSALS)]
+    return "\n".join(lines)[:MAX_SHOWN]
+
+
+def _onward(response: HttpResponse) -> list[str]:
+    """Return the headers that say how to go on, also to the next page."""
+    lines = _lines(response, _ONWARD)
+    if "link" in response.headers:
+        links = (value for name, value in response.headers.items() if name.lower() == "link")
+        found = _NEXT_PAGE.search(text_of_header(", ".join(links))[:MAX_SHOWN])
+        if found is not None:
+            target = found[0].partition(">")[0]
+            lines.append(_line("link", f'{target}>; rel="next"'))
+    return lines
+
+
+def _lines(response: HttpResponse, names: Iterable[str]) -> list[str]:
+    return [_line(name, response.header(name)) for name in names if name in response.headers]
+
+
+def _line(name: str, value: str) -> str:
+    return f"{name.title()}: {value[:_MAX_HEADER]}"
 
 
 def _status_line(response: HttpResponse) -> str:
