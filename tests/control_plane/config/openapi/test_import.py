@@ -215,6 +215,10 @@ def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
     ("paths", "why"),
     [
         ("/x: { trace: {} }", "the method TRACE is not supported"),
+        ("/x: { query: {} }", "the method QUERY is not supported"),
+        ("/x: { additionalOperations: { COPY: {} } }", "the method COPY is not supported"),
+        ("/x: { get: { parameters: [ { in: query, required: true } ] } }", "has no name"),
+        (f"/x: {{ get: {{ parameters: [ {{ $ref: '#/{'x' * 9_999}' }} ] }} }}", "4096 characters"),
         ("/x: { get: { servers: [ { url: 'ftp://other' } ] } }", "none of them is a usable"),
         ("/x: { get: { parameters: [ { name: id, in: path } ] } }", "no placeholder {id}"),
         (("/x: { get: { parameters: [ { name: c, in: cookie, required: true, schema:"
@@ -247,6 +251,8 @@ def test_what_cannot_be_a_tool_says_why(paths: str, why: str) -> None:
         ("parameters: [ { name: 'p;', in: cookie } ]", "parameter 'p': it has the cookie param"),
         ("parameters: [ { name: p, in: querystring } ]", "parameter 'p': its parameter 'p' is in"),
         ("parameters: [ { name: 'p p', in: header } ]", "parameter 'p_p': it has the header"),
+        ("parameters: [ { in: query } ]", "parameter without a name."),
+        ("parameters: [ null ]", "parameter without a name."),
         ("requestBody: { content: { application/json: {} } }", "body: GET has none"),
     ],
 )
@@ -256,6 +262,23 @@ def test_an_optional_part_that_cannot_be_sent_costs_only_itself(operation: str, 
     assert [tool.parameters for tool in made.tools] == [()]
     (said,) = made.notes
     assert said.startswith(f"The tool of GET /x can't send its optional {note}")
+
+
+def test_each_faulty_parameter_costs_only_itself() -> None:
+    faulty = "{ name: 'p p', in: header }, { name: 'p;', in: cookie }"
+    made = imported(f"/x: {{ get: {{ parameters: [ {faulty}, {{ name: q, in: query }} ] }} }}")
+    assert [parameter.name for parameter in made.tools[0].parameters] == ["q"]
+    assert len(made.notes) == 2
+
+
+def test_a_media_type_may_be_a_reference() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tool = only(
+        "/x: { post: { requestBody: { content: { application/json:"
+        " { $ref: '#/components/mediaTypes/A' } } } } }",
+        components={"mediaTypes": {"A": {"schema": schema}}},
+    )
+    assert [parameter.name for parameter in tool.parameters] == ["a"]
 
 
 def test_a_placeholder_that_the_document_says_nothing_of_is_a_text() -> None:

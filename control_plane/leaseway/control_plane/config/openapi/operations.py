@@ -26,6 +26,9 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _MAX_DESCRIPTION: Final = 2_048
+_MAX_METHOD: Final = 32
+_OTHER_METHODS: Final = ("TRACE", "QUERY")
+"""Methods that OpenAPI knows and no tool has."""
 
 
 class BadDocument(Exception):
@@ -184,10 +187,14 @@ class _Importer:
             if not isinstance(item, Mapping):
                 self._skipped.append(SkippedOperation(str(path), "it is not a mapping"))
                 continue
-            for method in (*METHODS, "TRACE"):
+            more = item.get("additionalOperations")
+            more = more if isinstance(more, Mapping) else {}
+            for method in (*METHODS, *_OTHER_METHODS):
                 operation = item.get(method.lower())
                 if operation is not None:
                     yield method, str(path), item, operation
+            for name, operation in more.items():
+                yield str(name)[:_MAX_METHOD], str(path), item, operation
 
     def _add(self, method: str, path: str, item: Mapping[str, Any], operation: Any) -> None:
         label = f"{method} {path[:256]}"
@@ -220,7 +227,7 @@ class _Importer:
             raise Unsupported(f"the method {method} is not supported")
         base_url = self._servers.own(operation, item)
         parameters = Parameters(self._of_schemas, self._schemas)
-        for given in self._merged(path, item, operation):
+        for given in self._merged(path, item, operation, notes):
             try:
                 parameters.add(given)
             except Unsupported as error:
@@ -268,7 +275,7 @@ class _Importer:
         )
 
     def _merged(
-        self, path: str, item: Mapping[str, Any], operation: Mapping[str, Any]
+        self, path: str, item: Mapping[str, Any], operation: Mapping[str, Any], notes: list[str]
     ) -> list[Mapping[str, Any]]:
         """Return the parameters of an operation's path, overridden and followed by its own.
 
@@ -278,7 +285,10 @@ class _Importer:
         for given in (*_list(item.get("parameters")), *_list(operation.get("parameters"))):
             parameter = self._references.follow(given)
             if not isinstance(parameter, Mapping) or not parameter.get("name"):
-                raise Unsupported("one of its parameters has no name")
+                if isinstance(parameter, Mapping) and parameter.get("required") is True:
+                    raise Unsupported("one of its parameters has no name")
+                notes.append("its optional parameter without a name")
+                continue
             merged[str(parameter["name"]), str(parameter.get("in"))] = parameter
         for name in placeholders(path):
             merged.setdefault((name, "path"), _text_in_path(name))
@@ -319,12 +329,19 @@ def _without_faulty_parameters(
 ) -> tuple[HttpTool, ToolFault | None]:
     """Return a tool without its optional parameters that are faulty, and its next fault."""
     while True:
-        fault = next(iter(find_faults(tool)), None)
-        if fault is None or fault.parameter is None or tool.parameters[fault.parameter].required:
-            return tool, fault
-        faulty = tool.parameters[fault.parameter]
-        notes.append(f"its optional parameter {faulty.name[:64]!r}: it {fault.message}")
-        kept = (parameter for parameter in tool.parameters if parameter is not faulty)
+        faults = list(find_faults(tool))
+        faulty: dict[int, ToolFault] = {}
+        for fault in faults:
+            if fault.parameter is not None and not tool.parameters[fault.parameter].required:
+                faulty.setdefault(fault.parameter, fault)
+        if not faulty:
+            return tool, next(iter(faults), None)
+        for number, fault in faulty.items():
+            name = tool.parameters[number].name
+            notes.append(f"its optional parameter {name[:64]!r}: it {fault.message}")
+        kept = (
+            parameter for number, parameter in enumerate(tool.parameters) if number not in faulty
+        )
         tool = replace(tool, parameters=tuple(kept))
 
 

@@ -83,7 +83,9 @@ class Parameters:
         content = given["content"]
         if not isinstance(content, Mapping):
             raise Unsupported("its body's 'content' is not a mapping")
-        chosen = choose_body(content)
+        chosen = choose_body(
+            {kind: self._references.follow(media) for kind, media in content.items()}
+        )
         required = given.get("required") is True
         text = given.get("description")
         description = text[:_MAX_TEXT] if isinstance(text, str) else ""

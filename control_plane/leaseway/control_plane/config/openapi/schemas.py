@@ -30,6 +30,8 @@ _MAX_NODES: Final = 300_000
 _LEAST_NODE: Final = 16
 """Characters that a part of a schema takes at least: what has more of them is too long."""
 _MAX_REFERENCES: Final = 50
+_MAX_REFERENCE: Final = 4_096
+"""Characters of a reference; each use of it takes steps by its length."""
 _MAX_MISSING: Final = 100
 _MAX_RULES: Final = 20
 """Schemas of one member that are compared with a further one of it."""
@@ -54,6 +56,18 @@ _RULES: Final = _KEPT.union(_ONE, LISTS, PROPERTIES)
 
 class Unsupported(Exception):
     """A part of a document that can't be converted; the message is the end of a sentence."""
+
+
+class _Steps:
+    """A limit of the parts of a document that one question about it visits."""
+
+    def __init__(self, limit: int = _MAX_STEPS) -> None:
+        self._left = limit
+
+    def take(self) -> bool:
+        """Return whether another part may be visited."""
+        self._left -= 1
+        return self._left >= 0
 
 
 class References:
@@ -94,7 +108,7 @@ class References:
             Unsupported: The target is in another document, or missing.
         """
         try:
-            return self._target(reference)
+            return self._target(reference, _Steps(_MAX_REFERENCES))
         except Unsupported as error:
             if not self._lenient:
                 raise
@@ -102,12 +116,14 @@ class References:
                 self.missing[str(error)] = None
             return {}
 
-    def _target(self, reference: object, above: int = 0) -> Any:
-        """Return the target of a reference; `above` references have led to it."""
+    def _target(self, reference: object, steps: _Steps) -> Any:
+        """Return the target of a reference; `steps` bound the references on the way to it."""
         if not isinstance(reference, str):
             raise Unsupported("it has a $ref that is not text")
-        if above > _MAX_REFERENCES:
-            raise Unsupported("its references form a cycle")
+        if not steps.take():
+            raise Unsupported("its references form a cycle, or lead too far")
+        if len(reference) > _MAX_REFERENCE:
+            raise Unsupported(f"it has a $ref of more than {_MAX_REFERENCE} characters")
         if not reference.startswith("#"):
             raise Unsupported(
                 f"it refers to another document ({reference[:128]}), which is not read"
@@ -119,8 +135,7 @@ class References:
         for part in reference.split("/")[1:]:
             name = unquote(part).replace("~1", "/").replace("~0", "~")
             while isinstance(node, Mapping) and name not in node and "$ref" in node:
-                above += 1
-                node = self._target(node["$ref"], above)  # such as of all schemas together
+                node = self._target(node["$ref"], steps)  # such as of all schemas together
             if isinstance(node, Mapping) and name in node:
                 node = node[name]
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
@@ -130,18 +145,6 @@ class References:
             if isinstance(node, Refusal):
                 raise Unsupported(f"it refers to {shown(reference)[:256]}, {node.reason}")
         return node
-
-
-class _Steps:
-    """A limit of the parts of a schema that one search visits."""
-
-    def __init__(self, limit: int = _MAX_STEPS) -> None:
-        self._left = limit
-
-    def take(self) -> bool:
-        """Return whether another part may be visited."""
-        self._left -= 1
-        return self._left >= 0
 
 
 class SchemaReader:
