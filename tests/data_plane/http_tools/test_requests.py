@@ -32,9 +32,15 @@ def parameter(
 
 
 def tool(
-    *parameters: HttpParameter, endpoint: str = "/x", method: str = "POST", body: Body = "json"
+    *parameters: HttpParameter,
+    endpoint: str = "/x",
+    method: str = "POST",
+    body: Body = "json",
+    content_type: str = "",
 ) -> HttpTool:
-    return HttpTool("t", method, endpoint, parameters=parameters, body=body)
+    return HttpTool(
+        "t", method, endpoint, parameters=parameters, body=body, content_type=content_type
+    )
 
 
 def request(called: HttpTool, **arguments: Any) -> HttpRequest:
@@ -253,14 +259,56 @@ def test_parts_say_their_media_type_and_each_file_of_a_list_is_a_part() -> None:
         )
         for part in parts
     ] == [
-        ("files", "files", "image/png", "one"),
-        ("files", "files", "image/png", "two"),
+        ("files", "files.png", "image/png", "one"),
+        ("files", "files.png", "image/png", "two"),
         ("files", None, "application/json", '{"id":1}'),
         ("meta", None, "application/json", '{"a":1}'),
         ("xml", None, "application/xml", "<a/>"),
         ("tags", None, None, "x"),
         ("tags", None, None, "2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "content", "name", "kind"),
+    [
+        ("", b"\x89PNG\r\n\x1a\n", "file.png", "image/png"),
+        ("application/octet-stream", b"%PDF-1.7", "file.pdf", "application/pdf"),
+        ("text/csv", b"a,b", "file.csv", "text/csv"),
+        ("application/x-thing", b"%PDF-1.7", "file", "application/x-thing"),
+        ("", b"a", "file", "application/octet-stream"),
+    ],
+)
+def test_a_file_has_the_type_that_it_is_and_a_name_with_its_extension(
+    declared: str, content: bytes, name: str, kind: str
+) -> None:
+    schema = {"contentEncoding": "base64", **({"contentMediaType": declared} if declared else {})}
+    called = tool(parameter("file", "body", schema=json.dumps(schema)), body="multipart")
+    body = request(called, file=base64.b64encode(content).decode()).body or b""
+    assert f'; filename="{name}"\r\nContent-Type: {kind}\r\n\r\n'.encode() + content in body
+
+
+def test_parts_of_other_multipart_bodies_have_places_instead_of_names() -> None:
+    related = tool(
+        parameter("meta", "body", schema='{"type": "object"}'),
+        parameter("file", "body", schema='{"contentEncoding": "base64"}'),
+        body="multipart",
+        content_type="multipart/related",
+    )
+    sent = request(related, meta={"a": 1}, file="aGk=")
+    kind, _, boundary = sent.headers["Content-Type"].partition("; boundary=")
+    assert kind == "multipart/related"
+    assert (sent.body or b"").split(f"--{boundary}".encode()) == [
+        b"",
+        b'\r\nContent-Type: application/json\r\n\r\n{"a":1}\r\n',
+        b"\r\nContent-Type: application/octet-stream\r\n\r\nhi\r\n",
+        b"--\r\n",
+    ]
+    mixed = tool(
+        parameter("body", "body", is_body=True), body="multipart", content_type="multipart/mixed"
+    )
+    listed = request(mixed, body=["one", "two"]).body or b""
+    assert listed.count(b"\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n") == 2
 
 
 def test_defaults_and_wire_names_are_sent() -> None:

@@ -504,5 +504,16 @@ def _body_faults(tool: HttpTool) -> Iterator[ToolFault]:
         yield ToolFault(
             "content_type", "has an invalid content_type; write one such as application/json"
         )
+    if tool.body == "multipart" and not _is_multipart(tool.content_type or "multipart/form-data"):
+        yield ToolFault(
+            "content_type",
+            "has 'body: multipart' and a content_type that is none of its kinds, such as"
+            " multipart/related, or has a boundary, which each request has of its own",
+        )
     if tool.body in ("binary", "text") and members and not whole and len(members) != 1:
         yield ToolFault("body", f"has 'body: {tool.body}', which needs exactly one body parameter")
+
+
+def _is_multipart(kind: str) -> bool:
+    name, _, parameters = kind.lower().partition(";")
+    return name.startswith("multipart/") and "boundary" not in parameters

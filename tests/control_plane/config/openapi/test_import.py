@@ -197,6 +197,11 @@ def test_a_body_that_is_no_plain_object_is_one_parameter() -> None:
         (("multipart/form-data: { schema: { type: object, properties: { file:"
          " { type: string, format: binary }, note: { type: string } } } }"),
          "multipart", ["file", "note"]),
+        (("multipart/related: { schema: { type: object, properties: { file:"
+         " { type: string, format: binary }, note: { type: string } } } }"),
+         "multipart", ["file", "note"]),
+        ("multipart/mixed: { schema: { type: array, items: { contentEncoding: base64 } } }",
+         "multipart", ["body"]),
         ("image/png: {}", "binary", ["body"]),
         ("text/plain: { schema: { type: string } }", "text", ["body"]),
         ("application/xml: { schema: { type: object } }", "text", ["body"]),
@@ -541,6 +546,15 @@ def test_whatever_is_wrong_in_a_document_it_is_read_or_refused(
             assert not list(find_faults(tool))
             json.dumps(input_schema(tool))
         assert native_server(made, "a", "x")
+
+
+def test_a_part_that_is_a_document_is_written_by_the_caller() -> None:
+    schema = {"type": "object", "properties": {"order": {"type": "object"}}}
+    encoding = {"order": {"contentType": "application/xml"}}
+    media = {"multipart/form-data": {"schema": schema, "encoding": encoding}}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    (order,) = tool.parameters
+    assert order.parsed == {"type": "string", "contentMediaType": "application/xml"}
 
 
 def test_an_empty_object_is_no_body_that_a_request_goes_without() -> None:

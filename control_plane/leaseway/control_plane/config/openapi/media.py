@@ -12,8 +12,9 @@ _JSONS: Final = ("application/json", "application/merge-patch+json", "text/json"
 """Preferred over other JSON types; a merge patch is a plain object."""
 _ANY_TYPE: Final = ("*/*", "application/*")
 _TEXTS: Final = ("/xml", "+xml", "/yaml", "+yaml", "/x-ndjson", "/jsonl", "/graphql", "/javascript")
+_FORM_DATA: Final = "multipart/form-data"
 _FORMS: Final[Mapping[str, Body]] = {
-    "multipart/form-data": "multipart",
+    _FORM_DATA: "multipart",
     "application/x-www-form-urlencoded": "form",
 }
 
@@ -48,6 +49,9 @@ def choose_body(content: Mapping[str, Any]) -> BodyType:
     for kind, written in kinds.items():
         if kind.startswith("text/") or kind.endswith(_TEXTS):
             return _body_type(content, written, "text")
+    for kind, written in kinds.items():
+        if kind.startswith("multipart/"):
+            return _body_type(content, written, "multipart")
     chosen = _body_type(content, next(iter(content)), "binary")
     is_value = isinstance(chosen.schema, Mapping) and not holds_bytes(dict(chosen.schema))
     if essence(chosen.kind) in _ANY_TYPE and is_value:
@@ -68,6 +72,11 @@ def _body_type(content: Mapping[str, Any], kind: Any, body: Body) -> BodyType:
     )
 
 
+def has_names(chosen: BodyType) -> bool:
+    """Return whether each part of a body has a name, as in a form, or only its place."""
+    return chosen.body != "multipart" or essence(chosen.kind) == _FORM_DATA
+
+
 def essence(kind: str) -> str:
     """Return a media type in lower case, without its parameters."""
     return kind.partition(";")[0].strip().lower()
@@ -79,8 +88,10 @@ def sent_type(chosen: BodyType) -> str:
     Parameters stay, except a charset: bodies are UTF-8.
     """
     kind = essence(chosen.kind)
-    if chosen.body in ("form", "multipart", "binary") or "*" in kind:
+    if chosen.body in ("form", "binary") or "*" in kind or kind == _FORM_DATA:
         return ""
+    if chosen.body == "multipart":
+        return kind if is_media_type(kind) else ""
     kept = [part.strip() for part in chosen.kind.split(";")[1:]]
     kept = [part for part in kept if part and not part.lower().startswith("charset")]
     if chosen.body == "text":

@@ -7,12 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from leaseway.control_plane.config.openapi.media import BodyType, choose_body, part_type, sent_type
+from leaseway.control_plane.config.openapi.media import (
+    BodyType,
+    choose_body,
+    has_names,
+    part_type,
+    sent_type,
+)
 from leaseway.control_plane.config.openapi.schemas import (
     MAX_SCHEMAS,
     References,
     SchemaReader,
     Unsupported,
+    is_text,
 )
 from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
@@ -126,9 +133,12 @@ class Parameters:
         if members is not None and len(members["properties"]) <= _MAX_MEMBERS:
             self._add_members(members, required, chosen)
             return
-        if chosen.body == "multipart":
+        is_multipart = chosen.body == "multipart"
+        if is_multipart and (
+            has_names(chosen) or not self._schemas.accepts(chosen.schema, "array")
+        ):
             raise Unsupported("its multipart body is not a plain object")
-        read = self._schemas.read(chosen.schema)
+        read = self._schemas.read(chosen.schema, files=is_multipart)
         if description and "description" not in read:
             read["description"] = description
         is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())
@@ -169,6 +179,10 @@ class Parameters:
             not {"type", "properties", "allOf", "anyOf", "oneOf", "enum"} & followed.keys()
             or followed.get("type") == "string"
         )
+        if is_text(kind) and not kind.endswith("json") and self._schemas.accepts(schema, "object"):
+            kept = ("title", "description")  # no rules of a text
+            followed = {key: followed[key] for key in kept if key in followed}
+            is_text_or_any = True
         if kind and is_text_or_any and "contentEncoding" not in followed:
             schema = {**followed, "type": "string", "contentMediaType": kind}
         read = self._schemas.read(schema, files=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.data_plane.kinds.http_api.files import BYTES, file_name, file_type
 from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, text_of
 from leaseway.spec.kinds.http_tools import Body, HttpParameter, Style
 from leaseway.wire.errors import Fault, Reason
@@ -19,16 +20,18 @@ Values = list[tuple[HttpParameter, Any]]
 
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
-_BYTES: Final = "application/octet-stream"
+_FORM_DATA: Final = "multipart/form-data"
+_TEXT: Final = "text/plain; charset=utf-8"
 _JOINED: Final = ("comma", "space", "pipe")
 
 
-def encode_body(body: Body, values: Values) -> tuple[bytes, str]:
+def encode_body(body: Body, values: Values, kind: str = "") -> tuple[bytes, str]:
     """Return a body and its content type.
 
     Args:
         body: The encoding.
         values: At least one.
+        kind: The content type that the tool has; empty if the encoding determines it.
 
     Raises:
         Fault: INVALID_ARGUMENTS: a value can't be sent.
@@ -36,17 +39,17 @@ def encode_body(body: Body, values: Values) -> tuple[bytes, str]:
     parameter, value = values[0]
     match body:
         case "form":
-            return "&".join(_form(values)).encode(), _FORM
+            return "&".join(_form(values)).encode(), kind or _FORM
         case "multipart":
-            return _multipart(values)
+            return _multipart(values, kind or _FORM_DATA)
         case "binary":
-            return _bytes(parameter, value), parameter.media_type or _BYTES
+            return _bytes(parameter, value), kind or parameter.media_type or BYTES
         case "text":
-            kind = parameter.media_type or "text/plain; charset=utf-8"
+            kind = kind or parameter.media_type or _TEXT
             return text_of(value).encode("utf-8", "replace"), kind
     if parameter.is_body:
-        return msgspec.json.encode(value), _JSON
-    return msgspec.json.encode({field.sent_as: item for field, item in values}), _JSON
+        return msgspec.json.encode(value), kind or _JSON
+    return msgspec.json.encode({field.sent_as: item for field, item in values}), kind or _JSON
 
 
 def unsendable(name: str, problem: str) -> Fault:
@@ -80,15 +83,23 @@ def _bytes(parameter: HttpParameter, value: Any) -> bytes:
         raise unsendable(parameter.name, "is neither base64 nor an artifact's reference") from None
 
 
-def _multipart(values: Values) -> tuple[bytes, str]:
+def _multipart(values: Values, kind: str) -> tuple[bytes, str]:
+    """Return the parts of a body; only those of a form have names, others have their places."""
     boundary = secrets.token_hex(24)
+    has_names = kind.partition(";")[0].strip().lower() == _FORM_DATA
     parts: list[bytes] = []
     for parameter, value in values:
         for item in _parts(parameter, value):
-            header, content = _part(parameter, item)
+            own, content = _part(parameter, item)
+            if has_names:
+                lines = [_disposition(parameter, item, own)]
+                lines += [f"Content-Type: {own}"] if own else []
+            else:
+                lines = [f"Content-Type: {own or _TEXT}"]
+            header = "\r\n".join(lines)
             parts.append(f"--{boundary}\r\n{header}\r\n\r\n".encode() + content + b"\r\n")
     parts.append(f"--{boundary}--\r\n".encode())
-    return b"".join(parts), f"multipart/form-data; boundary={boundary}"
+    return b"".join(parts), f"{kind}; boundary={boundary}"
 
 
 def _parts(parameter: HttpParameter, value: Any) -> Iterable[Any]:
@@ -100,21 +111,28 @@ def _parts(parameter: HttpParameter, value: Any) -> Iterable[Any]:
 
 
 def _part(parameter: HttpParameter, item: Any) -> tuple[str, bytes]:
-    """Return the header and the content of a part."""
-    name = _quoted_name(parameter.sent_as)
-    header = f'Content-Disposition: form-data; name="{name}"'
-    if parameter.is_binary and isinstance(item, str | bytes):
-        kind = parameter.media_type or _BYTES
-        header += f'; filename="{name}"\r\nContent-Type: {kind}'
-        return header, _bytes(parameter, item)
+    """Return the content type of a part, empty if it is plain text, and its content."""
+    if _is_file(parameter, item):
+        content = _bytes(parameter, item)
+        return file_type(parameter.media_type, content), content
     is_object = isinstance(item, list | dict) or parameter.style == "json"
     own = "" if parameter.is_binary else parameter.media_type
-    kind = own or (_JSON if is_object else "")
-    if kind:
-        header += f"\r\nContent-Type: {kind}"
     if is_object:
-        return header, msgspec.json.encode(item)
-    return header, text_of(item).encode("utf-8", "replace")
+        return own or _JSON, msgspec.json.encode(item)
+    return own, text_of(item).encode("utf-8", "replace")
+
+
+def _is_file(parameter: HttpParameter, item: Any) -> bool:
+    return parameter.is_binary and isinstance(item, str | bytes)
+
+
+def _disposition(parameter: HttpParameter, item: Any, kind: str) -> str:
+    """Return the header with the name of a part, and of its file."""
+    name = _quoted_name(parameter.sent_as)
+    header = f'Content-Disposition: form-data; name="{name}"'
+    if _is_file(parameter, item):
+        header += f'; filename="{file_name(name, kind)}"'
+    return header
 
 
 def _quoted_name(name: str) -> str:

@@ -62,8 +62,7 @@ def build_request(
     headers = values.headers()
     body, content_type = values.body()
     if content_type:
-        is_own = tool.content_type and not content_type.startswith("multipart/")
-        headers["Content-Type"] = tool.content_type if is_own else content_type
+        headers["Content-Type"] = content_type
     return HttpRequest(tool.method, url, headers, body)
 
 
@@ -143,11 +142,12 @@ class _Values:
         """Return the body and its content type, or None and an empty text."""
         values = list(self._at("body"))
         if values:
-            return encode_body(self._tool.body, values)
+            return encode_body(self._tool.body, values, self._tool.content_type)
         of_body = [parameter for parameter in self._tool.parameters if parameter.position == "body"]
         is_object = bool(of_body) and self._tool.body == "json"
         is_whole = any(parameter.is_body for parameter in of_body)
-        return (b"{}", "application/json") if is_object and not is_whole else (None, "")
+        kind = self._tool.content_type or "application/json"
+        return (b"{}", kind) if is_object and not is_whole else (None, "")
 
 
 def _without_nulls(value: Any, schema: Any) -> Any:
