@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from leaseway.front.handshake import SERVER_META
+from leaseway.front.messages import UNAVAILABLE
 from leaseway.front.results import adapt_result, rpc_error
 from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
@@ -96,15 +98,32 @@ def test_an_undeclared_capability_is_named_as_clients_declare_it(
     error = rpc_error(error_from_fault(fault), modern=True)
     assert (error.code, error.data["requiredCapabilities"]) == (-32021, required)
     older = rpc_error(error_from_fault(fault), modern=False)
-    assert (older.code, older.data) == (-32000, error.data)
+    assert (older.code, older.data) == (UNAVAILABLE, error.data)
 
 
-@pytest.mark.parametrize(("facts", "code"), [({"offered": "no"}, -32602), ({}, -32000)])
+@pytest.mark.parametrize(("facts", "code"), [({"offered": "no"}, -32602), ({}, UNAVAILABLE)])
 def test_a_tool_that_a_server_does_not_offer_to_a_client_is_unknown_to_it(
     facts: dict[str, str], code: int
 ) -> None:
     error = error_from_fault(Fault(Reason.TOOL_DIFFERS, "It does not offer it.", metadata=facts))
     assert rpc_error(error, modern=True).code == code
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_no_failure_has_a_code_by_which_a_client_means_its_own_connection(reason: Reason) -> None:
+    error = error_from_fault(Fault(reason, "It failed."))
+    for modern in (True, False):
+        code = rpc_error(error, modern=modern).code
+        assert code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT), "frameworks repeat the call"
+
+
+def test_a_model_whose_lease_has_ended_is_told_to_call_again() -> None:
+    facts = for_operators("Acquire a new lease.")
+    error = error_from_fault(Fault(Reason.LEASE_LOST, "Lease w1 was lost.", metadata=facts))
+    said = rpc_error(error, modern=True).message
+    assert (
+        said == "Lease w1 was lost. Call again: the next call gets the server without that state."
+    )
 
 
 def test_what_an_operator_does_is_told_to_no_client() -> None:
@@ -127,7 +146,7 @@ def test_an_unknown_name_gets_no_advice_for_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "older"), [(-32020, -32600), (-32021, -32000), (-32022, -32602), (-32042, -32042)]
+    ("code", "older"), [(-32020, -32600), (-32021, UNAVAILABLE), (-32022, -32602), (-32042, -32042)]
 )
 def test_codes_of_a_newer_server_are_said_in_those_of_an_older_client(
     code: int, older: int

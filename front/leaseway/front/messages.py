@@ -33,6 +33,11 @@ _MAX_VERSION: Final = 64
 _MAX_REASON: Final = 256
 """Characters of a client's reason for a cancellation that are passed on."""
 
+UNAVAILABLE: Final = -32010
+"""The code of failures that have none of their own; `data.reason` tells them apart. JSON-RPC leaves
+-32000 to -32019 to implementations, but official clients use -32000 and -32001 for a connection
+that was closed and for a timeout of their own. Frameworks connect anew and repeat such calls."""
+
 ParamsT = TypeVar("ParamsT", bound="ListParams")
 ArgumentsT = TypeVar("ArgumentsT", bound=msgspec.Struct)
 

@@ -20,12 +20,13 @@ from mcp_types.jsonrpc import (
 )
 
 from leaseway.front.handshake import CACHE_HINTS, SERVER_META
-from leaseway.front.messages import JsonRpcError, encode
+from leaseway.front.messages import UNAVAILABLE, JsonRpcError, encode
 from leaseway.sdk import (
     AuthorizationFailed,
     ConfirmationRequired,
     InputRequired,
     InvalidArguments,
+    LeaseError,
     LeasewayError,
     LoginRequired,
     ServerError,
@@ -48,15 +49,14 @@ _MODERN: Final = encode({"resultType": "complete", "_meta": SERVER_META})[:-1]
 RESOURCE_NOT_FOUND: Final = -32002
 """No server has a resource, before 2026-07-28 (2025-11-25, server/resources); since then it is
 -32602."""
-_UNAVAILABLE: Final = -32000
-"""JSON-RPC leaves -32000 to -32019 to implementations; `data.reason` tells them apart."""
 _OLDER_CODES: Final = {
     HEADER_MISMATCH: INVALID_REQUEST,
-    MISSING_REQUIRED_CLIENT_CAPABILITY: _UNAVAILABLE,
+    MISSING_REQUIRED_CLIENT_CAPABILITY: UNAVAILABLE,
     UNSUPPORTED_PROTOCOL_VERSION: INVALID_PARAMS,
 }
 """Codes that came with 2026-07-28, and what a client of an older era gets for each. Unsupported
 versions were invalid params (2025-11-25, lifecycle); the others had no code of their own."""
+_CALL_AGAIN: Final = "Call again: the next call gets the server without that state."
 _says_missing: Final = re.compile(r"\b(not found|unknown resource|no such)\b", re.IGNORECASE).search
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 _MAX_SCOPES: Final = 2_048
@@ -166,6 +166,8 @@ def _converted(error: LeasewayError, uri: str) -> JsonRpcError:
     if server := error.metadata.get("server"):
         data["server"] = server
     message = f"{error}{advice_for(Reader.MODEL, error.metadata)}"
+    if isinstance(error, LeaseError):
+        message = f"{message} {_CALL_AGAIN}"
     converted = JsonRpcError(_code(error), message, data)
     if isinstance(error, AuthorizationFailed) and error.oauth_error == _INSUFFICIENT_SCOPE:
         converted.needed_scope = data["scope"] = _scopes_in(error.metadata.get("scope", ""))
@@ -232,4 +234,4 @@ def _code(error: LeasewayError) -> int:
     is_hidden = error.metadata.get("offered") == "no"  # the server knows no such tool of its client
     if isinstance(error, ToolNotFound) or error.reason in _INVALID or is_hidden:
         return INVALID_PARAMS
-    return INTERNAL_ERROR if error.reason in _INTERNAL else _UNAVAILABLE
+    return INTERNAL_ERROR if error.reason in _INTERNAL else UNAVAILABLE

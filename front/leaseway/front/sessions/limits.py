@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.messages import UNAVAILABLE, JsonRpcError
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.sealing import Owner
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT
@@ -24,7 +24,6 @@ _GRACE: Final = 10.0
 """Seconds after its only call for which a session is kept that is followed by a newer one."""
 _HANDLE_GRACE: Final = 60.0
 """The same if its model may still pass back what the result of that call said."""
-_UNAVAILABLE: Final = -32000
 
 End = Callable[[LiveSession], Awaitable[None]]
 """Ends a session and releases its leases."""
@@ -73,7 +72,7 @@ class SessionLimits:
                     await self._make_room(held)
         except TimeoutError:
             raise JsonRpcError(
-                _UNAVAILABLE,
+                UNAVAILABLE,
                 f"This client has {self._per_client} sessions with calls in flight, the limit of "
                 "--sessions-per-client. Wait for one, or continue in one of these sessions.",
                 {"reason": str(Reason.CAPACITY), "started": "no", "retryAfter": 1.0},

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
+from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import LimitEntry, limit_metadata
 from leaseway.wire.messages.states import LeaseOutcome
@@ -27,9 +28,9 @@ def lease_ended(lease_id: str, ended: EndedLease | None) -> Fault:
     verb = "has" if ended.outcome == "expired" else "was"
     return Fault(
         _REASONS[ended.outcome],
-        f"Lease {lease_id[:64]} {verb} {ended.outcome}{cause}. Acquire a new lease; the state that "
-        "the server kept for the old one is lost.",
-        metadata={"lease": lease_id[:64]},
+        f"Lease {lease_id[:64]} {verb} {ended.outcome}{cause}. The state that the server kept for "
+        "it is lost.",
+        metadata={"lease": lease_id[:64]} | for_operators("Acquire a new lease."),
     )
 
 
