@@ -134,9 +134,17 @@ async def test_there_is_no_meter_if_metrics_are_off(
         (
             {
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
-                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/json",
             },
-            "OTLP over grpc only",
+            "OTLP as grpc or http/protobuf",
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd",
+            },
+            "OTEL_EXPORTER_OTLP_COMPRESSION is neither gzip nor none",
         ),
     ],
 )

@@ -81,6 +81,11 @@ def test_an_otlp_endpoint_alone_turns_export_on() -> None:
     assert "exporting True True" in done.stdout
 
 
+def test_the_variable_can_say_that_requests_are_not_compressed() -> None:
+    done = _run(OTEL_TRACES_EXPORTER="otlp", OTEL_EXPORTER_OTLP_COMPRESSION="none")
+    assert "exporting True True" in done.stdout
+
+
 def test_an_unresponsive_collector_does_not_delay_the_shutdown() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

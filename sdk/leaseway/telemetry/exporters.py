@@ -16,14 +16,17 @@ from urllib.parse import urlsplit
 from opentelemetry import trace
 
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
+from leaseway.wire.secrets.redaction import hide
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
+    from leaseway.telemetry.otlp_http.settings import HttpSettings
+
 Signal = Literal["TRACES", "METRICS", "LOGS"]
-ChannelOptions = Any
-"""Pairs of names and values; the exporters declare that all values are texts."""
+GrpcOptions = Mapping[str, Any]
+"""Arguments of an exporter over gRPC."""
 _Exporter = TypeVar("_Exporter")
 
 _logger = logging.getLogger(__name__)
@@ -36,7 +39,8 @@ def make_exporters(
     signal: Signal,
     *,
     console: Callable[[], _Exporter],
-    otlp: Callable[[ChannelOptions], _Exporter],
+    otlp: Callable[[GrpcOptions], _Exporter],
+    otlp_http: Callable[[HttpSettings], _Exporter],
     alternative: str = "",
 ) -> list[_Exporter]:
     """Return the exporters that the standard variables name, and log unusable ones.
@@ -48,7 +52,8 @@ def make_exporters(
     Args:
         signal: The kind of telemetry.
         console: Makes the exporter that writes to stderr.
-        otlp: Makes the OTLP exporter with the options of its channel.
+        otlp: Makes the OTLP exporter over gRPC with these arguments.
+        otlp_http: Makes the one over HTTP.
         alternative: Other ways to export, for the message about an unknown exporter.
     """
     made: list[_Exporter] = []
@@ -62,9 +67,14 @@ def make_exporters(
         elif name == "console":
             with logged_if_unusable(signal):
                 made.append(console())
-        elif _otlp_is_possible(signal):
+        elif (protocol := _protocol(signal)) == "grpc":
             with logged_if_unusable(signal):
-                made.append(otlp(_channel_options(signal)))
+                made.append(otlp(_grpc_options(signal)))
+        elif protocol == "http/protobuf":
+            with logged_if_unusable(signal):
+                from leaseway.telemetry.otlp_http.settings import http_settings
+
+                made.append(otlp_http(http_settings(signal.lower(), os.environ)))
     return made
 
 
@@ -125,29 +135,46 @@ def _exporter_names(signal: Signal) -> list[str]:
 
 def _endpoint(signal: Signal) -> str:
     """Return the address of the collector, or empty for the exporter's default, a loopback one."""
-    common = os.environ.get(f"{_OTLP}_ENDPOINT", "")
-    return os.environ.get(f"{_OTLP}_{signal}_ENDPOINT") or common
+    return _variable(signal, "ENDPOINT")
 
 
-def _channel_options(signal: Signal) -> ChannelOptions:
+def _variable(signal: Signal, name: str) -> str:
+    """Return the value of a variable for a signal, else that for all, else nothing."""
+    common = os.environ.get(f"{_OTLP}_{name}", "")
+    return (os.environ.get(f"{_OTLP}_{signal}_{name}") or common).strip()
+
+
+def _grpc_options(signal: Signal) -> GrpcOptions:
+    import grpc
+
     endpoint = _endpoint(signal)
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "localhost"
-    return NO_WEB_PROXY if is_loopback_host(host) else ()
+    options: dict[str, Any] = {"channel_options": NO_WEB_PROXY if is_loopback_host(host) else ()}
+    if _variable(signal, "COMPRESSION").lower() == "none":  # which the exporters themselves refuse
+        options["compression"] = grpc.Compression.NoCompression
+    # The exporters log entries that they cannot read.
+    entries = _variable(signal, "HEADERS").split(",")
+    hide([entry.partition("=")[2] or entry for entry in entries], f"headers of {signal}")
+    return options
 
 
-def _otlp_is_possible(signal: Signal) -> bool:
-    """Return whether the configured protocol is supported; log it if not."""
-    protocol = os.environ.get(f"{_OTLP}_{signal}_PROTOCOL") or os.environ.get(
-        f"{_OTLP}_PROTOCOL", "grpc"
-    )
-    if protocol == "grpc":
-        return True
+def _protocol(signal: Signal) -> str:
+    """Return `grpc` or `http/protobuf`; log another protocol and return nothing."""
+    named = _variable(signal, "PROTOCOL")
+    protocol = (named or "grpc").lower()
+    if protocol in ("grpc", "http/protobuf"):
+        if not named and urlsplit(_endpoint(signal)).netloc.endswith(":4318"):
+            _logger.warning(
+                f"{signal.capitalize()} are sent by OTLP over grpc to port 4318, which is usually "
+                "that of OTLP over HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or grpc."
+            )
+        return protocol
     _logger.warning(
-        f"{signal.capitalize()} are not exported: Leaseway sends OTLP over grpc only. Point the "
-        "endpoint at a collector's grpc port and set OTEL_EXPORTER_OTLP_PROTOCOL=grpc.",
+        f"{signal.capitalize()} are not exported: Leaseway sends OTLP as grpc or http/protobuf. "
+        "Set OTEL_EXPORTER_OTLP_PROTOCOL to that of the collector's port.",
         extra={"protocol": protocol},
     )
-    return False
+    return ""
 
 
 def describe_process(service_name: str, instance: str = "") -> dict[str, str]:

@@ -12,11 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.telemetry.exporters import (
-    ChannelOptions,
+    GrpcOptions,
     describe_process,
     logged_if_unusable,
     make_exporters,
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
-_EXPORTER_LOGGERS: Final = "opentelemetry"
-"""The exporter's own lines are not exported: an unreachable collector would cause more of them."""
+    from leaseway.telemetry.otlp_http.settings import HttpSettings
+
+_EXPORTER_LOGGERS: Final = ("opentelemetry", "leaseway.telemetry.otlp_http")
+"""The exporters' own lines are not exported: an unreachable collector would cause more of them."""
 _TIMEOUT: Final = 2.0
 """Seconds for one message, so that an unreachable collector does not delay the shutdown."""
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
@@ -149,7 +152,7 @@ def otlp_audit(worker_id: str) -> OtlpAudit | None:
 
 
 def _make_provider(service: str) -> LoggerProvider | None:
-    exporters = make_exporters("LOGS", console=_to_stderr, otlp=_by_otlp)
+    exporters = make_exporters("LOGS", console=_to_stderr, otlp=_by_otlp, otlp_http=_by_http)
     if exporters:
         with logged_if_unusable("LOGS"):
             return _provider_of(exporters, service)
@@ -168,10 +171,17 @@ def _provider_of(exporters: Sequence[LogRecordExporter], service: str) -> Logger
     return provider
 
 
-def _by_otlp(options: ChannelOptions) -> LogRecordExporter:
+def _by_otlp(options: GrpcOptions) -> LogRecordExporter:
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 
-    return OTLPLogExporter(timeout=_TIMEOUT, channel_options=options)
+    return OTLPLogExporter(timeout=_TIMEOUT, **options)
+
+
+def _by_http(settings: HttpSettings) -> LogRecordExporter:
+    from leaseway.telemetry.otlp_http.exporters import HttpLogExporter
+    from leaseway.telemetry.otlp_http.sender import HttpSender
+
+    return HttpLogExporter(HttpSender(replace(settings, timeout=min(settings.timeout, _TIMEOUT))))
 
 
 def _to_stderr() -> LogRecordExporter:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from leaseway.telemetry.exporters import ChannelOptions, make_exporters
+from leaseway.telemetry.exporters import GrpcOptions, make_exporters
 from leaseway.telemetry.metrics import Buckets, Exemplar, Family, Meter, Point
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         NumberDataPoint,
     )
     from opentelemetry.sdk.resources import Resource
+
+    from leaseway.telemetry.otlp_http.settings import HttpSettings
 
 _logger = logging.getLogger(__name__)
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
@@ -41,7 +43,9 @@ _SHUTDOWN_TIMEOUT: Final = 1.0
 def metric_exporters() -> list[MetricExporter]:
     """Return the exporters that the standard variables name (see `make_exporters`)."""
     alternative = ", and --metrics HOST:PORT for Prometheus"
-    return make_exporters("METRICS", console=_to_stderr, otlp=_by_otlp, alternative=alternative)
+    return make_exporters(
+        "METRICS", console=_to_stderr, otlp=_by_otlp, otlp_http=_by_http, alternative=alternative
+    )
 
 
 def _to_stderr() -> MetricExporter:
@@ -50,10 +54,17 @@ def _to_stderr() -> MetricExporter:
     return ConsoleMetricExporter(out=sys.stderr)  # stdout belongs to results
 
 
-def _by_otlp(options: ChannelOptions) -> MetricExporter:
+def _by_otlp(options: GrpcOptions) -> MetricExporter:
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter(channel_options=options)
+    return OTLPMetricExporter(**options)
+
+
+def _by_http(settings: HttpSettings) -> MetricExporter:
+    from leaseway.telemetry.otlp_http.exporters import HttpMetricExporter
+    from leaseway.telemetry.otlp_http.sender import HttpSender
+
+    return HttpMetricExporter(HttpSender(settings))
 
 
 class MetricsSender:

@@ -17,7 +17,7 @@ from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider, Tracer
 
 from leaseway.telemetry.exporters import (
-    ChannelOptions,
+    GrpcOptions,
     describe_process,
     ignore_missing_plugins,
     logged_if_unusable,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
+    from leaseway.telemetry.otlp_http.settings import HttpSettings
     from leaseway.telemetry.spans.pairs import PairSource
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def _install_provider(service_name: str, instance: str) -> TracerProvider | None
 
 def span_exporters() -> list[SpanExporter]:
     """Return the exporters that the standard variables name (see `make_exporters`)."""
-    return make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
+    return make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp, otlp_http=_by_http)
 
 
 def _batches(exporter: SpanExporter) -> SpanProcessor:
@@ -122,10 +123,17 @@ def _to_stderr() -> SpanExporter:
     return SpanPrinter(out=sys.stderr)  # stdout belongs to results
 
 
-def _by_otlp(options: ChannelOptions) -> SpanExporter:
+def _by_otlp(options: GrpcOptions) -> SpanExporter:
     from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter
 
-    return OtlpSpanExporter(channel_options=options)
+    return OtlpSpanExporter(**options)
+
+
+def _by_http(settings: HttpSettings) -> SpanExporter:
+    from leaseway.telemetry.otlp_http.exporters import HttpSpanExporter
+    from leaseway.telemetry.otlp_http.sender import HttpSender
+
+    return HttpSpanExporter(HttpSender(settings))
 
 
 _active = False
