@@ -557,6 +557,23 @@ def test_a_part_that_is_a_document_is_written_by_the_caller() -> None:
     assert order.parsed == {"type": "string", "contentMediaType": "application/xml"}
 
 
+def test_a_tool_without_a_description_names_its_request() -> None:
+    assert only("/x/{id}: { get: {} }").description == "GET /x/{id}"
+
+
+def test_a_document_that_the_caller_writes_is_described() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    media = {"application/xml": {"schema": schema, "example": "<x><a>1</a></x>"}}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    (body,) = tool.parameters
+    assert body.parsed == {
+        "type": "string",
+        "description": f"Its content by JSON Schema: {json.dumps(schema)}",
+        "contentMediaType": "application/xml",
+        "examples": ["<x><a>1</a></x>"],
+    }
+
+
 def test_an_empty_object_is_no_body_that_a_request_goes_without() -> None:
     schema = "{ type: object, properties: {} }"
     body = f"{{ content: {{ application/x-www-form-urlencoded: {{ schema: {schema} }} }} }}"

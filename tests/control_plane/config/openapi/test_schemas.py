@@ -204,7 +204,7 @@ def test_files_of_a_multipart_body_are_sent_as_bytes(name: str) -> None:
     data = "AP8AYQ=="
     sent = request(tool, f=[data, data] if "list" in name else data, note="plain", n=3)
     body = sent.body or b""
-    assert body.count(b'filename="f"') == (2 if "list" in name else 1)
+    assert body.count(b'filename="f') == (2 if "list" in name else 1)
     assert b"\r\n\r\n\x00\xff\x00a\r\n" in body
     assert b'name="note"\r\n\r\nplain\r\n' in body
     assert b'name="n"\r\n\r\n3\r\n' in body
@@ -410,3 +410,20 @@ def test_a_placeholder_in_the_query_of_a_path_is_a_parameter_of_the_query() -> N
     )
     sent = request(tool, id="1", name="a&b", to="x").url
     assert sent == f"{BASE}/export/1?kind=csv&name=a%26b&to=x"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "schema"),
+    [
+        ("example: 7", {"examples": [7]}),
+        ("examples: { a: { value: 7 }, b: { value: 8 }, c: {} }", {"examples": [7, 8]}),
+        ("schema: { example: 7 }, example: 8", {"examples": [8]}),
+        ("deprecated: true", {"description": "Deprecated."}),
+        ("deprecated: true, description: Old.", {"description": "Deprecated. Old."}),
+        ("schema: { deprecated: true, default: 1 }", {"description": "Deprecated. Default: 1."}),
+        (f"schema: {{ type: string, example: {'x' * 99_999} }}", {"type": "string"}),
+    ],
+)
+def test_examples_and_deprecation_are_told(parameter: str, schema: dict[str, Any]) -> None:
+    made = only(f"{{ parameters: [ {{ name: p, in: query, {parameter} }} ] }}")
+    assert made.parameters[0].parsed == schema

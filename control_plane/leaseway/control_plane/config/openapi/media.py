@@ -28,12 +28,14 @@ class BodyType:
         body: How its values are encoded.
         schema: Its schema; may be anything.
         encoding: How each member is written, by its name.
+        examples: Whole bodies.
     """
 
     kind: str
     body: Body
     schema: Any = field(default_factory=dict)
     encoding: Mapping[str, Any] = field(default_factory=dict)
+    examples: tuple[Any, ...] = ()
 
 
 def choose_body(content: Mapping[str, Any]) -> BodyType:
@@ -65,11 +67,24 @@ def _body_type(content: Mapping[str, Any], kind: Any, body: Body) -> BodyType:
         return BodyType(str(kind), body)
     encoding = media.get("encoding")
     return BodyType(
-        str(kind),
-        body,
-        media.get("schema", {}),
-        encoding if isinstance(encoding, Mapping) else {},
+        kind=str(kind),
+        body=body,
+        schema=media.get("schema", {}),
+        encoding=encoding if isinstance(encoding, Mapping) else {},
+        examples=tuple(examples_of(media)),
     )
+
+
+def examples_of(given: Mapping[str, Any]) -> list[Any]:
+    """Return the examples of a parameter or media type, which stand beside its schema."""
+    if "example" in given:
+        return [given["example"]]
+    named = given.get("examples")
+    return [
+        example["value"]
+        for example in (named.values() if isinstance(named, Mapping) else ())
+        if isinstance(example, Mapping) and "value" in example
+    ]
 
 
 def has_names(chosen: BodyType) -> bool:

@@ -26,6 +26,7 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _MAX_DESCRIPTION: Final = 2_048
+_MAX_TITLE: Final = 128
 _MAX_METHOD: Final = 32
 _OTHER_METHODS: Final = ("TRACE", "QUERY")
 """Methods that OpenAPI knows and no tool has."""
@@ -252,8 +253,8 @@ class _Importer:
             name=self._names.name(identity),
             method=method,
             endpoint=_endpoint(path),
-            description=_description(summary, operation),
-            title=summary[:128],
+            description=_description(summary, operation) or f"{method} {path[:_MAX_TITLE]}",
+            title=summary[:_MAX_TITLE],
             parameters=tuple(parameters.parameters),
             body=body,
             content_type=content_type,

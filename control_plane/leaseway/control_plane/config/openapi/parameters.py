@@ -10,6 +10,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.openapi.media import (
     BodyType,
     choose_body,
+    examples_of,
     has_names,
     part_type,
     sent_type,
@@ -27,6 +28,8 @@ from leaseway.wire.listing.model_schemas import MAX_ARGUMENT_NAME, argument_name
 
 _MAX_MEMBERS: Final = 100
 _MAX_TEXT: Final = 1_024
+_MAX_DOCUMENT: Final = 4_096
+"""Characters of what a description says of the content of a document, and of an example of it."""
 _IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
 _DELIMITED: Final[Mapping[str, Style]] = {"spaceDelimited": "space", "pipeDelimited": "pipe"}
 _HEADER_STYLES: Final[Mapping[str, Style]] = {"simple": "comma", **_DELIMITED}
@@ -116,13 +119,19 @@ class Parameters:
         types = read.get("type", "string")
         if chosen.body == "binary" or (types != "string" and "string" not in types):
             kept = ("description", "title", "examples")
+            rules = {key: value for key, value in read.items() if key not in kept}
             read = {key: read[key] for key in kept if key in read}
+            if chosen.body == "text":
+                description = _with_rules(description, rules)
         read["type"] = "string"
         if chosen.body == "binary":
             read["contentEncoding"] = "base64"
             description = description or "The body, as base64."
         if description and "description" not in read:
             read["description"] = description
+        examples = [text for text in chosen.examples if isinstance(text, str)]
+        if chosen.body == "text" and examples and len(examples[0]) <= _MAX_DOCUMENT:
+            read["examples"] = examples[:1]
         if "*" not in chosen.kind:
             read["contentMediaType"] = chosen.kind.partition(";")[0].strip()
         self._add("body", "body", read, required, "json", is_body=True)
@@ -200,8 +209,16 @@ class Parameters:
             media = next(iter(content.values()))
             schema = media.get("schema") if isinstance(media, Mapping) else None
         text = given.get("description")
+        notes: dict[str, Any] = {}
         if isinstance(text, str) and text:
-            schema = {**(schema if isinstance(schema, Mapping) else {}), "description": text}
+            notes["description"] = text
+        if given.get("deprecated") is True:
+            notes["deprecated"] = True
+        examples = examples_of(given)
+        if examples:
+            notes["examples"] = examples
+        if notes:
+            schema = {**(schema if isinstance(schema, Mapping) else {}), **notes}
         return self._schemas.read(schema or {})
 
     def _simple_style(self, given: Mapping[str, Any], styles: Mapping[str, Style]) -> Style:
@@ -266,6 +283,14 @@ class Parameters:
                 allow_reserved=allow_reserved,
             )
         )
+
+
+def _with_rules(description: str, rules: Mapping[str, Any]) -> str:
+    """Return the description of a text that stands for a value, with the schema of the value."""
+    text = json.dumps(rules, ensure_ascii=False)
+    if not rules or len(text) > _MAX_DOCUMENT:
+        return description
+    return f"{description} Its content by JSON Schema: {text}".strip()
 
 
 def _largest_share(sizes: Iterable[int]) -> int:

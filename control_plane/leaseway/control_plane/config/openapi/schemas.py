@@ -41,6 +41,7 @@ _MAX_STEPS: Final = 500
 _MAX_TEXT: Final = 1_024
 _MAX_DEFAULT: Final = 200
 """Characters of a default that a description names."""
+_MAX_EXAMPLES: Final = 5
 _MAX_ENUM: Final = 500
 
 _KEPT: Final = frozenset(
@@ -429,8 +430,15 @@ def _modernize(schema: Mapping[str, Any], converted: dict[str, Any], files: bool
         text = json.dumps(default, ensure_ascii=False, default=str)
         if len(text) <= _MAX_DEFAULT:
             _describe(converted, f"Default: {text}.", f"Default: {text}.")
+    if schema.get("deprecated") is True:
+        about = converted.get("description")
+        known = about if isinstance(about, str) else ""
+        converted["description"] = f"Deprecated. {known}".rstrip()
     if "examples" not in converted and "example" in schema:
         converted["examples"] = [schema["example"]]
+    if isinstance(converted.get("examples"), list):
+        # Long ones would leave no room for the schema itself.
+        converted["examples"] = list(filter(_is_short, converted["examples"][:_MAX_EXAMPLES]))
     _drop_invalid(converted)
 
 
@@ -452,6 +460,10 @@ def is_text(kind: str) -> bool:
     return kind.startswith("text/") or kind.endswith(
         ("/json", "+json", "/xml", "+xml", "/yaml", "+yaml", "/x-ndjson", "/javascript")
     )
+
+
+def _is_short(example: object) -> bool:
+    return len(json.dumps(example, ensure_ascii=False, default=str)) <= _MAX_TEXT
 
 
 def _describe(converted: dict[str, Any], alone: str, added: str) -> None:
