@@ -257,15 +257,14 @@ class Peer(Dispatcher[TransportContext]):
                 f"{self.era.version} does not have, and failed. Set protocol: legacy in its entry.",
             )
 
-    def log_repair(self) -> None:
-        """Log, once, that messages of the server had to be repaired to be read."""
+    def log_repair(self, what: str = "messages that are not JSON in UTF-8") -> None:
+        """Log, once, that what a server sends is corrected."""
         if not self._has_repaired:
             self._has_repaired = True
             _logger.warning(
-                "The server %s sends messages that are not JSON in UTF-8. What other languages "
-                "write, such as NaN, halves of characters and deep nesting, is replaced. Ask its "
-                "maintainer to fix it.",
+                "The server %s sends %s, which are corrected. Ask its maintainer to fix it.",
                 self.server,
+                what,
             )
 
     # Requests of the worker and of the official session; tool calls bypass these.

@@ -12,7 +12,6 @@ from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_call,
     encode_request,
-    read_flags,
     request_key,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
@@ -66,20 +65,6 @@ def test_a_result_is_a_slice_of_its_line() -> None:
     message = read(b'{"id":1,"jsonrpc":"2.0","result":' + result + b' ,"extra":0}')
     assert message.is_response
     assert bytes(message.result) == result
-    assert read_flags(message.result).isError
-
-
-@pytest.mark.parametrize("flag", ["", ',"isError":false', ',"isError":null'])
-def test_a_result_without_iserror_is_not_an_error(flag: str) -> None:
-    text = '"isError":true inside a string'
-    raw = msgspec.Raw(json.dumps({"content": [text]})[:-1].encode() + flag.encode() + b"}")
-    assert not read_flags(raw).isError
-
-
-@pytest.mark.parametrize("raw", [b"[]", b"1", b'{"isError":"yes"}'])
-def test_an_invalid_result_raises(raw: bytes) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        read_flags(msgspec.Raw(raw))
 
 
 @pytest.mark.parametrize("line", [b"hello", b"[]", b'{"id":{}}', b'{"method":1}', b'{"a":'])

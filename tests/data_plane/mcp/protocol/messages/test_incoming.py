@@ -50,6 +50,9 @@ class Recorder:
     def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
         """Not called."""
 
+    def log_repair(self, what: str) -> None:
+        """Not called."""
+
     def warn_no_back_channel(self) -> None:
         """Not called."""
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.protocol.messages.codec import SeenResponse
 from leaseway.data_plane.mcp.protocol.messages.reading import (
     MAX_DEPTH,
     _decode,
@@ -22,6 +21,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     read_repaired,
     repair,
 )
+from leaseway.data_plane.mcp.protocol.messages.results import SeenResponse
 
 ESCAPES = st.sampled_from(
     [
@@ -166,24 +166,26 @@ def test_a_large_result_is_passed_once_however_its_server_orders_a_response(mess
     seen = read((message % result).encode())
     assert isinstance(seen, SeenResponse)
     assert (seen.id, bytes(seen.result).decode()) == (7, result)
-    assert seen.glance.isError
-    assert not seen.glance.has_media
+    assert seen.look.isError
+    assert not seen.look.has_media
+
+
+MEDIA = {"data": LARGE, "mimeType": "x/y"}
 
 
 @pytest.mark.parametrize(
     "result",
     [
-        {"content": [{"type": "text"}, {"type": "image", "data": LARGE}]},
-        {"content": [{r"ty\u0070e": "audio", "data": LARGE}]},
-        {"messages": [{"role": "user", "content": {"type": "image", "data": LARGE}}]},
-        {"messages": [{"content": []}, {"content": [{"type": "audio", "data": LARGE}]}]},
+        {"content": [{"type": "text", "text": ""}, MEDIA | {"type": "image"}]},
+        {"content": [MEDIA | {r"ty\u0070e": "audio"}]},
+        {"messages": [{"role": "user", "content": MEDIA | {"type": "image"}}]},
     ],
 )
 def test_a_glance_sees_images_and_sounds(result: object) -> None:
     text = json.dumps(result).replace(r"\\", "\\")  # a name in escapes
     seen = read(b'{"jsonrpc":"2.0","id":7,"result":%b}' % text.encode())
     assert isinstance(seen, SeenResponse)
-    assert seen.glance.has_media
+    assert seen.look.has_media
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,9 @@ class Calls:
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Not called."""
 
+    def log_repair(self, what: str) -> None:
+        """Not called."""
+
     def warn_no_back_channel(self) -> None:
         """Not called."""
 

@@ -1,17 +1,15 @@
 """JSON-RPC as bytes: decode a message without its result, encode a call by concatenation. Pure.
 
-A result is a slice of its line; only its flags are decoded from it.
+A result is a slice of its line, which `results` looks at.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from leaseway.data_plane.core.artifacts.media import MEDIA_TYPES
 from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 
@@ -69,53 +67,6 @@ class ResponseError(msgspec.Struct, frozen=True):
     code: int = -32603
     message: str = ""
     data: msgspec.Raw = _ABSENT
-
-
-class Flags(msgspec.Struct, gc=False, frozen=True):
-    """The decoded members of a result."""
-
-    isError: bool | None = None  # noqa: N815 - MCP's name
-    resultType: Any = None  # noqa: N815 - MCP's name
-
-
-class _Item(msgspec.Struct, gc=False, frozen=True):
-    type: str = ""
-
-
-class _Message(msgspec.Struct, frozen=True):
-    content: _Item | list[_Item] = []
-
-    @property
-    def items(self) -> list[_Item]:
-        return [self.content] if isinstance(self.content, _Item) else self.content
-
-
-class Glance(Flags, frozen=True):
-    """What the worker has to know of a result: its flags, and the types of its items."""
-
-    content: list[_Item] = []
-    messages: list[_Message] = []
-
-    @property
-    def has_media(self) -> bool:
-        """Whether it has images or sounds."""
-        items = itertools.chain(self.content, *(message.items for message in self.messages))
-        return any(item.type in MEDIA_TYPES for item in items)
-
-
-class SeenResponse(JsonRpcMessage, frozen=True):
-    """A response with a result that was looked at when it was read."""
-
-    glance: Glance = Glance()
-
-
-read_flags: Final = msgspec.json.Decoder(Flags).decode
-"""Decode the flags of a result. Raises `msgspec.DecodeError` if it is not an object, or its
-`isError` is not a boolean."""
-
-read_glance: Final = msgspec.json.Decoder(Glance).decode
-"""Decode the same and the types of items. Raises `msgspec.DecodeError` also for items that have
-another shape than MCP's."""
 
 
 def request_key(message_id: float | str | None) -> RequestKey | None:

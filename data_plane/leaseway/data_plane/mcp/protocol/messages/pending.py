@@ -14,15 +14,17 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
 from leaseway.data_plane.mcp.protocol.messages.codec import (
-    Flags,
     JsonRpcMessage,
     ResponseError,
-    SeenResponse,
-    read_flags,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.reading import has_endless_integer
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
+from leaseway.data_plane.mcp.protocol.messages.results import (
+    Flags,
+    SeenResponse,
+    read_result,
+)
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
     input_required_fault,
@@ -81,6 +83,8 @@ class _Connection(Protocol):
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
 
     def warn_no_back_channel(self) -> None: ...
+
+    def log_repair(self, what: str) -> None: ...
 
     def request_input(
         self, call: ToolCall, result: bytes, declined: Fault | None = None
@@ -153,13 +157,15 @@ class ToolCall:
         payload = bytes(answer.result)
         lacks_media = False
         if isinstance(answer, SeenResponse):
-            flags: Flags = answer.glance
-            lacks_media = not answer.glance.has_media
+            flags: Flags = answer.look
+            lacks_media = not answer.look.has_media
         else:
             try:
-                flags = read_flags(answer.result)
+                payload, flags, changes = read_result(payload)
             except ValueError:
                 return Outcome(b"", fault=invalid_result(self._server))
+            if changes:
+                self._connection.log_repair(f"results that are not MCP's ({changes})")
         if len(payload) > bounds.MAX_RESULT and (lacks_media or not may_hold_media(payload)):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         if has_endless_integer(payload):

@@ -17,10 +17,9 @@ import msgspec
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     CutMessage,
     JsonRpcMessage,
-    SeenResponse,
-    read_glance,
     request_key,
 )
+from leaseway.data_plane.mcp.protocol.messages.results import SeenResponse, look_at
 from leaseway.wire import bounds
 
 _ItemT = TypeVar("_ItemT")
@@ -236,10 +235,10 @@ def _glance(data: bytes) -> SeenResponse | None:
         return None
     result = memoryview(data)[before.end() : end]
     try:
-        glance = read_glance(result)
+        look = look_at(result)
     except (ValueError, RecursionError):
         return None
-    return SeenResponse(id=int(numbers[0]), result=msgspec.Raw(result), glance=glance)
+    return SeenResponse(id=int(numbers[0]), result=msgspec.Raw(result), look=look)
 
 
 def read_body(data: bytes) -> Sequence[JsonRpcMessage]:

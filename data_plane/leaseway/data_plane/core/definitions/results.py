@@ -1,0 +1,252 @@
+"""Corrects results of calls, so that every MCP client reads them alike. Pure.
+
+Many servers send null for what is absent, or a text where MCP has a list of contents. Official
+clients reject a whole result for one such member. Only what is wrong is changed: all other values
+keep their bytes, and what is no content becomes a text, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.data_plane.core.definitions import members as read
+from leaseway.data_plane.core.definitions.members import Changes, Members, Reader
+
+_MAX_ITEMS: Final = 1_000
+"""Items of a list that are corrected; a longer list stays as it is."""
+_IMAGES: Final[Mapping[bytes, str]] = {
+    b'"iVBORw0': "image/png",
+    b'"/9j/': "image/jpeg",
+    b'"R0lGOD': "image/gif",
+    b'"UklGR': "image/webp",
+}
+"""Types of images by how their base64 begins."""
+_ANY_BYTES: Final = "application/octet-stream"
+
+_RawMembers = dict[str, msgspec.Raw]
+_object: Final = msgspec.json.Decoder(_RawMembers).decode
+_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_value: Final = msgspec.json.Decoder().decode
+
+_COMMON: Final[Mapping[str, Reader]] = {"_meta": read.mapping}
+_RESOURCE: Final[Mapping[str, Reader]] = {**_COMMON, "mimeType": read.text}
+
+
+def corrected(result: bytes) -> tuple[bytes, str]:
+    """Return a result as MCP has it, and what was changed, in words; empty if nothing.
+
+    Args:
+        result: The `result` of a response.
+
+    Raises:
+        ValueError: It is no JSON object, or its `isError` says neither true nor false.
+    """
+    members = _object(result)
+    changes = Changes()
+    _correct_flag(members, changes)
+    _correct_optional(members, _COMMON, changes)
+    for name, correct in _LISTS.items():
+        if name in members:
+            _correct_list(members, name, correct, changes)
+    return (msgspec.json.encode(members), str(changes)) if changes.any else (result, "")
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _starts(raw: msgspec.Raw, first: bytes) -> bool:
+    return memoryview(raw)[: len(first)] == first
+
+
+def _is_text(members: _RawMembers, name: str) -> bool:
+    return name in members and _starts(members[name], b'"')
+
+
+def _correct_flag(members: _RawMembers, changes: Changes) -> None:
+    """Correct `isError`; raises `ValueError` if it has no meaning."""
+    flag = _value(members["isError"]) if "isError" in members else True
+    if flag is None:
+        del members["isError"]
+        changes.dropped("isError", flag)
+    elif not isinstance(flag, bool):
+        said = str(flag).lower()
+        if said not in ("true", "false"):
+            raise ValueError("isError is no boolean")
+        changes.add("isError is a text")
+        members["isError"] = _raw(said == "true")
+
+
+def _correct_optional(
+    members: _RawMembers, readers: Mapping[str, Reader], changes: Changes, path: str = ""
+) -> None:
+    """Drop optional members of the wrong type."""
+    given: Members = {name: _value(members[name]) for name in readers if name in members}
+    kept = dict(given)
+    read.read_members(kept, readers, changes, path)
+    _replace(members, given, kept)
+
+
+def _correct_annotations(members: _RawMembers, changes: Changes) -> None:
+    """Drop annotations, or members of them, of the wrong type."""
+    if "annotations" in members:
+        given: Members = {"annotations": _value(members["annotations"])}
+        kept: Members = {"annotations": _value(members["annotations"])}
+        read.read_annotations(kept, changes)
+        _replace(members, given, kept)
+
+
+def _replace(members: _RawMembers, given: Members, kept: Members) -> None:
+    for name, value in given.items():
+        if name not in kept:
+            del members[name]
+        elif kept[name] != value:
+            members[name] = _raw(kept[name])
+
+
+_Correct = Callable[[msgspec.Raw, Changes], msgspec.Raw]
+
+
+def _correct_list(members: _RawMembers, name: str, correct: _Correct, changes: Changes) -> None:
+    """Correct the items of a list; something else than a list is its only item."""
+    given = members[name]
+    if _starts(given, b"null"):
+        changes.dropped(name, None)
+        items = []
+    elif _starts(given, b"["):
+        items = _list(given)
+    else:
+        changes.add(f"{name} is no list")
+        items = [given]
+    if len(items) <= _MAX_ITEMS:
+        items = [correct(item, changes) for item in items]
+    if changes.any:
+        members[name] = _raw(items)
+
+
+def _content(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
+    """Correct one item of content."""
+    if not _starts(item, b"{"):
+        changes.add("an item of content is no object")
+        return _text_of(item)
+    members = _object(item)
+    before = dict(members)
+    kind = _kind(members, changes)
+    read_kind = _KINDS.get(kind)
+    if read_kind is None:
+        return item if kind else _text_of(item)  # a type of a newer version, or the server's own
+    if not read_kind(members, changes):
+        changes.add(f"an item of type {kind} lacks what it needs")
+        return _text_of(item)
+    _correct_optional(members, _COMMON, changes, "content.")
+    _correct_annotations(members, changes)
+    return item if members == before else _raw(members)
+
+
+def _kind(members: _RawMembers, changes: Changes) -> str:
+    """Return the type of an item of content, and give it one by what it has; empty if it cannot."""
+    kind = _value(members["type"]) if "type" in members else None
+    if isinstance(kind, str):
+        return kind
+    changes.add("an item of content has no type")
+    kind = next((kind for name, kind in _SHOWS.items() if name in members), "")
+    if kind:
+        members["type"] = _raw(kind)
+    return kind
+
+
+def _text_of(raw: msgspec.Raw) -> msgspec.Raw:
+    """Return a text with a value: itself, or as JSON."""
+    text = raw if _starts(raw, b'"') else _raw(bytes(raw).decode())
+    return _raw({"type": "text", "text": text})
+
+
+def _read_text(members: _RawMembers, changes: Changes) -> bool:
+    if not _is_text(members, "text"):
+        given = members.get("text", msgspec.Raw(b"null"))
+        changes.dropped("content.text", _value(given))
+        members["text"] = _raw("" if _starts(given, b"null") else bytes(given).decode())
+    return True
+
+
+def _read_media(members: _RawMembers, changes: Changes) -> bool:
+    if not _is_text(members, "data"):
+        return False
+    if not _is_text(members, "mimeType"):
+        changes.add("content.mimeType is missing")
+        data = members["data"]
+        found = (mime for begin, mime in _IMAGES.items() if _starts(data, begin))
+        members["mimeType"] = _raw(next(found, _ANY_BYTES))
+    return True
+
+
+def _read_link(members: _RawMembers, changes: Changes) -> bool:
+    if not _is_text(members, "uri"):
+        return False
+    _correct_optional(members, read.RESOURCE, changes, "content.")
+    if "name" not in members:
+        changes.add("content.name is missing")
+        members["name"] = members["uri"]
+    if "icons" in members:
+        icons: Members = {"icons": _value(members["icons"])}
+        given: Members = {"icons": _value(members["icons"])}
+        read.read_icons(icons, changes)
+        _replace(members, given, icons)
+    return True
+
+
+def _read_embedded(members: _RawMembers, changes: Changes) -> bool:
+    resource = members.get("resource", msgspec.Raw(b"null"))
+    if not _starts(resource, b"{"):
+        return False
+    members["resource"] = _contents(resource, changes)
+    return _is_text(_object(resource), "uri")
+
+
+def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
+    """Correct the contents of one resource."""
+    if not _starts(item, b"{"):
+        return item
+    members = _object(item)
+    before = dict(members)
+    _correct_optional(members, _RESOURCE, changes, "contents.")
+    for name in ("text", "blob"):
+        if name in members and not _is_text(members, name):
+            changes.dropped(f"contents.{name}", _value(members.pop(name)))
+    if "text" not in members and "blob" not in members:
+        changes.add("the contents of a resource have neither text nor blob")
+        members["text"] = _raw("")
+    return item if members == before else _raw(members)
+
+
+def _message(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
+    """Correct one message of a prompt."""
+    if not _starts(item, b"{"):
+        return item
+    members = _object(item)
+    given = members.get("content")
+    if given is None or _starts(given, b"["):
+        return item
+    content = _content(given, changes)
+    if content == given:
+        return item
+    return _raw({**members, "content": content})
+
+
+_LISTS: Final[Mapping[str, _Correct]] = {
+    "content": _content,
+    "messages": _message,
+    "contents": _contents,
+}
+_KINDS: Final[Mapping[str, Callable[[_RawMembers, Changes], bool]]] = {
+    "text": _read_text,
+    "image": _read_media,
+    "audio": _read_media,
+    "resource_link": _read_link,
+    "resource": _read_embedded,
+}
+_SHOWS: Final[Mapping[str, str]] = {"text": "text", "resource": "resource"}
+"""Types of contents by the member that only they have."""

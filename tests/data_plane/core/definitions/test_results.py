@@ -1,0 +1,122 @@
+"""Results of calls become MCP's, and lose nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mcp_types
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.core.definitions.results import corrected
+from leaseway.data_plane.mcp.protocol.messages.results import read_result
+
+TEXT = {"type": "text", "text": "x"}
+PNG = "iVBORw0KGgo="
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 7, 1.5, "", "x", [], ["x"], {}, {"a": None}, "2025-01-01T00:00:00Z", ["user"]]
+)
+ANNOTATIONS = st.fixed_dictionaries(
+    {}, optional={"audience": ODD, "priority": ODD, "lastModified": ODD}
+)
+CONTENTS = st.fixed_dictionaries(
+    {"uri": st.just("a:b")}, optional={"text": ODD, "blob": ODD, "mimeType": ODD, "_meta": ODD}
+)
+ITEM = ODD | st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["text", "image", "audio", "resource", "resource_link", None, 7]),
+        **dict.fromkeys(("text", "data", "mimeType", "uri", "name", "title", "size"), ODD),
+        "icons": ODD | st.just([{"src": "x"}, {"src": None}]),
+        "resource": ODD | CONTENTS,
+        "annotations": ODD | ANNOTATIONS,
+        "_meta": ODD,
+    },
+)
+FLAG = st.sampled_from([None, True, False, "true", "False"])
+
+
+@given(
+    st.fixed_dictionaries(
+        {"content": ODD | ITEM | st.lists(ITEM, max_size=3)},
+        optional={"isError": FLAG, "_meta": ODD},
+    )
+)
+def test_whatever_a_tool_returns_official_clients_read(result: dict[str, Any]) -> None:
+    payload, flags, changes = read_result(json.dumps(result).encode())
+    read = mcp_types.CallToolResult.model_validate_json(payload, by_name=False)
+    assert bool(read.is_error) is flags.isError
+    assert corrected(payload) == (payload, "")
+    if not changes:
+        assert json.loads(payload) == result
+
+
+@given(st.lists(CONTENTS, max_size=3))
+def test_contents_of_resources_likewise(contents: list[dict[str, Any]]) -> None:
+    payload, _, _ = read_result(json.dumps({"contents": contents}).encode())
+    mcp_types.ReadResourceResult.model_validate_json(payload, by_name=False)
+
+
+@given(ITEM.filter(lambda item: not isinstance(item, list)))
+def test_messages_of_prompts_likewise(content: Any) -> None:
+    result = {"messages": [{"role": "user", "content": content}]}
+    payload, _, _ = read_result(json.dumps(result).encode())
+    mcp_types.GetPromptResult.model_validate_json(payload, by_name=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "content"),
+    [
+        (None, []),
+        ("hi", [TEXT | {"text": "hi"}]),
+        (TEXT, [TEXT]),
+        ([TEXT | {"annotations": None, "_meta": None}], [TEXT]),
+        ([TEXT | {"annotations": {"priority": None, "audience": ["user"]}}],
+         [TEXT | {"annotations": {"audience": ["user"]}}]),
+        ([{"type": "text", "text": {"a": 1}}], [TEXT | {"text": '{"a": 1}'}]),
+        ([{"text": "x"}, 7], [TEXT, TEXT | {"text": "7"}]),
+        ([{"type": "image", "data": PNG}],
+         [{"type": "image", "data": PNG, "mimeType": "image/png"}]),
+        ([{"type": "image", "data": None}],
+         [TEXT | {"text": '{"type": "image", "data": null}'}]),
+        ([{"type": "resource_link", "uri": "a:b", "size": None}],
+         [{"type": "resource_link", "uri": "a:b", "name": "a:b"}]),
+        ([{"type": "resource", "resource": {"uri": "a:b", "text": None, "blob": "eA=="}}],
+         [{"type": "resource", "resource": {"uri": "a:b", "blob": "eA=="}}]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_changed_and_nothing_else(given: Any, content: Any) -> None:
+    result = {"content": given, "own": {"number": 1.50}}
+    payload, changes = corrected(json.dumps(result).encode())
+    assert json.loads(payload) == {**result, "content": content}
+    assert changes
+
+
+@pytest.mark.parametrize(
+    "content", [[{"type": "hologram", "data": None}], [TEXT], [TEXT, {**TEXT, "own": None}]]
+)
+def test_members_and_types_that_mcp_does_not_name_stay(content: Any) -> None:
+    payload = json.dumps({"content": content}).encode()
+    assert corrected(payload) == (payload, "")
+
+
+@pytest.mark.parametrize(
+    ("flag", "is_error"), [("", False), (',"isError":null', False), (',"isError":"True"', True)]
+)
+def test_an_error_is_what_the_server_calls_one(flag: str, is_error: bool) -> None:
+    text = '"isError":true inside a string'
+    result = json.dumps({"content": [{"type": "text", "text": text}]})[:-1] + flag + "}"
+    assert read_result(result.encode())[1].isError is is_error
+
+
+@pytest.mark.parametrize("result", [b"[]", b"1", b"null", b'{"isError":"yes"}', b'{"isError":{}}'])
+def test_what_is_no_result_is_refused(result: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_result(result)
+
+
+def test_a_list_without_end_stays_as_it_is() -> None:
+    payload = json.dumps({"content": [7] * 1_001}).encode()
+    assert corrected(payload) == (payload, "")
