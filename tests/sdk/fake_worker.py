@@ -66,6 +66,8 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.faults: list[Fault | None] = []
         self.stream_fault: Fault | None = None
         self.cut_acquires = 0  # answers that the connection breaks before
+        self.answers_acquires = asyncio.Event()  # cleared, leases are granted but not told
+        self.answers_acquires.set()
         self.acquire_faults: list[Fault] = []
         self.batches: list[execution_pb2.ExchangeRequest] = []
         self.calls: list[ReceivedCall] = []
@@ -214,6 +216,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             await abort(context, self.acquire_faults.pop(0))
         lease, created = self.grant(request.session, request.server_id, acquirer=request.acquirer)
         lease.ttl.CopyFrom(request.ttl)
+        await self.answers_acquires.wait()
         if self.cut_acquires:
             self.cut_acquires -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")

@@ -45,6 +45,24 @@ async def test_a_lease_granted_after_its_session_closed_is_released(
     assert session.leases() == []
 
 
+async def test_a_call_or_acquisition_that_is_given_up_after_its_block_leaves_no_lease(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = Gate()
+    worker.answers_acquires.clear()
+    async with client.session("called") as called:
+        call = asyncio.create_task(called.call_tool("desk_open"))
+        await until(lambda: worker.calls)
+    async with client.session("acquired") as acquired:
+        acquisition = asyncio.create_task(acquired.acquire("desk"))
+        await until(lambda: worker.acquires)
+    assert len(worker.leases) == 2
+    for task in (call, acquisition):
+        task.cancel()
+    await until(lambda: not worker.leases)
+    assert len(worker.released) == 2
+
+
 async def test_a_reopened_session_keeps_the_lease_of_a_call_in_flight(
     client: AsyncClient, worker: FakeWorker
 ) -> None:

@@ -186,10 +186,7 @@ class LeaseManager:
             wall=time.time(),
         )
         self._keep_alive.keep(lease)
-        if key.session in self._closed_sessions:
-            task = self._loop.create_task(self._leave_session(key.session))
-            self._release_tasks.add(task)
-            task.add_done_callback(self._release_tasks.discard)
+        self._leave_if_closed(key.session)
         return lease
 
     def record_failed_acquisition(
@@ -201,6 +198,7 @@ class LeaseManager:
             session.abandon(key.server_id, worker)
         else:
             session.fail(key.server_id, worker, fault)
+        self._leave_if_closed(key.session)
 
     def record_call(self, lease: ClientLease, sent_at: float) -> None:
         """Record an answered call on a lease, which renewed the lease."""
@@ -312,6 +310,13 @@ class LeaseManager:
         self._closed_sessions[session] = holder
         self.changes.wake(session)
         await self._leave_session(session)
+
+    def _leave_if_closed(self, session: str) -> None:
+        """Leave a session again if a call of it ended only after its block."""
+        if session in self._closed_sessions:
+            task = self._loop.create_task(self._leave_session(session))
+            self._release_tasks.add(task)
+            task.add_done_callback(self._release_tasks.discard)
 
     def reopen_session(self, session: str) -> None:
         """Allow a closed session to hold leases again."""
@@ -468,6 +473,7 @@ class LeaseManager:
             unwanted = session.give_up(key.server_id, purpose, waiter)
             if unwanted is not None:
                 self._requests[unwanted].cancel()
+                self._leave_if_closed(key.session)
             raise
         if answer is None:
             return None
