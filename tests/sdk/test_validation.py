@@ -5,19 +5,33 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from tests.sdk.fakes import BOUND, FakeControlPlane
 
 from leaseway.sdk import AsyncClient, Client, InvalidRequest
+
+
+@dataclass
+class Zone:
+    name: str
+
+
+class ZoneModel(BaseModel):
+    name: str = "UTC"
+
 
 CALLS: list[tuple[dict[str, Any], str]] = [
     ({"name": 5}, "name is a str, not int"),
     ({"timeout": "5"}, "timeout is a number of seconds, not str"),
     ({"timeout": True}, "timeout is a number of seconds, not bool"),
     ({"arguments": [1]}, "arguments is a mapping .* not list"),
-    ({"arguments": '{"a": 1}'}, "arguments is a mapping .* not str"),
+    ({"arguments": '{"a": 1}'}, "arguments is a mapping .* not str; read text with json.loads"),
+    ({"arguments": Zone("UTC")}, "arguments is a mapping .* not Zone; pass dataclasses.asdict"),
+    ({"arguments": ZoneModel()}, "arguments is a mapping .* not ZoneModel; pass its model_dump"),
     ({"on_progress": 1}, "on_progress is a function or None, not int"),
     ({"on_log": "print"}, "on_log is a function or None, not str"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Iterable, Mapping
@@ -31,10 +32,21 @@ def check_call(name: object, arguments: object, timeout: object) -> None:
     if arguments is not None and not isinstance(arguments, Mapping):
         raise TypeError(
             f"arguments is a mapping of the tool's arguments by name, such as {{'key': 1}}, or "
-            f"None, not {_kind(arguments)}."
+            f"None, not {_kind(arguments)}{_way_to_mapping(arguments)}."
         )
     if timeout is not None:
         check_seconds("timeout", timeout)
+
+
+def _way_to_mapping(value: object) -> str:
+    """Return how to make a mapping of what was given as arguments, or empty."""
+    if isinstance(value, str | bytes):
+        return "; read text with json.loads"
+    if hasattr(value, "model_dump"):
+        return "; pass its model_dump(mode='json')"
+    if dataclasses.is_dataclass(value):
+        return "; pass dataclasses.asdict of it"
+    return ""
 
 
 def check_text(parameter: str, value: object) -> None:

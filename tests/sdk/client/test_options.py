@@ -44,9 +44,18 @@ async def test_functions_can_declare_and_pass_on_call_options(
     [
         (
             {"timout": 5},
-            r"call_tool has no parameter 'timout'\. Did you mean 'timeout'\? It",
+            r"call_tool has no parameter 'timout'\. Did you mean 'timeout'\? Its",
         ),
-        ({"zzzz": 5}, r"call_tool has no parameter 'zzzz'\. It has inline_media, log_level, "),
+        (
+            {"zone": 5},
+            r"no parameter 'zone'\. The arguments .* call_tool\(tool, \{'zone': \.\.\.\}\)\. Its",
+        ),
+        (
+            {"session": "a"},
+            r"no parameter 'session'\. Call in a session with client\.session\(key\)\.call_tool\(",
+        ),
+        ({"server": "time"}, r"no parameter 'server'\. .* call_tool\('server:tool'\)\. Its "),
+        ({"result_typ": int}, "Did you mean 'result_type'"),
         (
             {"timeout": 5, "on_logs": print},
             r"call_tool has no parameter 'on_logs'\. Did you mean 'on_log'",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from leaseway.sdk.operators.views import Approval
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
@@ -158,6 +158,17 @@ class CallOptions(StreamOptions, total=False):
     `AsyncClient`."""
 
 
+_ELSEWHERE: Final = {
+    "agent": "Name the agent when the client is made: AsyncClient(agent=...).",
+    "key": "Give the key when the client is made: AsyncClient(key=...).",
+    "server": "Name the server in front of its tool: {method}('server:tool').",
+    "session": "Call in a session with client.session(key).{method}(tool).",
+    "tenant": "Name the tenant when the client is made: AsyncClient(tenant=...).",
+    "user": "Call for a user with client.session(key, user=...).{method}(tool).",
+}
+"""Where what callers look for in a call is given."""
+
+
 def parse_call_options(
     options: CallOptions,
     handlers: Handlers | None,
@@ -187,7 +198,7 @@ def parse_call_options(
     check_callback("on_approval", on_approval, may_be_async=may_be_async)
     if not options and handlers is None:
         return timeout, inline_media, subject_token, on_approval, None
-    _reject_unknown("call_tool", options, CallOptions.__optional_keys__)
+    _reject_unknown("call_tool", options, CallOptions.__optional_keys__ | {"result_type"})
     callbacks = Callbacks(
         options.get("on_progress"),
         options.get("on_log"),
@@ -241,7 +252,13 @@ def _reject_unknown(method: str, options: Mapping[str, object], known: frozenset
     for name in options:
         if name not in known:
             near = nearest(name, sorted(known), limit=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            if near:
+                hint = f"Did you mean '{near[0]}'?"
+            else:
+                hint = _ELSEWHERE.get(name, "").format(method=method) or (
+                    f"The arguments of a tool are one mapping: {method}(tool, {{'{name}': ...}})."
+                )
             raise TypeError(
-                f"{method} has no parameter '{name}'.{hint} It has {', '.join(sorted(known))}."
+                f"{method} has no parameter '{name}'. {hint} Its options are "
+                f"{', '.join(sorted(known))}."
             )
