@@ -113,6 +113,25 @@ async def test_hosts_that_initialize_before_each_call_say_their_conversation(
         assert len(fake.leases) == 2
 
 
+async def test_a_program_names_its_conversation_in_a_header(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(url) as program:
+        one, other = ({"Leaseway-Conversation": name} for name in ("dialog-1", "dialog-2"))
+        connection = await program.initialize()
+        assert (await program.count(connection))[1] == 1, "the lease of its connection"
+        for number in (1, 2, 3):
+            anew = await program.initialize()
+            assert (await program.count(anew | one))[1] == number, "it connects for each call"
+            assert (await program.count(connection | other))[1] == number
+        assert (await program.count(one, MODERN))[1] == 4, "without a session of the protocol"
+        assert (await program.count(connection))[1] == 2
+        assert len(fake.leases) == 3
+        released = {"name": "lease_release", "arguments": {}, "_meta": MODERN}
+        result = await program.send("tools/call", released, one)
+        assert result["structuredContent"] == {"released": True}
+        assert len(fake.leases) == 2
+        assert (await program.count(connection | one))[1] == 1
+
+
 async def test_clients_with_initialize_say_a_handle_in_meta_too(fake: FakeLeaseway) -> None:
     async with front(fake) as url, host(url) as program:
         handle = session_of(await program.call(meta=MODERN))
@@ -216,7 +235,9 @@ async def test_a_session_is_worth_nothing_to_others(fake: FakeLeaseway, tmp_path
         await client.count(header)
         session = session_of(await client.call(meta=MODERN))
         chat = {"openai/session": "conversation-1"}
+        dialog = {"Leaseway-Conversation": "dialog-1"}
         await client.count(header, chat)
+        await client.count(header | dialog)
         forged = session[:-1] + ("A" if session[-1] != "A" else "B")
         for key, stolen in ((neighbour, session), (stranger, session), (owner, forged)):
             async with host(url, key) as thief:
@@ -234,6 +255,7 @@ async def test_a_session_is_worth_nothing_to_others(fake: FakeLeaseway, tmp_path
                 with pytest.raises(LookupError, match="Its state is lost"):
                     await thief.call({"Cookie": f"leaseway-session={session}"}, MODERN)
                 assert (await thief.count(await thief.initialize(), chat))[1] == 1
+                assert (await thief.count(await thief.initialize() | dialog))[1] == 1
         assert (await client.count(meta=MODERN, session=session))[1] == 2
         assert (await client.count(header, chat))[1] == 2
 

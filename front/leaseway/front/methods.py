@@ -311,12 +311,12 @@ class Methods:
         tool = find_tool(listing, params.name)
         if tool is None and self._offer is not None and (own_tool := handle_tool(params.name)):
             carried, client = request.carried, client_name(request.meta, request.carried)
-            where = (carried.sessions, carried.handle, request.scope)
+            scope, declared = request.scope, request.listener.mcp_client
             if own_tool == ACQUIRE:
-                declared = request.listener.mcp_client
+                where = (carried.sessions, carried.handle, scope)
                 result_json = await acquire(*where, client, arguments, declared)
             else:
-                result_json = await release(*where, arguments)
+                result_json = await release(carried, scope, client, arguments)
             return adapt_result(result_json, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self.catalog.fresh("tools", request.scope)).items.get((params.name,))

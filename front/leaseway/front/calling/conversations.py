@@ -26,6 +26,8 @@ CONVERSATION: Final = "conversation"
 MCP_SESSION: Final = "mcp-session"
 COOKIE: Final = "cookie"
 PRINCIPAL: Final = "principal"
+CONVERSATION_HEADER: Final = "Leaseway-Conversation"
+"""The header in which a program sends an id of its own for the conversation."""
 _OF_WORDS: Final = frozenset({ARGUMENT, HANDLE, CONVERSATION})
 """Rules that apply only to calls that say a session in words of their own."""
 
@@ -79,12 +81,42 @@ class Carried(NamedTuple):
         protocol: The session of `Mcp-Session-Id`, or of the connection on stdio.
         handle: The session of a handle in `_meta` or a header.
         cookie: The session cookie; None without HTTP.
+        conversation: The program's own id of the conversation, in a header; empty without one.
     """
 
     sessions: SessionTable
     protocol: LiveSession | None = None
     handle: LiveSession | None = None
     cookie: Cookie | None = None
+    conversation: str = ""
+
+    def named(self, scope: str, client: str, *, tells_end: bool = True) -> LiveSession | None:
+        """Return the session of the conversation in the header; None without one.
+
+        Raises:
+            EndedConversation, TooManySessions: As `SessionTable.conversation`.
+        """
+        if not self.conversation:
+            return None
+        words = (CONVERSATION, CONVERSATION_HEADER, self.conversation)
+        return self.sessions.conversation(scope, client, words, tells_end=tells_end)
+
+
+def carried_in(
+    headers: Mapping[str, str],
+    sessions: SessionTable,
+    protocol: LiveSession | None,
+    handle: LiveSession | None,
+    cookie: Cookie,
+) -> Carried:
+    """Return what a request over HTTP carries, with what its headers say of a conversation."""
+    return Carried(
+        sessions=sessions,
+        protocol=protocol,
+        handle=handle,
+        cookie=cookie,
+        conversation=headers.get(CONVERSATION_HEADER, ""),
+    )
 
 
 def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
@@ -156,6 +188,7 @@ class Conversations:
             and not protocol.place
             and not meta
             and carried.handle is None
+            and not carried.conversation
             and rules is self._plain_rules
         ):
             return protocol
@@ -169,6 +202,9 @@ class Conversations:
                     live = protocol
             elif rule == CONVERSATION:
                 live = self._by_host(carried, meta, scope, tells_end) if meta else None
+                if live is None and carried.conversation:
+                    client = client_name(meta, carried)
+                    live = carried.named(scope, client, tells_end=tells_end)
             elif rule == COOKIE:
                 live = _by_cookie(carried.cookie, reply, tells_end)
             elif rule == PRINCIPAL:

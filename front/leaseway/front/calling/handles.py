@@ -301,13 +301,14 @@ async def acquire(
     return structured_result(text, structured)
 
 
-async def release(
-    table: SessionTable, carried: LiveSession | None, scope: str, arguments: bytes
-) -> bytes:
+async def release(carried: Carried, scope: str, client: str, arguments: bytes) -> bytes:
     """Return the result of `lease_release`; raises `JsonRpcError` for wrong arguments."""
-    handle = parse_arguments(RELEASE, arguments, _ReleaseArguments).handle
-    live = table.find(handle, scope) if handle is not None else carried
-    if handle is None and carried is None:
+    handle, table = parse_arguments(RELEASE, arguments, _ReleaseArguments).handle, carried.sessions
+    if handle is not None:
+        live = table.find(handle, scope)
+    elif carried.handle is not None or carried.conversation:
+        live = carried.handle or carried.named(scope, client, tells_end=False)
+    else:
         raise JsonRpcError(INVALID_PARAMS, f"`handle` is missing: send the handle from {ACQUIRE}.")
     if live is None:
         return structured_result("This handle has no leases any more.", {"released": False})

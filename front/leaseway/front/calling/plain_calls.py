@@ -186,7 +186,9 @@ class PlainCalls:
             params: As for `find`.
         """
         cookie = carried.cookie
-        if not self._is_possible_without or len(params) > MAX_VALUES or carried.handle is not None:
+        if not self._is_possible_without or len(params) > MAX_VALUES:
+            return None
+        if carried.handle is not None or carried.conversation:
             return None
         if cookie is not None and cookie.live is not None:
             return None

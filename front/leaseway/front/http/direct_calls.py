@@ -117,8 +117,10 @@ class SessionCalls(DirectCalls):
         cls, plain: PlainCalls, head: LegacyHead, running: set[Any], go_on: GoOn
     ) -> SessionCalls | None:
         """Return the direct calls of a head; None if it has none."""
-        live = head.live
-        if live is None or not head.has_session or head.carried.handle or head.media == "links":
+        live, carried = head.live, head.carried
+        if live is None or not head.has_session or head.media == "links":
+            return None
+        if carried.handle or carried.conversation:
             return None
         return cls(plain, head, live, running, go_on)
 

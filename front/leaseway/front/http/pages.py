@@ -22,6 +22,7 @@ _REQUEST_HEADERS: Final = frozenset(
         "authorization",
         "content-type",
         "last-event-id",
+        "leaseway-conversation",
         "leaseway-session",
         TRACEPARENT,
         TRACESTATE,

@@ -22,7 +22,7 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from leaseway.front.calling.conversations import COOKIE, Carried
+from leaseway.front.calling.conversations import COOKIE, carried_in
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.places import Place
@@ -281,7 +281,7 @@ class HttpFront:
         handle = await self._handle_in_header(http, scope)
         return LegacyHead(
             scope=scope,
-            carried=Carried(self._sessions, live, handle, cookie),
+            carried=carried_in(http.headers, self._sessions, live, handle, cookie),
             live=live,
             media=media,
             has_session=_SESSION in http.headers,
@@ -452,7 +452,7 @@ class HttpFront:
         cookie = await self._cookie(http, scope)
         head = ModernHead(
             scope=scope,
-            carried=Carried(self._sessions, None, live, cookie),
+            carried=carried_in(http.headers, self._sessions, None, live, cookie),
             headers=http.headers,  # the handler of its head must not keep the whole request
             client=client,
             name=name_and_meta[0],

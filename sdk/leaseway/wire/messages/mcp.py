@@ -52,8 +52,8 @@ SESSION_RULES: Final = (
     "principal",
 )
 """What may say to which session a call of an MCP client belongs, the first one first: an argument
-of the tool, a handle in `_meta` or a header, a host's id of the conversation in `_meta`,
-`Mcp-Session-Id`, a cookie, the authenticated principal."""
+of the tool, a handle in `_meta` or a header, the host's id of a conversation in `_meta` or a
+header, `Mcp-Session-Id`, a cookie, the authenticated principal."""
 
 DEFAULT_SESSION_RULES: Final = SESSION_RULES[:-1]
 """All but the principal, whose conversations would share their state."""
