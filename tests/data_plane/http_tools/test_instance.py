@@ -304,6 +304,25 @@ async def test_a_redirect_that_cannot_be_followed_is_the_response(api: RestApi) 
     assert "HTTP 302 Found\nLocation: ftp://127.0.0.1/users/1" in text
 
 
+@pytest.mark.parametrize("target", ["http://169.254.169.254", "http://[fd00:ec2::254]"])
+async def test_a_redirect_further_inside_is_not_followed(api: RestApi, target: str) -> None:
+    moved = HttpTool("moved", "GET", "/redirect")
+    async with calling(spec_of(api.url, moved, follow_redirects=True)) as caller:
+        api.elsewhere = target
+        fault = await caller.fault("moved")
+    assert (fault.reason, fault.started) == ("SERVER_ERROR", "yes")
+    assert f"redirects to {target}, which is inside this network" in fault.message
+
+
+async def test_an_address_with_spaces_and_umlauts_is_encoded(api: RestApi) -> None:
+    tool = HttpTool("t", "GET", "/x")
+    own = HttpTool("own", "GET", "/x", base_url="/a ü")
+    async with calling(spec_of(f"{api.url}/b ü%20", tool, own)) as caller:
+        await caller.result("t")
+        await caller.result("own")
+    assert [seen.raw_path for seen in api.seen] == ["/b%20%C3%BC%20/x", "/a%20%C3%BC/x"]
+
+
 async def test_a_host_that_is_redirected_to_is_named_if_it_fails(api: RestApi) -> None:
     moved = HttpTool("moved", "GET", "/redirect")
     api.elsewhere = "http://127.0.0.1:9"

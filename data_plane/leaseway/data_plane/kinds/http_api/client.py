@@ -17,6 +17,12 @@ from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
+from leaseway.data_plane.kinds.http_api.redirects import (
+    MAX_REDIRECTS,
+    addresses_of,
+    redirect_target,
+    refusal,
+)
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
@@ -28,8 +34,6 @@ from leaseway.wire.timing.retry_after import retry_delay
 MAX_BODY: Final = bounds.MAX_RESULT
 """Maximum bytes of a response's body, decompressed."""
 
-_MAX_REDIRECTS: Final = 5
-_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _OVERLOADED: Final = frozenset((429, 502, 503, 504))
 _OF_HEADERS: Final = ("HEAD", "OPTIONS")
 _CONNECT_TIMEOUT: Final = 10.0
@@ -43,8 +47,6 @@ _NOT_REACHED: Final = (
 _NOT_IMPLIED: Final = ("Content-Type",)
 """aiohttp would call a body that is not there bytes, which strict APIs refuse (415)."""
 _UNREADABLE_ENCODING: Final = re.compile(r"Can not decode content-encoding: ([\w-]{1,32})")
-_RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
-"""A byte of a header that is no UTF-8, as aiohttp reads it."""
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
 _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     aiohttp.ClientProxyConnectionError: "its proxy could not be reached",
@@ -193,7 +195,7 @@ class HttpToolClient:
         headers.update(trace)
         is_own = True
         cookies = None if anonymous else self._outgoing.cookies
-        for _ in range(_MAX_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             if not is_own:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
             sending.url = url
@@ -215,7 +217,7 @@ class HttpToolClient:
                     credential.learn(response.headers)
                 if cookies is not None and is_own:
                     cookies.store(response)
-                target = self._redirect(request, url, response)
+                target = await self._redirect(request, start, url, response)
                 if target is None:
                     return await self._read(response, request.method in _OF_HEADERS)
             url = target
@@ -241,21 +243,30 @@ class HttpToolClient:
         text = str(url)
         return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
-    def _redirect(
-        self, request: HttpRequest, url: URL, response: aiohttp.ClientResponse
+    async def _redirect(
+        self, request: HttpRequest, start: URL, url: URL, response: aiohttp.ClientResponse
     ) -> URL | None:
-        """Return the address that a response redirects to, or None if it is not followed."""
-        if not self._follows_redirects or response.status not in _REDIRECTS:
+        """Return the address that a response redirects to, or None if it is not followed.
+
+        Raises:
+            Fault: SERVER_ERROR: it leads where an API may not lead.
+        """
+        if not self._follows_redirects:
             return None
-        location = response.headers.get("location")
-        if location is None or request.method not in ("GET", "HEAD"):
+        location, names = response.headers.get("location"), self._query_names
+        target = redirect_target(request.method, url, response.status, location, names)
+        if target is None:
             return None
-        try:
-            target = url.join(URL(_RAW_BYTE.sub(_percent, location)))
-            target = target.without_query_params(*self._query_names)
-        except ValueError:
-            return None
-        return target if target.scheme in ("http", "https") and target.host else None
+        why = await refusal(start, url, target, addresses_of)
+        if why:
+            raise Fault(
+                Reason.SERVER_ERROR,
+                f"The server {self._server} redirects to {target.origin()}, which is {why}; this is"
+                " not followed. If it is right, set base_url of its entry to that address.",
+                "yes",
+                {"server": self._server},
+            )
+        return target
 
     async def _read(self, response: aiohttp.ClientResponse, is_of_headers: bool) -> HttpResponse:
         parts: list[bytes] = []
@@ -305,10 +316,6 @@ class _TrackedBody(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         self._sending.written = True
         await writer.write(self._value)
-
-
-def _percent(byte: re.Match[str]) -> str:
-    return f"%{ord(byte[0]) - 0xDC00:02X}"
 
 
 def _backoff(attempt: int) -> float:

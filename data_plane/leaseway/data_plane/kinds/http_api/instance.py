@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -65,6 +66,8 @@ MAX_ARTIFACT_BYTES: Final = 32 * MIB
 
 _INLINE: Final = 64 * KIB
 """Bytes of a response that is converted on the loop; larger ones in a thread."""
+
+_NOT_IN_URLS: Final = re.compile(r'[^!-~]|["<>\\^`{|}]')
 
 _TRACE: Final = (TRACEPARENT, TRACESTATE, BAGGAGE)
 
@@ -406,11 +409,17 @@ def _base_of(tool: HttpTool, url: str) -> tuple[str, bool]:
         url: The server's own address.
     """
     if not tool.base_url:
-        return url, False
+        return _sendable(url), False
     origin = URL(url).origin()
     if tool.base_url.startswith("/"):
-        return f"{origin}{tool.base_url}", False
-    return tool.base_url, URL(tool.base_url).origin() != origin and not tool.send_credentials
+        return _sendable(f"{origin}{tool.base_url}"), False
+    is_foreign = URL(tool.base_url).origin() != origin and not tool.send_credentials
+    return _sendable(tool.base_url), is_foreign
+
+
+def _sendable(url: str) -> str:
+    """Return an address whose characters a request may have: people write spaces and umlauts."""
+    return str(URL(url)) if _NOT_IN_URLS.search(url) else url
 
 
 def _not_found(server: str, request: ToolRequest) -> Fault:
