@@ -288,6 +288,20 @@ def test_a_file_has_the_type_that_it_is_and_a_name_with_its_extension(
     assert f'; filename="{name}"\r\nContent-Type: {kind}\r\n\r\n'.encode() + content in body
 
 
+def test_members_of_a_whole_body_are_its_parts() -> None:
+    schema = {
+        "properties": {"meta": {"type": "object"}},
+        "additionalProperties": {"contentEncoding": "base64"},
+    }
+    whole = parameter("body", "body", is_body=True, schema=json.dumps(schema))
+    sent = request(tool(whole, body="multipart"), body={"meta": {"a": 1}, "x": "aGk=", "y": None})
+    form, body = 'Content-Disposition: form-data; name="', (sent.body or b"").decode()
+    assert f'{form}meta"\r\nContent-Type: application/json\r\n\r\n{{"a":1}}' in body
+    file = 'x"; filename="x"\r\nContent-Type: application/octet-stream\r\n\r\nhi\r\n'
+    assert f"{form}{file}" in body
+    assert 'name="y"' not in body
+
+
 def test_parts_of_other_multipart_bodies_have_places_instead_of_names() -> None:
     related = tool(
         parameter("meta", "body", schema='{"type": "object"}'),

@@ -26,6 +26,7 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _MAX_DESCRIPTION: Final = 2_048
+_OF_EMPTY: Final = {"type", "properties", "additionalProperties", "description", "title"}
 _MAX_TITLE: Final = 128
 _MAX_METHOD: Final = 32
 _OTHER_METHODS: Final = ("TRACE", "QUERY")
@@ -271,7 +272,8 @@ class _Importer:
         return all(
             isinstance(schema, Mapping)
             and schema.get("properties") == {}
-            and not schema.keys() - {"type", "properties", "description", "title"}
+            and not schema.get("additionalProperties")
+            and not schema.keys() - _OF_EMPTY
             for schema in map(self._of_schemas.follow, schemas)
         )
 

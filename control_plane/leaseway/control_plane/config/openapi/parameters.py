@@ -23,7 +23,14 @@ from leaseway.control_plane.config.openapi.schemas import (
     is_text,
 )
 from leaseway.control_plane.config.openapi.usable import schema_fault
-from leaseway.spec.kinds.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
+from leaseway.spec.kinds.http_tools import (
+    RESERVED_HEADERS,
+    Body,
+    HttpParameter,
+    Position,
+    Style,
+    holds_bytes,
+)
 from leaseway.wire.listing.model_schemas import MAX_ARGUMENT_NAME, argument_name
 
 _MAX_MEMBERS: Final = 100
@@ -143,11 +150,11 @@ class Parameters:
             self._add_members(members, required, chosen)
             return
         is_multipart = chosen.body == "multipart"
-        if is_multipart and (
-            has_names(chosen) or not self._schemas.accepts(chosen.schema, "array")
-        ):
-            raise Unsupported("its multipart body is not a plain object")
         read = self._schemas.read(chosen.schema, files=is_multipart)
+        if is_multipart and has_names(chosen):
+            read = read if "properties" in read else _any_fields(read, description)
+        elif is_multipart and not self._schemas.accepts(chosen.schema, "array"):
+            raise Unsupported("its multipart body is neither an object nor a list")
         if description and "description" not in read:
             read["description"] = description
         is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())
@@ -283,6 +290,21 @@ class Parameters:
                 allow_reserved=allow_reserved,
             )
         )
+
+
+def _any_fields(read: Mapping[str, Any], description: str) -> dict[str, Any]:
+    """Return the schema of a form whose fields a document does not name.
+
+    Some say of it only that it is a file, or a list of files.
+    """
+    member = read.get("additionalProperties", read.get("items", read))
+    is_file = holds_bytes(member)
+    about = "The form: files as base64 by the names of their fields." if is_file else "The form."
+    return {
+        "type": "object",
+        "description": f"{description} {about}".strip(),
+        "additionalProperties": {"contentEncoding": "base64"} if is_file else {},
+    }
 
 
 def _with_rules(description: str, rules: Mapping[str, Any]) -> str:

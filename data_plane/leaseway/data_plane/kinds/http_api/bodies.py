@@ -88,7 +88,7 @@ def _multipart(values: Values, kind: str) -> tuple[bytes, str]:
     boundary = secrets.token_hex(24)
     has_names = kind.partition(";")[0].strip().lower() == _FORM_DATA
     parts: list[bytes] = []
-    for parameter, value in values:
+    for parameter, value in _members(values):
         for item in _parts(parameter, value):
             own, content = _part(parameter, item)
             if has_names:
@@ -100,6 +100,19 @@ def _multipart(values: Values, kind: str) -> tuple[bytes, str]:
             parts.append(f"--{boundary}\r\n{header}\r\n\r\n".encode() + content + b"\r\n")
     parts.append(f"--{boundary}--\r\n".encode())
     return b"".join(parts), f"{kind}; boundary={boundary}"
+
+
+def _members(values: Values) -> Iterator[tuple[HttpParameter, Any]]:
+    """Yield the values that have parts of their own: members of a whole body, or all."""
+    for parameter, value in values:
+        if not parameter.is_body or not isinstance(value, dict):
+            yield parameter, value
+            continue
+        known, other = (parameter.parsed.get(key) for key in ("properties", "additionalProperties"))
+        for name, item in value.items():
+            schema = known.get(name, other) if isinstance(known, dict) else other
+            text = msgspec.json.encode(schema if isinstance(schema, dict) else {}).decode()
+            yield HttpParameter(str(name), "body", text), item
 
 
 def _parts(parameter: HttpParameter, value: Any) -> Iterable[Any]:

@@ -1,0 +1,85 @@
+"""Bodies of OpenAPI operations as parameters of tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from leaseway.control_plane.config.openapi.operations import Imported, import_document
+from leaseway.spec.kinds.http_tools import HttpTool
+
+
+def imported(paths: str, **more: Any) -> Imported:
+    return import_document({"openapi": "3.1.0", "paths": yaml.safe_load(paths), **more})
+
+
+def only(paths: str, **more: Any) -> HttpTool:
+    (tool,) = imported(paths, **more).tools
+    return tool
+
+
+def test_a_part_that_is_a_document_is_written_by_the_caller() -> None:
+    schema = {"type": "object", "properties": {"order": {"type": "object"}}}
+    encoding = {"order": {"contentType": "application/xml"}}
+    media = {"multipart/form-data": {"schema": schema, "encoding": encoding}}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    (order,) = tool.parameters
+    assert order.parsed == {"type": "string", "contentMediaType": "application/xml"}
+
+
+def test_a_document_that_the_caller_writes_is_described() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    media = {"application/xml": {"schema": schema, "example": "<x><a>1</a></x>"}}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    (body,) = tool.parameters
+    assert body.parsed == {
+        "type": "string",
+        "description": f"Its content by JSON Schema: {json.dumps(schema)}",
+        "contentMediaType": "application/xml",
+        "examples": ["<x><a>1</a></x>"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields"),
+    [
+        ("{}", {}),
+        ("{ type: string }", {}),
+        ("{ type: string, format: binary }", {"contentEncoding": "base64"}),
+        (
+            "{ type: array, items: { type: string, format: binary } }",
+            {"contentEncoding": "base64"},
+        ),
+        (
+            "{ type: object, additionalProperties: { format: binary } }",
+            {"contentEncoding": "base64"},
+        ),
+    ],
+)
+def test_a_form_whose_fields_are_not_named_takes_any(schema: str, fields: dict[str, Any]) -> None:
+    media = f"{{ multipart/form-data: {{ schema: {schema} }} }}"
+    tool = only(f"/x: {{ post: {{ requestBody: {{ description: D., content: {media} }} }} }}")
+    (body,) = tool.parameters
+    assert (body.name, body.is_body, body.parsed["type"]) == ("body", True, "object")
+    assert body.parsed["additionalProperties"] == fields
+    assert str(body.parsed["description"]).startswith("D. The form")
+
+
+@pytest.mark.parametrize("more", ["", ", additionalProperties: false"])
+def test_an_empty_object_is_no_body_that_a_request_goes_without(more: str) -> None:
+    schema = f"{{ type: object, properties: {{}}{more} }}"
+    body = f"{{ content: {{ application/x-www-form-urlencoded: {{ schema: {schema} }} }} }}"
+    assert imported(f"/x: {{ get: {{ requestBody: {body} }} }}").notes == ()
+
+
+def test_a_media_type_may_be_a_reference() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tool = only(
+        "/x: { post: { requestBody: { content: { application/json:"
+        " { $ref: '#/components/mediaTypes/A' } } } } }",
+        components={"mediaTypes": {"A": {"schema": schema}}},
+    )
+    assert [parameter.name for parameter in tool.parameters] == ["a"]
