@@ -19,6 +19,7 @@ _HEAVY = (
     [
         ("leaseway.cli.main", []),
         ("leaseway.sdk", ["grpc"]),
+        ("leaseway.front.app", ["aiohttp", "cryptography", "grpc"]),
         ("leaseway.control_plane.app", ["cryptography", "grpc", "jinja2", "yaml"]),
         # A worker imports `mcp` in a thread after it has joined: it takes as long as all others.
         ("leaseway.data_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2"]),

@@ -11,8 +11,11 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
     DiscoverResult,
@@ -23,10 +26,13 @@ from leaseway.front.envelope import MODERN_MARK
 from leaseway.front.handshake import (
     CAPABILITIES_KEY,
     HANDSHAKE_VERSIONS,
+    INFO_KEY,
+    LOG_LEVEL_KEY,
     MAX_LINE,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
     STARTING,
+    SUBSCRIPTION_KEY,
     HandshakeResponder,
 )
 
@@ -89,6 +95,9 @@ def test_versions_and_keys_equal_those_of_the_official_package() -> None:
     assert PROTOCOL_VERSION_META_KEY.encode() == MODERN_MARK
     assert CLIENT_CAPABILITIES_META_KEY == CAPABILITIES_KEY
     assert SERVER_INFO_META_KEY == SERVER_INFO_KEY
+    assert CLIENT_INFO_META_KEY == INFO_KEY
+    assert LOG_LEVEL_META_KEY == LOG_LEVEL_KEY
+    assert SUBSCRIPTION_ID_META_KEY == SUBSCRIPTION_KEY
 
 
 def test_a_handshake_is_answered_before_the_front_connects(client: Client) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from leaseway.front.calling.media import MediaMode, artifact_ref
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
@@ -14,6 +12,7 @@ from leaseway.front.handshake import EVERYTHING, Declared
 from leaseway.front.lists.ui_resources import EXTENSION
 from leaseway.front.messages import JsonRpcError, ResourceParams, parse_params
 from leaseway.sdk.relay import ServerIntroduction
+from leaseway.wire.messages.mcp import METHOD_NOT_FOUND
 
 CAPABILITY_OF: Final = {
     "prompts/list": "prompts",

@@ -14,11 +14,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from leaseway.wire import bounds
+from leaseway.wire.messages.mcp import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from leaseway.wire.messages.portable_json import has_many_values
 
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-INVALID_PARAMS: Final = -32602
 ABSENT: Final = msgspec.Raw()
 """The value of a missing member."""
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"

@@ -38,6 +38,8 @@ MODERN_VERSIONS: Final = ("2026-07-28",)
 in `_meta`."""
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL_KEY: Final = "io.modelcontextprotocol/logLevel"
+SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
 """Cache hints of modern lists and resource contents: do not cache."""

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
-from mcp.shared.inbound import (
-    MCP_PROTOCOL_VERSION_HEADER,
-    InboundLadderRejection,
-    classify_inbound_request,
-    unsupported_protocol_version_rejection,
-)
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 from leaseway.front.clients import problem_of_initialize, problem_of_meta
-from leaseway.front.envelope import ABSENT, Notification, Refusal, RequestMessage
-from leaseway.front.handshake import MODERN_VERSIONS
+from leaseway.front.envelope import ABSENT, VERSION_KEY, Notification, Refusal, RequestMessage
+from leaseway.front.handshake import CAPABILITIES_KEY, INFO_KEY, MODERN_VERSIONS
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.clients.mcp_client import McpClient
+from leaseway.wire.clients.mcp_headers import VERSION_HEADER, request_mismatch
+from leaseway.wire.messages.mcp import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    UNSUPPORTED_VERSION,
+)
 from leaseway.wire.messages.portable_json import has_many_values
 
 encode: Final = msgspec.json.encode
@@ -30,6 +30,8 @@ decode: Final = msgspec.json.decode
 
 _MAX_VERSION: Final = 64
 """Characters of an unknown protocol version that an error repeats."""
+_REQUIRED: Final = (VERSION_KEY, CAPABILITIES_KEY)
+"""What the `_meta` of each modern request has."""
 _MAX_REASON: Final = 256
 """Characters of a client's reason for a cancellation that are passed on."""
 
@@ -230,32 +232,41 @@ def modern_client(message: RequestMessage, headers: Mapping[str, str] | None = N
             unsupported protocol version; or the params have too many values.
     """
     check_params(message)
-    request = {"method": message.method, "params": object_params(message)}
-    route = classify_inbound_request(request, headers=headers)
-    if isinstance(route, InboundLadderRejection):
-        if route.code == INVALID_PARAMS and headers is not None:
-            check_version(headers.get(MCP_PROTOCOL_VERSION_HEADER, MODERN_VERSIONS[-1]))
-        raise rejection_error(route)
-    if problem := problem_of_meta(route.client_capabilities, route.client_info):
+    params = object_params(message) or {}
+    sent = params.get("_meta")
+    meta: dict[str, Any] = sent if isinstance(sent, dict) else {}
+    if missing := [key for key in _REQUIRED if key not in meta]:
+        if headers is not None:  # the version may be one that has other keys
+            check_version(headers.get(VERSION_HEADER, MODERN_VERSIONS[-1]))
+        text = f"`_meta` in the params of {message.method} lacks {' and '.join(missing)}."
+        raise JsonRpcError(INVALID_PARAMS, text)
+    version = meta[VERSION_KEY]
+    if headers is not None:
+        if headers.get(VERSION_HEADER) != version:
+            text = f"The header {VERSION_HEADER} must be the version in `_meta`."
+            raise JsonRpcError(HEADER_MISMATCH, text)
+        if problem := request_mismatch(message.method, params, headers):
+            raise JsonRpcError(HEADER_MISMATCH, problem)
+    if not isinstance(version, str):
+        raise JsonRpcError(INVALID_PARAMS, f"{VERSION_KEY} in `_meta` must be text.")
+    check_version(version)
+    capabilities, info = meta[CAPABILITIES_KEY], meta.get(INFO_KEY)
+    if problem := problem_of_meta(capabilities, info):
         raise JsonRpcError(INVALID_PARAMS, f"What `_meta` declares is wrong: {problem}")
-    return McpClient(route.protocol_version, route.client_capabilities, route.client_info)
+    return McpClient(version, capabilities, info)
 
 
 def check_version(version: str) -> None:
     """Raise `JsonRpcError` unless a protocol version without sessions is supported."""
-    rejection = unsupported_protocol_version_rejection(version[:_MAX_VERSION])
-    if rejection is not None:
-        raise rejection_error(rejection)
+    if version not in MODERN_VERSIONS:
+        data = {"supported": MODERN_VERSIONS, "requested": version[:_MAX_VERSION]}
+        raise JsonRpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
 @functools.cache
 def unknown_client(version: str) -> bytes:
     """Return what is known of a client without a session, by its version with `initialize`."""
     return McpClient(version, {}).encoded
-
-
-def rejection_error(rejection: InboundLadderRejection) -> JsonRpcError:
-    return JsonRpcError(rejection.code, rejection.message, rejection.data)
 
 
 def result_message(request_id: bytes, result: bytes) -> bytes:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec import structs
 
 from leaseway.front.calling import approvals, handles
@@ -105,7 +104,7 @@ from leaseway.sdk.relay import (
     send_request,
     template_completion,
 )
-from leaseway.wire.messages.mcp import TRACEPARENT
+from leaseway.wire.messages.mcp import INVALID_PARAMS, METHOD_NOT_FOUND, TRACEPARENT
 
 _EMPTY: Final = b"{}"
 

@@ -10,14 +10,6 @@ import re
 from typing import Any, Final
 
 import msgspec
-from mcp_types.jsonrpc import (
-    HEADER_MISMATCH,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-)
 
 from leaseway.front.handshake import CACHE_HINTS, SERVER_META
 from leaseway.front.messages import UNAVAILABLE, JsonRpcError, encode
@@ -34,7 +26,17 @@ from leaseway.sdk import (
 )
 from leaseway.wire.advice import Reader, advice_for
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import (
+    ELICIT,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    MISSING_CAPABILITY,
+    ROOTS,
+    SAMPLE,
+    UNSUPPORTED_VERSION,
+)
 
 _RESERVED: Final = "io.modelcontextprotocol/"
 _TYPE_MARK: Final = b"resultType"
@@ -51,8 +53,8 @@ RESOURCE_NOT_FOUND: Final = -32002
 -32602."""
 _OLDER_CODES: Final = {
     HEADER_MISMATCH: INVALID_REQUEST,
-    MISSING_REQUIRED_CLIENT_CAPABILITY: UNAVAILABLE,
-    UNSUPPORTED_PROTOCOL_VERSION: INVALID_PARAMS,
+    MISSING_CAPABILITY: UNAVAILABLE,
+    UNSUPPORTED_VERSION: INVALID_PARAMS,
 }
 """Codes that came with 2026-07-28, and what a client of an older era gets for each. Unsupported
 versions were invalid params (2025-11-25, lifecycle); the others had no code of their own."""
@@ -153,7 +155,7 @@ def _converted(error: LeasewayError, uri: str) -> JsonRpcError:
             "reason": str(error.reason),
             "started": error.started,
         }
-        return JsonRpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, data)
+        return JsonRpcError(MISSING_CAPABILITY, error.message, data)
     data = {"reason": str(error.reason), "started": error.started}
     if uri:
         data["uri"] = uri

@@ -7,10 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR
-
 from leaseway.front.messages import JsonRpcError
 from leaseway.sdk import AsyncClient, LeasewayError, ProblemInfo
+from leaseway.wire.messages.mcp import INTERNAL_ERROR
 
 _POLL: Final = 0.1
 """Seconds between two looks at servers that start."""

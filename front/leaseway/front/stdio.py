@@ -17,8 +17,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
-
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.listening import changed_notification
 from leaseway.front.calling.requests import Request
@@ -57,6 +55,7 @@ from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.wire.bounds import MIB
 from leaseway.wire.clients.mcp_client import McpClient
+from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_REQUEST
 
 _MAX_REQUESTS: Final = 256
 """In-flight requests; at the limit, reading stops until one has ended."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_definition
 from leaseway.front.messages import (
@@ -23,6 +22,7 @@ from leaseway.front.messages import (
 from leaseway.front.results import tool_error
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import ToolIndex
+from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 SEARCH: Final = "search_tools"
 DESCRIBE: Final = "describe_tool"

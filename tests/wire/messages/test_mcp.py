@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from mcp_types import jsonrpc
+
 from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
+from leaseway.wire.messages import mcp
 from leaseway.wire.messages.mcp import Introduction, admit
 
 UI = "io.modelcontextprotocol/ui"
@@ -38,3 +41,14 @@ def test_an_introduction_that_says_nothing_is_false() -> None:
     assert not admit(" ", ())[0]
     assert admit("", (UI,))[0]
     assert admit("", (), ("logging",))[0]
+
+
+def test_codes_equal_those_of_the_official_package() -> None:
+    other = {
+        "MISSING_CAPABILITY": "MISSING_REQUIRED_CLIENT_CAPABILITY",
+        "UNSUPPORTED_VERSION": "UNSUPPORTED_PROTOCOL_VERSION",
+    }
+    codes = {name: code for name, code in vars(mcp).items() if isinstance(code, int)}
+    codes = {name: code for name, code in codes.items() if code < 0}
+    assert len(codes) == 8
+    assert codes == {name: getattr(jsonrpc, other.get(name, name)) for name in codes}

@@ -37,7 +37,7 @@ from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.limits import BudgetKey
-from leaseway.wire.messages.mcp import is_reserved_meta
+from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS, is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
@@ -47,10 +47,6 @@ _ask_ids: Final = itertools.count(1)
 _MAX_REFUSAL: Final = 1024
 _MAX_REMEMBERED: Final = 2_048
 """Characters of a name or trace context that are remembered: URIs have no other limit."""
-
-INTERNAL_ERROR: Final = -32603
-INVALID_PARAMS: Final = -32602
-"""JSON-RPC error codes. `mcp_types` has them too, but takes long to load."""
 
 _ADMISSION: Final = ("the worker admits it", 0.0)
 _ONLY_ADMISSION: Final = (_ADMISSION,)

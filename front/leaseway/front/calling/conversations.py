@@ -11,14 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from mcp_types import CLIENT_INFO_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS
-
+from leaseway.front.handshake import INFO_KEY
 from leaseway.front.messages import JsonRpcError
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import EndedConversation, SessionTable
 from leaseway.sdk import Tool
-from leaseway.wire.messages.mcp import CONVERSATION_KEYS, DEFAULT_SESSION_RULES, SESSION_ARGUMENT
+from leaseway.wire.messages.mcp import (
+    CONVERSATION_KEYS,
+    DEFAULT_SESSION_RULES,
+    INVALID_PARAMS,
+    SESSION_ARGUMENT,
+)
 
 ARGUMENT: Final = "argument"
 HANDLE: Final = "handle"
@@ -121,7 +124,7 @@ def carried_in(
 
 def client_name(meta: Mapping[str, Any], carried: Carried) -> str:
     """Return the name of a client's program, or empty."""
-    info = meta.get(CLIENT_INFO_META_KEY)
+    info = meta.get(INFO_KEY)
     name = info.get("name") if isinstance(info, dict) else None
     if isinstance(name, str):
         return name

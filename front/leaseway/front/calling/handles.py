@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.conversations import ARGUMENT, Carried, SessionOptions, is_offered
 from leaseway.front.calling.session_argument import (
@@ -40,6 +39,7 @@ from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import speak_for
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 ACQUIRE: Final = "lease_acquire"
 RELEASE: Final = "lease_release"

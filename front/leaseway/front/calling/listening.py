@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS
-
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.handshake import SERVER_META
+from leaseway.front.handshake import SERVER_META, SUBSCRIPTION_KEY
 from leaseway.front.messages import (
     JsonRpcError,
     ListenFilter,
@@ -22,6 +19,7 @@ from leaseway.front.messages import (
 from leaseway.front.sessions.live_session import LiveSession, ResourceSubscription
 from leaseway.front.sessions.own_lists import ChangedList
 from leaseway.sdk import AsyncClient, AsyncSession
+from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 _EMPTY: Final = b"{}"
 _CHANGED: Final = {
@@ -62,7 +60,7 @@ async def listen(
     if len(filters.resource_subscriptions) > _MAX_LISTENED:
         text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
         raise JsonRpcError(INVALID_PARAMS, text)
-    meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.id)}
+    meta = {SUBSCRIPTION_KEY: decode(request.message.id)}
     send = request.listener.send
     kinds = {
         "tools": filters.tools_list_changed,

@@ -10,13 +10,13 @@ from base64 import b64encode
 from typing import Any, Final, Literal
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.messages import JsonRpcError, decode, encode
 from leaseway.front.results import RESOURCE_NOT_FOUND
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.messages.artifact_refs import is_reference
+from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 MediaMode = Literal["inline", "links"]
 

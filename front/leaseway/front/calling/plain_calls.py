@@ -21,7 +21,7 @@ from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.envelope import ABSENT, VERSION_KEY
 from leaseway.front.eras import to_2025_11_25
-from leaseway.front.lists.definitions import PagedListing, has_header_params, listed_schema
+from leaseway.front.lists.definitions import PagedListing, header_arguments, listed_schema
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import JsonRpcError
 from leaseway.front.results import adapt_result
@@ -260,7 +260,7 @@ class PlainCalls:
             tool=tool,
             scope=scope,
             is_wrapped=schema is not None and to_2025_11_25.is_wrapped(schema),
-            has_headers=has_header_params(tool),
+            has_headers=bool(header_arguments(tool)),
             argument="" if offered is None else offered.argument,
         )
         return plain

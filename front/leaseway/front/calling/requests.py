@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
 from opentelemetry import context as otel_context
 
 from leaseway.front.calling.conversations import Carried, TakesCookie
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
 from leaseway.front.envelope import RequestMessage
+from leaseway.front.handshake import LOG_LEVEL_KEY
 from leaseway.front.messages import (
     JsonRpcError,
     ParamsT,
@@ -26,7 +25,14 @@ from leaseway.sdk import ToolResult
 from leaseway.sdk.relay import BegunCall
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.channels.trace_context import context_from
-from leaseway.wire.messages.mcp import LOG_LEVELS, TRACEPARENT, TRACESTATE, is_reserved_meta
+from leaseway.wire.messages.mcp import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LOG_LEVELS,
+    TRACEPARENT,
+    TRACESTATE,
+    is_reserved_meta,
+)
 
 
 class Request:
@@ -111,7 +117,7 @@ class Asked(NamedTuple):
 def asked_in(meta: Mapping[str, Any], *, modern: bool) -> Asked:
     """Return what a request's `_meta` asks for; raises `JsonRpcError` if that is wrong."""
     token, level, relayed = b"", "", b""
-    sent, lowest = meta.get("progressToken"), meta.get(LOG_LEVEL_META_KEY)
+    sent, lowest = meta.get("progressToken"), meta.get(LOG_LEVEL_KEY)
     if sent is not None:
         if isinstance(sent, bool) or not isinstance(sent, str | int):
             raise JsonRpcError(INVALID_PARAMS, "A progressToken is a string or an integer.")

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.approvals import is_answer
 from leaseway.front.calling.requests import Request, pass_input_responses
@@ -34,6 +33,7 @@ from leaseway.front.sessions.sealing import InvalidSessionId
 from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk import AsyncClient, AsyncSession
 from leaseway.sdk.relay import ServerRequest
+from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 _STATE: Final = "leaseway-parked "
 _SEALED: Final = "leaseway-state "

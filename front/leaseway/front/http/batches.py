@@ -6,9 +6,8 @@ Each response is then a message of its own; otherwise all are one JSON array.
 
 from __future__ import annotations
 
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-
 from leaseway.front.envelope import BATCH_VERSION
+from leaseway.front.handshake import HANDSHAKE_VERSIONS
 from leaseway.front.http.streams import HttpReply, OpenStream
 from leaseway.front.messages import batch_message
 from leaseway.front.sessions.live_session import LiveSession
@@ -18,7 +17,7 @@ def spoken_version(version: str | None, live: LiveSession | None) -> str:
     """Return the version of a client, by its header or else by its session."""
     # Without header and session a client speaks the version with batches (2025-06-18, transports).
     negotiated = live.sealed.version if live is not None else BATCH_VERSION
-    return version or (negotiated if negotiated in HANDSHAKE_PROTOCOL_VERSIONS else BATCH_VERSION)
+    return version or (negotiated if negotiated in HANDSHAKE_VERSIONS else BATCH_VERSION)
 
 
 class BatchReply:

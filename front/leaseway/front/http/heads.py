@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import may_have_handle
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.envelope import ABSENT, VERSION_KEY, RequestMessage
+from leaseway.front.handshake import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, INFO_KEY
 from leaseway.front.http.streams import OpenStream, Reply
-from leaseway.front.lists.definitions import has_header_params
-from leaseway.front.messages import decode, unknown_client
+from leaseway.front.lists.definitions import header_arguments
+from leaseway.front.messages import JsonRpcError, decode, unknown_client
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession
-from leaseway.sdk import LeasewayError
+from leaseway.sdk import LeasewayError, Tool
 from leaseway.wire.clients.mcp_client import McpClient
+from leaseway.wire.clients.mcp_headers import ArgumentHeader, Path, argument_mismatch
+from leaseway.wire.messages.mcp import HEADER_MISMATCH
 
 _MAX_CACHED: Final = 10_000
 
@@ -57,7 +57,7 @@ class LegacyHead:
         live = self.live
         listener = Listener(reply.send)
         if live is None:
-            listener.mcp_client = unknown_client(self.version or HANDSHAKE_PROTOCOL_VERSIONS[-1])
+            listener.mcp_client = unknown_client(self.version or HANDSHAKE_VERSIONS[-1])
             return listener
         if live.log_level:
             listener.log_level = live.log_level
@@ -75,8 +75,8 @@ class _Declared(msgspec.Struct):
     """The members of `_meta` by which a modern request declares its client."""
 
     version: msgspec.Raw = msgspec.field(default=ABSENT, name=VERSION_KEY)
-    info: msgspec.Raw = msgspec.field(default=ABSENT, name=CLIENT_INFO_META_KEY)
-    capabilities: msgspec.Raw = msgspec.field(default=ABSENT, name=CLIENT_CAPABILITIES_META_KEY)
+    info: msgspec.Raw = msgspec.field(default=ABSENT, name=INFO_KEY)
+    capabilities: msgspec.Raw = msgspec.field(default=ABSENT, name=CAPABILITIES_KEY)
 
 
 _decode_declared: Final = msgspec.json.Decoder(_Declared).decode
@@ -145,11 +145,11 @@ class ParamHeaders:
     def __init__(self, methods: Methods) -> None:
         self._methods = methods
         # Each with its tool, whose id is no other's as long as it is here.
-        self._header_tools: dict[int, tuple[Any, bool]] = {}
+        self._header_tools: dict[int, tuple[Tool, dict[Path, ArgumentHeader]]] = {}
 
     async def check(
         self, headers: Mapping[str, str], scope: str, name: str | None, message: RequestMessage
-    ) -> InboundLadderRejection | None:
+    ) -> JsonRpcError | None:
         """Return an error if headers do not match the arguments that the tool `name` maps to them.
 
         Args:
@@ -164,17 +164,21 @@ class ParamHeaders:
             tool = await self._methods.tool(name, scope)
         except LeasewayError:
             return None  # the call reports the error
-        if tool is None or not self._has_header_params(tool):
+        if tool is None:
+            return None
+        demanded = self._demanded(tool)
+        if not demanded:
             return None
         arguments = decode(message.params).get("arguments")
         if not isinstance(arguments or {}, dict):
             return None
-        return validate_mcp_param_headers(tool.input_schema, arguments or {}, headers)
+        problem = argument_mismatch(demanded, arguments or {}, headers)
+        return JsonRpcError(HEADER_MISMATCH, problem) if problem else None
 
-    def _has_header_params(self, tool: Any) -> bool:
+    def _demanded(self, tool: Tool) -> dict[Path, ArgumentHeader]:
         cached = self._header_tools.get(id(tool))
         if cached is None:
             if len(self._header_tools) > _MAX_CACHED:
                 self._header_tools.clear()
-            cached = self._header_tools[id(tool)] = tool, has_header_params(tool)
+            cached = self._header_tools[id(tool)] = tool, header_arguments(tool)
         return cached[1]

@@ -14,21 +14,21 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from aiohttp import web
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_REQUEST
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.draining import DRAINING, RETRY_AFTER
 from leaseway.front.envelope import Message, Refusal, RequestMessage, Response, names_version
+from leaseway.front.handshake import HANDSHAKE_VERSIONS
 from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message, refusal_message
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE
 from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
+from leaseway.wire.clients.mcp_headers import VERSION_HEADER
+from leaseway.wire.messages.mcp import HEADER_MISMATCH, INVALID_REQUEST
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
-VERSION_HEADER: Final = "MCP-Protocol-Version"
 EVENT_STREAM: Final = "text/event-stream"
 _JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
 _is_refused: Final = re.compile(r"q\s*=\s*0(\.0*)?").fullmatch
@@ -182,7 +182,7 @@ def _media_types(header: str) -> Iterator[str]:
 def speaks_modern(http: web.BaseRequest) -> bool:
     """Return whether a request's header names a version without sessions."""
     version = http.headers.get(VERSION_HEADER)
-    return version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
+    return version is not None and version not in HANDSHAKE_VERSIONS
 
 
 def check_occur_once(http: web.BaseRequest) -> None:

@@ -14,13 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
-from mcp_types.jsonrpc import (
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    PARSE_ERROR,
-)
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.conversations import COOKIE, carried_in
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
@@ -39,7 +32,7 @@ from leaseway.front.envelope import (
     read_batch,
     read_message,
 )
-from leaseway.front.handshake import initialize_result, negotiate_version
+from leaseway.front.handshake import HANDSHAKE_VERSIONS, initialize_result, negotiate_version
 from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
@@ -48,7 +41,6 @@ from leaseway.front.http.heads import LegacyHead, ModernHead, ParamHeaders
 from leaseway.front.http.notification_streams import NotificationStreams
 from leaseway.front.http.request_checks import (
     EVENT_STREAM,
-    VERSION_HEADER,
     HttpError,
     accepted_types,
     accepts_stream,
@@ -78,7 +70,6 @@ from leaseway.front.messages import (
     modern_client,
     read_name_and_meta,
     refusal_message,
-    rejection_error,
     result_message,
 )
 from leaseway.front.methods import Methods
@@ -86,8 +77,28 @@ from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.bounds import MAX_META
-from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES
+from leaseway.wire.clients.mcp_headers import VERSION_HEADER
+from leaseway.wire.messages.mcp import (
+    DEFAULT_SESSION_RULES,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+)
 
+_STATUSES: Final = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+"""The status of an error to a modern client, by its code (MCP, Transports); of others 200."""
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
 
@@ -492,9 +503,8 @@ class HttpFront:
         try:
             if message.method == "tools/call" and begun is None:
                 headers, scope = head.headers, head.scope
-                rejection = await self._param_headers.check(headers, scope, head.name, message)
-                if rejection is not None:
-                    error = rejection_error(rejection)
+                error = await self._param_headers.check(headers, scope, head.name, message)
+                if error is not None:
                     reply.finish(error_message(message.id, error), _status(error))
                     return
             response, status = await self._handle(request, reply, begun)
@@ -562,7 +572,7 @@ class HttpFront:
             JsonRpcError: The protocol version is unknown.
         """
         version = http.headers.get(VERSION_HEADER)
-        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        if version is not None and version not in HANDSHAKE_VERSIONS:
             check_version(version)
             raise HttpError(400, f"{VERSION_HEADER} {version} has no sessions.")
         session_id = http.headers.get(_SESSION)
@@ -595,4 +605,4 @@ class HttpFront:
 
 
 def _status(error: JsonRpcError) -> int:
-    return ERROR_CODE_HTTP_STATUS.get(error.code, 400 if error.code == PARSE_ERROR else 200)
+    return _STATUSES.get(error.code, 200)

@@ -12,8 +12,6 @@ from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import CACHE_HINTS, SERVER_META
@@ -21,7 +19,9 @@ from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.results import strip_meta
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
 from leaseway.wire.bounds import MIB
+from leaseway.wire.clients.mcp_headers import ArgumentHeader, Path, argument_headers
 from leaseway.wire.listing.model_schemas import ModelSchema, with_accepted_names
+from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 PAGE: Final = MIB
 """Bytes of definitions in a page. Large, because many clients read only the first page."""
@@ -142,7 +142,7 @@ def tool_definition(tool: Tool) -> dict[str, Any]:
 def listed_schema(tool: Tool) -> ModelSchema:
     """Return a tool's input schema as it is listed, and how its arguments are named there."""
     listed = with_accepted_names(tool.input_schema)
-    if listed.names and has_header_params(tool):  # headers repeat arguments by the server's names
+    if listed.names and header_arguments(tool):  # headers repeat arguments by the server's names
         return ModelSchema(tool.input_schema, {})
     return listed
 
@@ -159,10 +159,12 @@ def server_arguments(tool: Tool, arguments: bytes) -> bytes:
     return encode(listed.server_arguments(members))
 
 
-def has_header_params(tool: Tool) -> bool:
-    """Return whether a tool's schema maps arguments to HTTP headers (`x-mcp-header`)."""
-    schema = tool.input_schema
-    return find_invalid_x_mcp_header(schema) is None and bool(x_mcp_header_map(schema))
+def header_arguments(tool: Tool) -> dict[Path, ArgumentHeader]:
+    """Return the arguments of a tool that HTTP headers repeat; none if its schema is wrong."""
+    try:
+        return argument_headers(tool.input_schema)
+    except ValueError:  # clients send no headers then
+        return {}
 
 
 def _prompt_definition(prompt: Prompt) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol, assert_never
 from weakref import WeakSet
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.envelope import Notification, Refusal, Response
 from leaseway.front.handshake import Declared
@@ -33,7 +32,7 @@ from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.clients.mcp_client import McpClient
-from leaseway.wire.messages.mcp import LOG_LEVELS, ROOTS_CHANGED, TOOLS_CHANGED
+from leaseway.wire.messages.mcp import INVALID_PARAMS, LOG_LEVELS, ROOTS_CHANGED, TOOLS_CHANGED
 
 _MAX_SUBSCRIPTIONS: Final = 256
 _MAX_COMPLETIONS: Final = 256

@@ -18,9 +18,7 @@ from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-from mcp_types.version import LATEST_MODERN_VERSION
-
+from leaseway.front.handshake import MODERN_VERSIONS
 from leaseway.front.messages import JsonRpcError, encode
 from leaseway.front.sessions.ended import EndedSessions, SharedEnds
 from leaseway.front.sessions.limits import SessionLimits
@@ -38,6 +36,7 @@ from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS
 from leaseway.wire.signals import Signal
 
 IDLE: Final = 30 * 60.0
@@ -263,7 +262,7 @@ class SessionTable:
             if self._forgotten.discard(key):
                 raise EndedConversation
             self._check_limit()
-            sealed = self._sealed(key, scope, client, LATEST_MODERN_VERSION, {}, math.inf)
+            sealed = self._sealed(key, scope, client, MODERN_VERSIONS[-1], {}, math.inf)
             live = self._add(sealed, key, is_derived=True)
         live.last_used = time.monotonic()
         self._live.move_to_end(key)
@@ -273,7 +272,7 @@ class SessionTable:
         """Return the session in an id of this owner; raises `InvalidSessionId`."""
         if is_handle(session_id):
             key, expires = self._sealer.open_handle(session_id, self._owner, scope, time.time())
-            return self._sealed(key, scope, client, LATEST_MODERN_VERSION, {}, expires)
+            return self._sealed(key, scope, client, MODERN_VERSIONS[-1], {}, expires)
         sealed = self._sealer.open(session_id, time.time())
         if sealed.owner != self._owner:
             raise InvalidSessionId

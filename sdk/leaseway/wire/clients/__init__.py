@@ -1,4 +1,4 @@
-"""The MCP clients for which gateways call: what they declare, and how servers are greeted for them.
+"""The MCP clients for which gateways call: what they declare and send, how servers are greeted.
 
 Imports modules of `wire`; never a service or a plane.
 """

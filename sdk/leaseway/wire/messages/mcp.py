@@ -1,4 +1,4 @@
-"""Names from MCP (server requests, log levels, rules for sessions, keys of `_meta`), introductions.
+"""Names from MCP (server requests, codes, log levels, rules for sessions, keys), introductions.
 
 An introduction is what a server says about itself at the handshake. A worker admits it from the
 server, and the control plane from a worker, with the same bounds.
@@ -13,6 +13,16 @@ from typing import Final
 
 from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+UNSUPPORTED_VERSION: Final = -32022
+"""Codes of errors, of JSON-RPC and of MCP. `mcp_types` has them too, but takes long to load."""
 
 ELICIT: Final = "elicitation/create"
 ELICIT_URL: Final = "elicitation/create#url"

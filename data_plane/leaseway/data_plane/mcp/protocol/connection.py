@@ -56,6 +56,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
 )
 from leaseway.wire.clients.mcp_client import McpClient
+from leaseway.wire.clients.mcp_headers import METHOD_HEADER
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.secrets.redaction import redact
@@ -354,7 +355,7 @@ class Peer(Dispatcher[TransportContext]):
     ) -> bytes:
         opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": notify}
         if self.era.modern:
-            opts["headers"]["mcp-method"] = method
+            opts["headers"][METHOD_HEADER] = method
         return await self._round_trip(method, params, opts, self.era)
 
     async def notify(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from mcp.shared.inbound import (
-    NAME_BEARING_METHODS,
-    encode_header_value,
-    find_invalid_x_mcp_header,
-    mcp_param_headers,
-    x_mcp_header_map,
-)
 
 from leaseway.data_plane.core.calls.call import ToolRequest
+from leaseway.wire.clients.mcp_headers import (
+    METHOD_HEADER,
+    NAME_HEADER,
+    NAME_MEMBERS,
+    ArgumentHeader,
+    Path,
+    argument_headers,
+    encode_value,
+    headers_of,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -23,21 +26,20 @@ class ParamHeaders:
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._paths: dict[str, dict[tuple[str, ...], str]] = {}
+        self._demanded: dict[str, dict[Path, ArgumentHeader]] = {}
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
         """Register arguments that are sent in headers; skip tools with invalid ones."""
-        schemas = {name: _input_schema(definition) for name, definition in tools.items()}
-        invalid = {name: find_invalid_x_mcp_header(schema) for name, schema in schemas.items()}
-        for name, cause in invalid.items():
-            if cause is not None:
+        demanded = {}
+        for name, definition in tools.items():
+            try:
+                demanded[name] = argument_headers(_input_schema(definition))
+            except ValueError as error:
                 _logger.warning(
-                    "The tool %s of the server %s is skipped: %s", name, self._server, cause
+                    "The tool %s of the server %s is skipped: %s", name, self._server, error
                 )
-        kept = {name: tools[name] for name, cause in invalid.items() if cause is None}
-        paths = {name: x_mcp_header_map(schemas[name]) for name in kept}
-        self._paths = {name: found for name, found in paths.items() if found}
-        return kept
+        self._demanded = {name: found for name, found in demanded.items() if found}
+        return {name: tools[name] for name in demanded}
 
     def of(self, request: ToolRequest) -> dict[str, str]:
         """Return the headers of one call.
@@ -48,20 +50,20 @@ class ParamHeaders:
         if request.method:
             return _plain_headers(request)
         headers = {
-            "mcp-method": "tools/call",
-            "mcp-name": encode_header_value(request.name),
+            METHOD_HEADER: "tools/call",
+            NAME_HEADER: encode_value(request.name),
         }
-        paths = self._paths.get(request.name)
-        if paths:
+        demanded = self._demanded.get(request.name)
+        if demanded:
             arguments = msgspec.json.decode(request.arguments or b"{}")
-            headers.update(mcp_param_headers(paths, arguments))
+            headers.update(headers_of(demanded, arguments))
         return headers
 
 
 def _plain_headers(request: ToolRequest) -> dict[str, str]:
-    headers = {"mcp-method": request.method}
-    if request.method in NAME_BEARING_METHODS:
-        headers["mcp-name"] = encode_header_value(request.name)
+    headers = {METHOD_HEADER: request.method}
+    if request.method in NAME_MEMBERS:
+        headers[NAME_HEADER] = encode_value(request.name)
     return headers
 
 
