@@ -215,6 +215,25 @@ def test_python_runs_against_real_planes(fence: Fence, monkeypatch: pytest.Monke
                 _call(value, fake)
 
 
+def test_python_satisfies_a_type_checker(tmp_path: Path) -> None:
+    """Check what readers copy as strictly as many of them do, except for missing annotations."""
+    for number, fence in enumerate(PYTHON):
+        if fence.page != "docs/frameworks.md":
+            # In the file, because other options of mypy would leave its cache of our code unused.
+            options = "# mypy: allow-untyped-defs, allow-incomplete-defs\n"
+            (tmp_path / f"block_{number}.py").write_text(options + fence.text)
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=10 * BOUND,
+        check=False,
+    )
+    where = "\n".join(f"block_{number}: {fence}" for number, fence in enumerate(PYTHON))
+    assert found.returncode == 0, f"{found.stdout}{found.stderr}\n{where}"
+
+
 def _call(function: Callable[..., Any], fake: FakeLeaseway) -> None:
     parameters = list(inspect.signature(function).parameters)
     if parameters == ["sync_session"]:
