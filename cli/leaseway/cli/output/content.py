@@ -16,9 +16,12 @@ from leaseway.wire.messages.artifact_refs import extension_of, media_type
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, AsyncSession, ToolResult
 
+_MAX_SHOWN = 500
+"""Characters of an embedded text that is shown."""
+
 
 def describe_item(item: dict[str, Any], hint: str = "--json prints it") -> str:
-    """Describe a content item that is not text.
+    """Describe a content item that is not text; a short embedded text is shown.
 
     Args:
         item: The item.
@@ -29,6 +32,9 @@ def describe_item(item: dict[str, Any], hint: str = "--json prints it") -> str:
     resource = item.get("resource")
     if isinstance(resource, dict):
         facts.append(str(resource.get("uri", "")))
+        text = resource.get("text")
+        if isinstance(text, str) and len(text) <= _MAX_SHOWN:
+            return f"[{one_line(' '.join([kind, *facts]))}: {one_line(text)}]"
     size = _size(item)
     if size is not None:
         facts.append(f"{size} bytes")

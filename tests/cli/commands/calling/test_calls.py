@@ -113,13 +113,15 @@ def test_an_error_of_the_tool_is_exit_status_1(run: Run, client: MemoryClient) -
 def test_content_that_is_not_text_is_described_on_stderr(run: Run, client: MemoryClient) -> None:
     client.payload = (
         b'{"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA"},'
-        b' {"type": "resource", "resource": {"uri": "file:///a"}}]}'
+        b' {"type": "resource", "resource": {"uri": "file:///a"}},'
+        b' {"type": "resource", "resource": {"uri": "file:///b", "text": "one\\ntwo"}}]}'
     )
     done = run("call", "t")
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "[image image/png 3 bytes; --output PATH saves it]",
         "[resource file:///a; --json prints it]",
+        "[resource file:///b: one two]",
     ]
 
 
