@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from codecs import BOM_UTF8
 
 import pytest
 from multidict import CIMultiDict
 
-from leaseway.data_plane.kinds.http_api.results import HttpResponse, result
+from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, result, unpacked
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,31 @@ def test_files_and_other_bytes_are_a_resource(kind: str, body: bytes) -> None:
 def test_a_template_gets_the_json_of_any_charset(charset: str, body: bytes) -> None:
     kind = f"application/json{charset}"
     assert json.loads(HttpResponse(200, {"content-type": kind}, body).utf8) == {"a": "ö"}
+
+
+PACKED = gzip.compress(b"{}" * 500)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "is_unpacked"),
+    [
+        ("application/json", PACKED, True),
+        ("text/csv; charset=utf-8", PACKED, True),
+        ("application/gzip", PACKED, False),
+        ("", PACKED, False),
+        ("application/json", PACKED[:-9], False),
+        ("application/json", b"\x1f\x8b{}", False),
+        ("application/json", b"{}" * 500, False),
+    ],
+)
+def test_a_text_that_is_still_compressed_is_decompressed(
+    kind: str, body: bytes, is_unpacked: bool
+) -> None:
+    response = HttpResponse(200, {"content-type": kind}, body)
+    whole = unpacked(response, 1_000) if is_packed(response) else response
+    assert whole.body == (b"{}" * 500 if is_unpacked else body)
+    if is_unpacked:
+        assert len(unpacked(response, 10).body) == 11
 
 
 def test_an_empty_success_says_where_to_go_on() -> None:

@@ -24,10 +24,11 @@ from leaseway.data_plane.kinds.http_api.redirects import (
     refusal,
 )
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
-from leaseway.data_plane.kinds.http_api.results import HttpResponse
+from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
+from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.timing.retry_after import retry_delay
 
@@ -35,6 +36,8 @@ MAX_BODY: Final = bounds.MAX_RESULT
 """Maximum bytes of a response's body, decompressed."""
 
 _OVERLOADED: Final = frozenset((429, 502, 503, 504))
+_MAX_PACKED: Final = 2
+"""How often a text is decompressed that is still compressed, as by a server and its gateway."""
 _OF_HEADERS: Final = ("HEAD", "OPTIONS")
 _CONNECT_TIMEOUT: Final = 10.0
 _INITIAL_BACKOFF: Final = 0.2
@@ -276,14 +279,24 @@ class HttpToolClient:
             size += len(part)
             if size > MAX_BODY:
                 response.close()
-                raise Fault(
-                    Reason.RESULT_TOO_LARGE,
-                    f"The server {self._server} answered with more than {MAX_BODY} bytes; ask the "
-                    "tool for less at a time.",
-                    "yes",
-                    {"server": self._server, "limit": str(MAX_BODY)},
-                )
-        return HttpResponse(response.status, response.headers, b"".join(parts), is_of_headers)
+                raise self._too_large()
+        read = HttpResponse(response.status, response.headers, b"".join(parts), is_of_headers)
+        for _ in range(_MAX_PACKED):
+            if not is_packed(read):
+                break
+            read = await in_thread(unpacked, read, MAX_BODY)
+            if len(read.body) > MAX_BODY:
+                raise self._too_large()
+        return read
+
+    def _too_large(self) -> Fault:
+        return Fault(
+            Reason.RESULT_TOO_LARGE,
+            f"The server {self._server} answered with more than {MAX_BODY} bytes; ask the tool for"
+            " less at a time.",
+            "yes",
+            {"server": self._server, "limit": str(MAX_BODY)},
+        )
 
     def _broken(self, request: HttpRequest, error: Exception, sending: SendState) -> Fault:
         """Return the fault for a failed connection."""

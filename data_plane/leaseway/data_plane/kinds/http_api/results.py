@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ _NEXT_PAGE: Final = re.compile(
     r"""<[^<>]*>[^<]*?;\s*rel\s*=\s*(?:"[^"]*\bnext\b|next\b)""", re.IGNORECASE
 )
 """The link to the next page (RFC 8288), without what follows its relation."""
+_GZIP: Final = b"\x1f\x8b"
 _UTF8: Final = ("utf-8", "utf8")
 
 
@@ -181,13 +183,42 @@ def _excerpt(response: HttpResponse) -> str:
     return f"{text[:MAX_SHOWN]}\n({len(text) - MAX_SHOWN} more characters are not shown)"
 
 
+def is_text_type(kind: str) -> bool:
+    """Return whether a media type, in lower case, is of texts alone."""
+    return (
+        kind.startswith("text/")
+        or kind in ("application/json", "application/xml")
+        or kind.partition("+")[2] in ("json", "xml", "yaml")
+    )
+
+
+def is_packed(response: HttpResponse) -> bool:
+    """Return whether a text is still compressed, as when a file `.json.gz` is served as JSON."""
+    return response.body.startswith(_GZIP) and is_text_type(response.media_type)
+
+
+def unpacked(response: HttpResponse, limit: int) -> HttpResponse:
+    """Return a response with its body decompressed, unless it is no whole gzip.
+
+    Args:
+        response: The response.
+        limit: Bytes of a body; one more of a larger one are returned.
+    """
+    gzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        body = gzip.decompress(response.body, limit + 1)
+    except zlib.error:
+        return response
+    return replace(response, body=body) if gzip.eof or len(body) > limit else response
+
+
 def _is_text(response: HttpResponse) -> bool:
     kind = response.media_type
-    if kind.startswith("text/") or kind.partition("+")[2] in ("json", "xml", "yaml"):
+    if is_text_type(kind):
         return True
     if kind in _FILES or (kind and not kind.startswith("application/")):
         return False
-    if is_charset(response.charset) or kind in ("application/json", "application/xml"):
+    if is_charset(response.charset):
         return True
     # No list of types is complete: NDJSON, YAML, GraphQL and the like have several names each.
     try:
