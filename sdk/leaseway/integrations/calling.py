@@ -23,7 +23,7 @@ from leaseway.sdk import (
     ToolResult,
 )
 from leaseway.wire.advice import Reader, advice_for
-from leaseway.wire.listing.model_schemas import with_accepted_names, without_choices
+from leaseway.wire.listing.model_schemas import with_accepted_names, with_plain_root
 from leaseway.wire.messages.admin import RELEASE_TOOL
 
 Caller = AsyncClient | AsyncSession | Client | Session
@@ -132,7 +132,7 @@ class ToolCaller:
 
 def schema_for_models(tool: Tool) -> dict[str, Any]:
     """Return a copy of a tool's input schema, as the APIs of models accept it."""
-    return deepcopy(without_choices(with_accepted_names(tool.input_schema).schema))
+    return deepcopy(with_plain_root(with_accepted_names(tool.input_schema).schema))
 
 
 def _of_server(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

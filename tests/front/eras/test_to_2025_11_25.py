@@ -11,7 +11,7 @@ import pytest
 from leaseway.front.eras.to_2025_11_25 import is_wrapped, tool, tool_result
 
 ARRAY = {"type": "array", "items": {"type": "string"}}
-TOOL: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
+TOOL: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object", "properties": {}}}
 TEXT = [{"type": "text", "text": "hi"}]
 
 

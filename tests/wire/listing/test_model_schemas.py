@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leaseway.wire.listing.model_schemas import (
     argument_name,
     with_accepted_names,
-    without_choices,
+    with_plain_root,
 )
 
 A, B = {"type": "string"}, {"type": "integer"}
@@ -66,16 +66,17 @@ def test_arguments_may_be_those_that_the_servers_schema_admits(
     schema: dict[str, Any], value: dict[str, Any]
 ) -> None:
     before = json.dumps(schema)
-    flat, listed = without_choices(schema), with_accepted_names(schema)
+    flat, listed = with_plain_root(schema), with_accepted_names(schema)
+    assert "properties" in flat
     assert flat.keys().isdisjoint(("allOf", "anyOf", "oneOf", "not", "$ref"))
     assert json.dumps(schema) == before
-    for name in without_choices(listed.schema).get("properties", {}):
+    for name in with_plain_root(listed.schema).get("properties", {}):
         assert re.fullmatch("[a-zA-Z0-9_.-]{1,64}", name)
     if admits(schema, value):
         assert admits(undefined(flat), value)
         new_names = {name: new for new, name in listed.names.items()}
         renamed = {new_names.get(name, name): member for name, member in value.items()}
-        assert admits(undefined(without_choices(listed.schema)), renamed)
+        assert admits(undefined(with_plain_root(listed.schema)), renamed)
         assert listed.server_arguments(renamed) == value
 
 
@@ -84,7 +85,7 @@ def test_branches_become_properties_with_a_hint_what_is_needed() -> None:
         {"properties": {"kind": {"const": "url"}, "url": A}, "required": ["kind", "url"]},
         {"properties": {"kind": {"const": "file"}, "id": B}, "required": ["kind", "id"]},
     ]
-    flat = without_choices({"type": "object", "description": "Where.", "oneOf": branches})
+    flat = with_plain_root({"type": "object", "description": "Where.", "oneOf": branches})
     assert flat == {
         "type": "object",
         "description": "Where. Pass one of: url; id.",
@@ -95,7 +96,7 @@ def test_branches_become_properties_with_a_hint_what_is_needed() -> None:
 
 def test_a_schema_behind_a_reference_stands_at_the_root() -> None:
     target = {"type": "object", "properties": {"a": A}, "required": ["a"]}
-    flat = without_choices(
+    flat = with_plain_root(
         {"type": "object", "$ref": "#/definitions/X", "definitions": {"X": target}}
     )
     assert flat == {**target, "definitions": {"X": target}}
@@ -103,7 +104,7 @@ def test_a_schema_behind_a_reference_stands_at_the_root() -> None:
 
 def test_a_schema_without_choices_stays_the_same_object() -> None:
     schema = {"type": "object", "properties": {"a": {"anyOf": [A, B]}}, "if": {}, "then": {}}
-    assert without_choices(schema) is schema
+    assert with_plain_root(schema) is schema
     assert with_accepted_names(schema) == (schema, {})
     assert with_accepted_names(schema).schema is schema
 
@@ -111,8 +112,13 @@ def test_a_schema_without_choices_stays_the_same_object() -> None:
 def test_references_in_a_circle_and_branches_without_end_are_given_up() -> None:
     circle = {"type": "object", "properties": {"a": A}, "$ref": "#"}
     wide = {"type": "object", "anyOf": [{"required": ["a"]}] * 1_000}
-    assert without_choices(circle) == {"type": "object", "properties": {"a": A}}
-    assert without_choices(wide) == {"type": "object"}
+    assert with_plain_root(circle) == {"type": "object", "properties": {"a": A}}
+    assert with_plain_root(wide) == {"type": "object", "properties": {}}
+
+
+def test_a_tool_without_arguments_says_that_it_has_no_properties() -> None:
+    schema = {"type": "object", "additionalProperties": False}
+    assert with_plain_root(schema) == {**schema, "properties": {}}
 
 
 def test_renamed_arguments_are_unique_and_say_their_names() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.front.messages import encode
-from leaseway.wire.listing.model_schemas import without_choices
+from leaseway.wire.listing.model_schemas import with_plain_root
 from leaseway.wire.messages.json_schema import DATA, MAPS
 
 _MARK: Final = b'"structuredContent"'
@@ -41,7 +41,7 @@ def tool(definition: dict[str, Any]) -> dict[str, Any]:
     """Return a tool's definition for older clients; the same object if nothing differs."""
     changed: dict[str, Any] = {}
     taken = definition["inputSchema"]
-    flat = without_choices(taken)
+    flat = with_plain_root(taken)
     if flat is not taken:
         changed["inputSchema"] = flat
     schema = definition.get("outputSchema")

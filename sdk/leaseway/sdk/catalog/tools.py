@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from leaseway.sdk.plain_data import plain_schema
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.listing.model_schemas import without_choices
+from leaseway.wire.listing.model_schemas import with_plain_root
 from leaseway.wire.names import qualified
 
 ItemT = TypeVar("ItemT")
@@ -123,7 +123,7 @@ class Tool:
         function = {
             "name": self.name,
             "description": self.description,
-            "parameters": deepcopy(without_choices(self.input_schema)),
+            "parameters": deepcopy(with_plain_root(self.input_schema)),
         }
         return {"type": "function", "function": function}
 
@@ -132,7 +132,7 @@ class Tool:
         return {
             "name": self.name,
             "description": self.description,
-            "input_schema": deepcopy(without_choices(self.input_schema)),
+            "input_schema": deepcopy(with_plain_root(self.input_schema)),
         }
 
 

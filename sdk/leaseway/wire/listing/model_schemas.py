@@ -1,10 +1,10 @@
 """Input schemas as the APIs of models accept them. Pure.
 
 Anthropic and OpenAI refuse a whole request for one tool whose input schema has a choice at its
-root, and Anthropic for one argument whose name has other characters than `argument_name` leaves.
-Here the branches of a choice become one: it requires what all of them do, and an argument may be
-what any of them says of it. The worker still checks calls against the server's own schema, and
-says what is wrong with them.
+root, OpenAI for one that says no properties, and Anthropic for one argument whose name has other
+characters than `argument_name` leaves. Here the branches of a choice become one: it requires what
+all of them do, and an argument may be what any of them says of it. The worker still checks calls
+against the server's own schema, and says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ModelSchema(NamedTuple):
 
 def with_accepted_names(schema: dict[str, Any]) -> ModelSchema:
     """Return a tool's input schema with names of arguments that models' APIs accept."""
-    flat = without_choices(schema)
+    flat = with_plain_root(schema)
     properties = flat.get("properties")
     if not isinstance(properties, dict) or all(map(_is_accepted, properties)):
         return ModelSchema(schema, {})
@@ -109,15 +109,18 @@ def _titled(name: str, defined: Any) -> Any:
     return {"title": name, **defined} if isinstance(defined, dict) else defined
 
 
-def without_choices(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool's input schema without choices at its root; the same object if it has none.
+def with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool's input schema with `properties` and no choices at its root.
 
-    The properties of all branches are its properties then, and it requires what each branch does.
+    It is the same object if it is so already. A tool without arguments may say no properties, but
+    frameworks, too, look for them. The properties of all branches of choices are its properties
+    then, and it requires what each branch does.
     A reference at the root is a branch, too: models' APIs do not look for properties behind it.
     """
     if _REFUSED.isdisjoint(schema) and "$ref" not in schema:
-        return schema
+        return schema if "properties" in schema else {**schema, "properties": {}}
     flat = {name: value for name, value in schema.items() if name not in _REFUSED | {"$ref"}}
+    flat.setdefault("properties", {})
     try:
         found = _Gathering(schema).members(schema)
     except _TooMany:
