@@ -92,10 +92,11 @@ def result(response: HttpResponse, hide: Callable[[str], str] = str) -> tuple[by
         return _result(hide(_describe_error(response)), response, is_error=True)
     if not response.body:  # what was made has its address here
         return _result(hide(_head(response)), response)
-    onward = hide("\n".join(_onward(response)))
     items = [_item(response)]
+    onward = _onward(response)
     if onward:  # beside the text, which stays the JSON that programs parse
-        headers = {"uri": "response:headers", "mimeType": "text/plain", "text": onward}
+        text = hide("\n".join(onward))
+        headers = {"uri": "response:headers", "mimeType": "text/plain", "text": text}
         items.append({"type": "resource", "resource": headers})
     return _encode(items, response)
 
