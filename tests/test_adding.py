@@ -25,9 +25,7 @@ from tests.ports import free_port
 LIMIT: Final = 300.0
 """Seconds that one command may take on a busy machine."""
 _ROOTS: Final = ("sdk", "cli", "front", "control_plane", "data_plane")
-_LEFT_OUT: Final = shutil.ignore_patterns(
-    ".*", "__pycache__", "benchmarks", "recorded", "dist", "node_modules"
-)
+_LEFT_OUT: Final = shutil.ignore_patterns(".*", "benchmarks", "recorded", "dist", "node_modules")
 _BIN: Final = Path(sys.executable).parent
 
 
@@ -71,7 +69,9 @@ class Scratch:
     def environment(self) -> dict[str, str]:
         """The variables with which a command runs the copy's code."""
         path = os.pathsep.join(str(self.root / root) for root in (*_ROOTS, "."))
-        return {**os.environ, "PYTHONPATH": path, "BUF": str(_BIN / "buf")}
+        # Each command reads what the checkout, or the one before, has compiled.
+        compiled = {"PYTHONDONTWRITEBYTECODE": ""}
+        return {**os.environ, **compiled, "PYTHONPATH": path, "BUF": str(_BIN / "buf")}
 
     @contextmanager
     def started(self, *command: str | Path) -> Iterator[subprocess.Popen[str]]:
