@@ -55,9 +55,9 @@ def planes() -> Iterator[FakeLeaseway]:
     with FakeLeaseway() as fake:
 
         @fake.tool
-        def add(a: int, b: int = 2, config: str = "") -> int:
+        def add(a: int, b: int = 2, config: str = "", self: str = "") -> int:
             """Add two numbers."""
-            return a + b + (100 if config else 0)
+            return a + b + (100 if config else 0) + (1000 if self else 0)
 
         @fake.tool
         def broken() -> str:
@@ -92,7 +92,7 @@ def test_an_agent_calls_tools_and_receives_their_results(
     shown = json.loads(done.stdout.splitlines()[-1])
     results = shown["results"]
     assert shown["answer"] == "done"
-    assert results[:2] == ["3", "103"], "an argument may be called 'config'"
+    assert results[:2] == ["3", "1103"], "arguments may be called 'config' and 'self'"
     assert "integer" in results[2]
     assert "It is broken." in results[3]
     if framework == "crewai":  # supports text only

@@ -35,7 +35,7 @@ class LeasewayTool(BaseTool):  # type: ignore[misc]
     _calls: Any = PrivateAttr()
     _tool: Any = PrivateAttr()
 
-    def _run(self, **arguments: Any) -> str:
+    def _run(self, /, **arguments: Any) -> str:
         answer = self._calls.call_and_wait(self._tool, arguments)
         return f"The tool failed: {answer.text}" if answer.is_error else answer.text
 

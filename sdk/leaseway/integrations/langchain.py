@@ -26,10 +26,10 @@ class LeasewayTool(BaseTool):  # type: ignore[misc]
     _tool: Any = PrivateAttr()
 
     # LangChain's own parameters are not declared, so that tools may have arguments of these names.
-    def _run(self, **arguments: Any) -> tuple[Any, dict[str, Any] | None]:
+    def _run(self, /, **arguments: Any) -> tuple[Any, dict[str, Any] | None]:
         return _message(self._calls.call_and_wait(self._tool, arguments))
 
-    async def _arun(self, **arguments: Any) -> tuple[Any, dict[str, Any] | None]:
+    async def _arun(self, /, **arguments: Any) -> tuple[Any, dict[str, Any] | None]:
         return _message(await self._calls.call(self._tool, arguments))
 
 

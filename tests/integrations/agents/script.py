@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 CALLS: Sequence[tuple[str, dict[str, object]]] = (
     ("add", {"a": 1}),
-    ("add", {"a": 1, "config": "x"}),
+    ("add", {"a": 1, "config": "x", "self": "y"}),
     ("add", {"a": "x"}),
     ("broken", {}),
     ("picture", {}),
