@@ -254,6 +254,7 @@ async def test_a_starting_server_in_a_batch_is_resolved_separately(
 async def test_a_caller_with_a_short_timeout_does_not_fail_the_others(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
+    await client.list_tools()  # connects, which may take longer than the short timeout
     plane.hold_resolve["time_now"] = asyncio.Event()
     hasty = asyncio.create_task(client.call_tool("time_now", timeout=0.05))
     patient = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
