@@ -232,9 +232,38 @@ async def test_the_wait_ends_with_its_time_or_a_second_signal(
             made.drain.request()
         async with asyncio.timeout(BOUND / 2):
             await draining
-        assert not running.done()
+            error = (await body_of(await running))["error"]
+        assert error["data"] == {"reason": "CANCELLED", "started": "unknown"}
+
+
+@pytest.mark.parametrize("calls_before", [0, 2])  # with a known head a call goes the short way
+@pytest.mark.parametrize("way", ["session", "sessionless", "batch", "modern"])
+async def test_the_client_of_a_call_that_is_cut_off_is_told(
+    fake: FakeLeaseway, gate: Gate, way: str, calls_before: int
+) -> None:
+    async with front(fake, 0.1) as made:
+        headers, message = {"MCP-Protocol-Version": "2025-11-25"}, call("slow")
+        if way == "session":
+            headers["Mcp-Session-Id"] = await made.initialize()
+        elif way == "modern":
+            message["params"]["_meta"] = META
+            headers = {**MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "slow"}
+        elif way == "batch":
+            headers = {"MCP-Protocol-Version": "2025-03-26"}
+        sent: Any = [message] if way == "batch" else message
         gate.opened.set()
-        await asyncio.gather(running, return_exceptions=True)
+        for _ in range(calls_before):
+            await (await made.post(sent, **headers)).read()
+        gate.entered.clear()
+        gate.opened.clear()
+        running = asyncio.create_task(made.post(sent, **headers))
+        await entered(gate)
+        async with asyncio.timeout(BOUND / 2):
+            await made.start_drain()
+            response: Any = await body_of(await running)
+        told = response[0] if way == "batch" else response
+        assert told["id"] == 2
+        assert told["error"]["data"] == {"reason": "CANCELLED", "started": "unknown"}
 
 
 class Pipe:

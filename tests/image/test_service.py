@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.conftest import ROOT
+
+from leaseway.cli.commands.running.child_processes import STOP_TIMEOUT
+from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
@@ -28,6 +32,13 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     said = [line for line in outcome.stderr.splitlines() if "leaseway" in line]
     assert said == []
     assert "ExecStart=/bin/true up" in installed
+
+
+def test_the_unit_lets_fronts_workers_and_control_plane_stop_one_after_the_other() -> None:
+    text = (ROOT / "deploy" / "systemd" / "leaseway.service").read_text()
+    given = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    assert given is not None
+    assert int(given[1]) > SHUTDOWN_TIMEOUT + 2 * STOP_TIMEOUT
 
 
 def test_systemd_reports_a_mistake_in_the_unit(tmp_path: Path) -> None:

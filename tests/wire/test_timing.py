@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 import pytest
@@ -14,7 +15,7 @@ from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.timing.durations import duration, seconds, timestamp
 from leaseway.wire.timing.retry_after import retry_delay
-from leaseway.wire.timing.stop_signals import stop_signals
+from leaseway.wire.timing.stop_signals import handle_stop_signals, stop_signals
 
 
 async def test_calls_expire_in_the_order_of_their_deadlines() -> None:
@@ -124,3 +125,24 @@ def test_a_response_asks_to_wait_for_seconds_or_until_a_date(
 ) -> None:
     headers = {"retry-after": text, "date": "Sun, 06 Nov 1994 08:49:37 GMT"}
     assert retry_delay(headers) == delay
+
+
+async def test_signals_within_a_second_are_one_request_to_stop() -> None:
+    handled: list[signal.Signals] = []
+    times = [10.0, 10.9, 11.0]
+    received = asyncio.Event()
+
+    def clock() -> float:
+        received.set()
+        return times.pop(0)
+
+    remove = handle_stop_signals(handled.append, clock)
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            received.clear()
+            os.kill(os.getpid(), number)
+            await asyncio.wait_for(received.wait(), BOUND)
+    finally:
+        remove()
+    assert handled == [signal.SIGTERM, signal.SIGTERM]
+    assert times == []

@@ -38,7 +38,7 @@ from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
 from leaseway.wire.channels.serving import bind, make_server
-from leaseway.wire.timing.stop_signals import stop_signals
+from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
@@ -103,7 +103,7 @@ class ControlPlaneOptions:
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
-    """Serve until a signal stops it (`stop_signals`); return the process's exit status.
+    """Serve until a signal stops it (`handle_stop_signals`); return the process's exit status.
 
     Args:
         options: The options.
@@ -322,7 +322,5 @@ def _namespace(config: Path | tuple[Source, ...]) -> str:
 
 def _stop_on_signals() -> asyncio.Event:
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in stop_signals():
-        loop.add_signal_handler(number, stopping.set)
+    handle_stop_signals(lambda _number: stopping.set())
     return stopping

@@ -44,7 +44,7 @@ from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.serving import bind, make_server
-from leaseway.wire.timing.stop_signals import stop_signals
+from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0
@@ -251,12 +251,10 @@ async def _connections(
 
 @contextlib.contextmanager
 def _signals(shutdown: Shutdown) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    handled = stop_signals()
-    for number in handled:
-        loop.add_signal_handler(number, shutdown.request, f"it received {number.name}")
+    remove = handle_stop_signals(
+        lambda number: shutdown.request(f"it received {number.name}"),
+    )
     try:
         yield
     finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
+        remove()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
-from leaseway.wire.timing.stop_signals import stop_signals
+from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 RETRY_AFTER: Final = 1
 """Seconds after which a refused request may find another front, or this one restarted."""
@@ -43,9 +43,7 @@ class Drain:
 
     def handle_signals(self) -> None:
         """Drain when a signal stops this process, from now on."""
-        loop = asyncio.get_running_loop()
-        for number in stop_signals():
-            loop.add_signal_handler(number, self.request)
+        handle_stop_signals(lambda _number: self.request())
 
     async def wait_for_requests(self, in_flight: Callable[[], int]) -> None:
         """Wait until no request is in flight, the time is over, or a second signal."""

@@ -70,6 +70,15 @@ def internal_error() -> JsonRpcError:
     return JsonRpcError(INTERNAL_ERROR, "The front failed; see its log.")
 
 
+CUT_OFF: Final = JsonRpcError(
+    INTERNAL_ERROR,
+    "The request was cancelled before it had finished, because this front ends or accepts the "
+    "credential no longer. What it was to do may have happened: look before you repeat it.",
+    {"reason": "CANCELLED", "started": "unknown"},
+)
+"""The error of a request that ends with its front."""
+
+
 class ListParams(msgspec.Struct):
     """`_meta`, which every request may have, and the cursor of a list request."""
 

@@ -154,9 +154,13 @@ class Callers:
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-            for key in tuple(self._fronts):
-                self._drop(key)
-            await asyncio.gather(*self._closing, return_exceptions=True)
+            await self.close()
+
+    async def close(self) -> None:
+        """Close all fronts; requests in flight get an error."""
+        for key in tuple(self._fronts):
+            self._drop(key)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _front(self, key: _CallerKey, credential: str | None, holder: Holder) -> HttpFront:
         front = self._fronts.get(key)

@@ -18,7 +18,7 @@ from leaseway.front.calling.plain_calls import PlainCalls, PlainMeta, PlainTool
 from leaseway.front.envelope import RequestMessage
 from leaseway.front.http.heads import LegacyHead, ModernHead
 from leaseway.front.http.streams import HttpReply, TaskOwner
-from leaseway.front.messages import error_message, internal_error, result_message
+from leaseway.front.messages import CUT_OFF, error_message, internal_error, result_message
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession, RunningRequest
@@ -322,11 +322,21 @@ class DirectCall(BegunCall):
         if self.done():
             self.is_given_up = True  # its task has not started yet
             return
+        self._withdraw()
+        self.reply_to.abandon()
+        self.owner.end_direct()
+
+    def cut_off(self) -> None:
+        """Cancel it, because the front ends, and tell its client."""
+        if not self.done():
+            self._withdraw()
+            self.reply_to.finish(error_message(self.message.id, CUT_OFF))
+            self.owner.end_direct()
+
+    def _withdraw(self) -> None:
         self.cancel(self.events.cancel_reason)
         self.events.reset()
         self.calls.end(self)
-        self.reply_to.abandon()
-        self.owner.end_direct()
 
 
 class AskedCall:

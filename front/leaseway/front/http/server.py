@@ -94,6 +94,8 @@ class HttpServer:
         self._callers.end_streams()
         self._connections.close_idle()
         await self._drain.wait_for_requests(lambda: self._connections.busy)
+        if self._connections.busy:  # their clients must know that no response will come
+            await self._callers.close()
 
     def _connect(self, server: web.Server) -> asyncio.Protocol:
         return FrontConnection(server(), self._connections)

@@ -7,9 +7,8 @@ version and capabilities in `_meta`. `server` listens and finds the caller.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
 from leaseway.front.http.direct_calls import DirectCall, DirectCalls, ModernCalls, SessionCalls
 from leaseway.front.http.heads import LegacyHead, ModernHead, ParamHeaders
+from leaseway.front.http.in_flight import RequestsInFlight
 from leaseway.front.http.notification_streams import NotificationStreams
 from leaseway.front.http.request_checks import (
     EVENT_STREAM,
@@ -140,7 +140,7 @@ class HttpFront:
         self._param_headers = ParamHeaders(methods)
         self._streams = NotificationStreams()
         self._resumable = ResumableStreams()
-        self._requests: set[asyncio.Task[Any] | DirectCall] = set()
+        self._requests = RequestsInFlight()
         self._loop = asyncio.get_running_loop()
         sessions.lists_told.connect(methods.catalog.learn_lists)
         self._closed = False
@@ -178,19 +178,18 @@ class HttpFront:
         self.end_streams()
         self._expiring.cancel()
         await asyncio.gather(self._expiring, return_exceptions=True)
+        self._requests.cut_off_calls()
         try:
             await self._sessions.close()
+        finally:
+            await self._requests.cut_off_tasks()
             await self._methods.catalog.close()
             await self._methods.client.close()
-        finally:
-            for request in tuple(self._requests):
-                if isinstance(request, asyncio.Task):  # the client's end has ended all others
-                    request.cancel()
 
     async def respond(self, http: web.BaseRequest) -> web.StreamResponse:
         """Return the response to an HTTP request."""
         try:
-            with self._counted():
+            with self._requests.counted():
                 return await self._respond(http)
         except HttpError as error:
             return error.response(http.get(_REQUEST_ID, b""), modern=speaks_modern(http))
@@ -205,17 +204,6 @@ class HttpFront:
             request_id, modern = http.get(_REQUEST_ID, b""), speaks_modern(http)
             message = error_message(request_id, internal_error(), modern=modern)
             return json_response(message, 500)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Count the current task as a request while the block runs."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._requests.add(task)
-        try:
-            yield
-        finally:
-            self._requests.discard(task)
 
     async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
         path = http.path.rstrip("/")
@@ -279,9 +267,8 @@ class HttpFront:
                 raise JsonRpcError(INVALID_REQUEST, f"A response needs a session: {_SESSION}.")
             return refused(message) if isinstance(message, Refusal) else web.Response(status=202)
         sender, reply = reply_to(http, streams)
-        # Shielded, because a client that disconnects has not cancelled its request.
-        task = asyncio.create_task(self._handle_legacy(head, reply, message))
-        await asyncio.shield(task)
+        handling = asyncio.create_task(self._handle_legacy(head, reply, message))
+        await self._requests.finish(handling)
         return await sender.response()
 
     async def _legacy_head(
@@ -325,8 +312,7 @@ class HttpFront:
                 batch.add(refusal_message(message))
             if head.live is not None:
                 head.live.handle_other(message)
-        # Shielded, because a client that disconnects has not cancelled its requests.
-        await asyncio.shield(asyncio.gather(*tasks))
+        await self._requests.finish(*tasks)
         batch.finish()
         return await sender.response()
 
@@ -422,13 +408,21 @@ class HttpFront:
             request.media = head.media
         if live is None:
             request.has_session = head.has_session
-            reply.finish((await self._handle(request, reply))[0])
+            try:
+                response, _ = await self._handle(request, reply)
+            except asyncio.CancelledError:
+                if not self._requests.answer_cancelled(reply, request_id):
+                    raise
+                return
+            reply.finish(response)
             return
         request.has_session = head.has_session and not live.renews
         running = live.begin_request(request_id, listener)
         try:
             response = result_message(request_id, await self._result(request, begun))
         except asyncio.CancelledError:
+            if self._requests.answer_cancelled(reply, request_id):
+                return
             reply.abandon()
             if not live.was_cancelled():
                 raise
@@ -509,6 +503,8 @@ class HttpFront:
                     return
             response, status = await self._handle(request, reply, begun)
         except asyncio.CancelledError:
+            if self._requests.answer_cancelled(reply, message.id):
+                return
             reply.abandon()
             raise
         reply.finish(response, status)

@@ -23,8 +23,8 @@ import click
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.wire.timing.backoff import RESTART, Backoff
 
-STOP_TIMEOUT: Final = 35.0
-"""Seconds from SIGTERM to SIGKILL: a little more than a plane's own shutdown bound."""
+STOP_TIMEOUT: Final = 60.0
+"""Seconds from SIGTERM to SIGKILL. A worker's calls get 30 of them, its audit's sink 20."""
 
 _READY_TIMEOUT: Final = 60.0
 _HEALTHY_AFTER: Final = 30.0  # after this run time the backoff starts from the beginning

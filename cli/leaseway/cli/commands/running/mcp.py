@@ -51,7 +51,7 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
-from leaseway.wire.timing.stop_signals import stop_signals
+from leaseway.wire.timing.stop_signals import handle_stop_signals, stop_signals
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
@@ -236,9 +236,7 @@ def _exit_at_once(_number: int, _frame: object) -> None:
 async def _cancelled_by_signals(run: Coroutine[Any, Any, int]) -> int:
     """Run a coroutine and cancel it at a signal, until it installs its own handlers."""
     task = asyncio.create_task(run)
-    loop = asyncio.get_running_loop()
-    for number in stop_signals():
-        loop.add_signal_handler(number, task.cancel)
+    handle_stop_signals(lambda _number: task.cancel())
     try:
         return await task
     except asyncio.CancelledError:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -54,13 +55,14 @@ from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.timing.stop_signals import stop_signals
+from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
 
 _LAST_PORT: Final = 65_535
 _POLL: Final = 2.0  # seconds between polls of the servers' states
+_FRONT_GRACE: Final = 5.0  # seconds that a front may take after its requests
 
 _logger = logging.getLogger(__name__)
 
@@ -391,8 +393,7 @@ class _Up:
     async def _stop(self) -> None:
         # Fronts first, then workers, which still need the control plane to finish their calls.
         drain_timeout = self._options.reach.drain_timeout
-        fronts_timeout = STOP_TIMEOUT - bounds.SHUTDOWN_TIMEOUT + drain_timeout
-        await asyncio.gather(*(front.stop(fronts_timeout) for front in self._fronts))
+        await asyncio.gather(*(front.stop(drain_timeout + _FRONT_GRACE) for front in self._fronts))
         # A worker that serves MCP clients first finishes their requests, then its calls.
         own_front = 0.0 if self._has_front or self._options.mcp is None else drain_timeout
         await asyncio.gather(*(worker.stop(STOP_TIMEOUT + own_front) for worker in self._workers))
@@ -401,24 +402,20 @@ class _Up:
     @asynccontextmanager
     async def _signals(self) -> AsyncIterator[asyncio.Event]:
         """Yield an event that a signal to stop sets. A second signal kills all children."""
-        loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
 
-        def on_signal() -> None:
+        def on_signal(_number: signal.Signals) -> None:
             if stopped.is_set():
                 _logger.warning("Second signal: killing all processes.")
                 for child in (*self._fronts, *self._workers, self._control_plane):
                     child.kill()
             stopped.set()
 
-        stops = stop_signals()
-        for number in stops:
-            loop.add_signal_handler(number, on_signal)
+        remove = handle_stop_signals(on_signal)
         try:
             yield stopped
         finally:
-            for number in stops:
-                loop.remove_signal_handler(number)
+            remove()
 
 
 async def _print_problems(client: AsyncClient, printed: set[tuple[str, ...]]) -> None:
