@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
+from leaseway.telemetry.outages import log_outages_once
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
 from leaseway.wire.secrets.redaction import hide
 from leaseway.wire.version import PACKAGE_VERSION
@@ -68,6 +69,7 @@ def make_exporters(
             with logged_if_unusable(signal):
                 made.append(console())
         elif (protocol := _protocol(signal)) == "grpc":
+            log_outages_once()
             with logged_if_unusable(signal):
                 made.append(otlp(_grpc_options(signal)))
         elif protocol == "http/protobuf":
