@@ -96,6 +96,38 @@ def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(path: Path) ->
         os.umask(before)
 
 
+def test_a_renamed_file_is_followed_by_a_new_private_one(path: Path) -> None:
+    logs.configure_logging("info", "text", str(path), "x")
+    logger.info("before")
+    rotated = path.rename(path.with_suffix(".1"))
+    logger.info("after")
+    assert "after" not in rotated.read_text()
+    assert "after" in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_truncated_file_is_continued_at_its_beginning(path: Path) -> None:
+    logs.configure_logging("info", "text", str(path), "x")
+    logger.info("before")
+    os.truncate(path, 0)
+    logger.info("after")
+    assert path.read_text().startswith("2")
+    assert "after" in path.read_text()
+
+
+def test_a_folder_that_is_gone_costs_lines_and_no_call(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure_logging("info", "text", str(path), "x")
+    moved = path.parent.rename(path.parent.with_name("elsewhere"))
+    for number in range(2):
+        logger.info("lost %d", number)
+    assert capsys.readouterr().err.count("was not written: No such file or directory") == 2
+    moved.rename(path.parent)
+    logger.info("again")
+    assert "again" in path.read_text()
+
+
 def test_without_a_file_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logging("info", "text", None, "x")
     logger.info("hello")

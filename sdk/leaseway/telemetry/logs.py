@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from logging.handlers import WatchedFileHandler
 from typing import Any, Final, Literal, cast
 
 from opentelemetry import trace
@@ -98,8 +99,17 @@ class _StreamHandler(_SafeErrorHandler, logging.StreamHandler):  # type: ignore[
     pass
 
 
-class _FileHandler(_SafeErrorHandler, logging.FileHandler):
-    """Writes to a file. A new file is accessible to its owner only."""
+class _FileHandler(_SafeErrorHandler, WatchedFileHandler):
+    """Writes to a file, to a new one once it is renamed or deleted (rotation).
+
+    A new file is accessible to its owner only.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # the file is gone, and no new one can be made
+            self.handleError(record)
 
     def _open(self) -> TextIOWrapper:
         stream = open(  # noqa: SIM115

@@ -37,8 +37,7 @@ from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
 from leaseway.front.http.direct_calls import DirectCall, DirectCalls, ModernCalls, SessionCalls
 from leaseway.front.http.heads import LegacyHead, ModernHead, ParamHeaders
-from leaseway.front.http.in_flight import RequestsInFlight
-from leaseway.front.http.notification_streams import NotificationStreams
+from leaseway.front.http.open_requests import NotificationStreams, RequestsInFlight
 from leaseway.front.http.request_checks import (
     EVENT_STREAM,
     HttpError,
