@@ -13,7 +13,7 @@ from aiohttp import web
 
 from leaseway.front.app import McpListener
 from leaseway.front.handshake import Declared
-from leaseway.front.http import notification_streams, request_checks, streams
+from leaseway.front.http import open_requests, request_checks, streams
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
@@ -152,7 +152,7 @@ async def test_at_the_session_limit_a_client_gets_retry_after() -> None:
 
 
 async def test_a_session_has_a_bounded_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notification_streams, "_MAX_STREAMS", 2)
+    monkeypatch.setattr(open_requests, "_MAX_STREAMS", 2)
     async with (
         asyncio.timeout(BOUND),
         served(http_front(table())) as url,

@@ -128,7 +128,7 @@ def test_a_response_asks_to_wait_for_seconds_or_until_a_date(
 
 
 async def test_signals_within_a_second_are_one_request_to_stop() -> None:
-    handled: list[signal.Signals] = []
+    handled: list[str] = []
     times = [10.0, 10.9, 11.0]
     received = asyncio.Event()
 
@@ -144,5 +144,5 @@ async def test_signals_within_a_second_are_one_request_to_stop() -> None:
             await asyncio.wait_for(received.wait(), BOUND)
     finally:
         remove()
-    assert handled == [signal.SIGTERM, signal.SIGTERM]
+    assert handled == ["it received SIGTERM"] * 2
     assert times == []

@@ -322,5 +322,9 @@ def _namespace(config: Path | tuple[Source, ...]) -> str:
 
 def _stop_on_signals() -> asyncio.Event:
     stopping = asyncio.Event()
-    handle_stop_signals(lambda _number: stopping.set())
+
+    def stop(_reason: str) -> None:
+        stopping.set()
+
+    handle_stop_signals(stop)
     return stopping

@@ -251,9 +251,7 @@ async def _connections(
 
 @contextlib.contextmanager
 def _signals(shutdown: Shutdown) -> Iterator[None]:
-    remove = handle_stop_signals(
-        lambda number: shutdown.request(f"it received {number.name}"),
-    )
+    remove = handle_stop_signals(shutdown.request)
     try:
         yield
     finally:

@@ -35,7 +35,7 @@ class Drain:
         self._timeout = timeout
         self._skipped = asyncio.Event()
 
-    def request(self) -> None:
+    def request(self, _reason: str = "") -> None:
         """Start to drain; a second request does not wait for the requests in flight."""
         if self.started.is_set():
             self._skipped.set()
@@ -43,7 +43,7 @@ class Drain:
 
     def handle_signals(self) -> None:
         """Drain when a signal stops this process, from now on."""
-        handle_stop_signals(lambda _number: self.request())
+        handle_stop_signals(self.request)
 
     async def wait_for_requests(self, in_flight: Callable[[], int]) -> None:
         """Wait until no request is in flight, the time is over, or a second signal."""

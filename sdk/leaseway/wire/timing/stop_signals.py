@@ -25,7 +25,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 def handle_stop_signals(
-    handle: Callable[[signal.Signals], object], clock: Callable[[], float] = time.monotonic
+    handle: Callable[[str], object], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], None]:
     """Call a function at each request to end that signals make, from now on.
 
@@ -34,7 +34,7 @@ def handle_stop_signals(
     on. Signals that follow the first one within a second are therefore no second request.
 
     Args:
-        handle: Called in the running event loop, with the signal.
+        handle: Called in the running event loop, with the reason in words.
         clock: Returns seconds.
 
     Returns:
@@ -50,7 +50,7 @@ def handle_stop_signals(
             first = now
         elif now - first < _SAME_REQUEST:
             return
-        handle(number)
+        handle(f"it received {number.name}")
 
     stops = stop_signals()
     for number in stops:

@@ -236,7 +236,7 @@ def _exit_at_once(_number: int, _frame: object) -> None:
 async def _cancelled_by_signals(run: Coroutine[Any, Any, int]) -> int:
     """Run a coroutine and cancel it at a signal, until it installs its own handlers."""
     task = asyncio.create_task(run)
-    handle_stop_signals(lambda _number: task.cancel())
+    handle_stop_signals(task.cancel)
     try:
         return await task
     except asyncio.CancelledError:

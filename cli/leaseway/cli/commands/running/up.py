@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -404,7 +403,7 @@ class _Up:
         """Yield an event that a signal to stop sets. A second signal kills all children."""
         stopped = asyncio.Event()
 
-        def on_signal(_number: signal.Signals) -> None:
+        def on_signal(_reason: str) -> None:
             if stopped.is_set():
                 _logger.warning("Second signal: killing all processes.")
                 for child in (*self._fronts, *self._workers, self._control_plane):
