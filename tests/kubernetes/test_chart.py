@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 from tests.kubernetes.cluster import CHART, CRDS
 
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+from leaseway.wire.channels.endpoint import parse_endpoint
 
 _EVERYTHING = (
     "--set=serviceMonitor.enabled=true",
@@ -182,6 +183,21 @@ def test_a_front_in_the_workers_has_their_service_their_time_and_no_deployment(h
     ]
     assert service["spec"]["selector"]["app.kubernetes.io/component"] == "worker"
     assert service["spec"]["ports"][0]["targetPort"] == "mcp"
+
+
+def test_on_ipv6_all_processes_listen_and_are_reached_there(helm: str) -> None:
+    for front in ("front.enabled", "front.inWorkers"):
+        objects = render(helm, f"--set={front}=true", "--set=ipFamily=IPv6")
+        for _pod, container in containers(objects):
+            arguments = dict(word.partition("=")[::2] for word in container.get("args", ()))
+            if "--listen" not in arguments:
+                continue
+            for option in arguments.keys() & {"--listen", "--metrics", "--mcp"}:
+                assert parse_endpoint(arguments[option]).host == "::"
+            if "--advertise" in arguments:
+                for address in ("fd00::7", "10.0.0.7"):
+                    advertised = arguments["--advertise"].replace("$(POD_IP)", address)
+                    assert parse_endpoint(advertised).host == address
 
 
 def test_a_pool_inherits_missing_values_from_the_defaults(helm: str) -> None:

@@ -33,6 +33,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-stores" .Chart.AppVersion) }}
 {{- end }}
 
+{{/* The address on which the processes of a pod listen. */}}
+{{- define "leaseway.anyAddress" -}}
+{{- ternary "[::]" "0.0.0.0" (eq .Values.ipFamily "IPv6") -}}
+{{- end }}
+
 {{- define "leaseway.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (printf "%s-control-plane" (include "leaseway.fullname" .)) .Values.serviceAccount.name -}}
