@@ -117,6 +117,7 @@ def test_an_unreachable_control_plane_prints_one_line() -> None:
     )
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("leaseway: The control plane at 127.0.0.1:1 cannot be reached.")
+    assert "Connection refused" in done.stderr  # so the cause is not its name or certificate
     assert done.stderr.count("\n") == 1
 
 

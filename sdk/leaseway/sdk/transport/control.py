@@ -22,6 +22,8 @@ _STALL_TIMEOUT: Final = 6.0
 """Seconds to wait if the connection is neither accepted nor refused: the process may stall."""
 _LEADER_TIMEOUT: Final = 8.0
 """Seconds to wait for a leader: another control plane takes over within 5 s."""
+_HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+_FAILURE_TIMEOUT: Final = 0.5
 _PAUSE: Final = 0.1
 _QUIET: Final = 1.0
 """Seconds without a response after which the control plane is probed."""
@@ -259,5 +261,15 @@ class ControlPlane:
                 Reason.CONTROL_PLANE_UNAVAILABLE,
                 f"The control plane at {self.identity.address} cannot be reached. Check that it "
                 "runs, and that the client's address (or LEASEWAY_ADDRESS) is its own, and not the "
-                "one for MCP clients.",
+                f"one for MCP clients.{await self._last_failure()}",
             ) from None
+
+    async def _last_failure(self) -> str:
+        """Return why the last connection failed, such as by its certificate; empty if unknown."""
+        check = self._channel.unary_unary(_HEALTH_CHECK)
+        try:
+            await check(b"", timeout=_FAILURE_TIMEOUT)  # fails at once without a connection
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and error.details():
+                return f" ({error.details()})"
+        return ""
