@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -15,7 +17,6 @@ from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
-from leaseway.telemetry.outages import log_outages_once
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
 from leaseway.wire.secrets.redaction import hide
 from leaseway.wire.version import PACKAGE_VERSION
@@ -34,6 +35,9 @@ _logger = logging.getLogger(__name__)
 _OTLP: Final = "OTEL_EXPORTER_OTLP"
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
 _PROVIDER: Final = "OTEL_PYTHON_TRACER_PROVIDER"
+_GRPC_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
+_OUTAGE_INTERVAL: Final = 600.0
+"""Seconds after which a failure that lasts is logged again."""
 
 
 def make_exporters(
@@ -69,7 +73,7 @@ def make_exporters(
             with logged_if_unusable(signal):
                 made.append(console())
         elif (protocol := _protocol(signal)) == "grpc":
-            log_outages_once()
+            logging.getLogger(_GRPC_EXPORTER).addFilter(_outages)
             with logged_if_unusable(signal):
                 made.append(otlp(_grpc_options(signal)))
         elif protocol == "http/protobuf":
@@ -201,3 +205,36 @@ def otel_resource(attributes: Mapping[str, str]) -> Resource:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     return Resource.create(dict(attributes)).merge(OTELResourceDetector().detect())
+
+
+class OutageFilter(logging.Filter):
+    """Lets each kind of failure of an exporter be logged once in ten minutes.
+
+    An exporter logs every try of every batch, several in a second from a plane with three signals.
+    What it tries again is no failure yet, and not logged.
+
+    Args:
+        clock: Returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()  # each signal is exported by a thread of its own
+        self._logged: dict[tuple[Any, ...], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written."""
+        if record.levelno < logging.ERROR:
+            return logging.getLogger().isEnabledFor(logging.DEBUG)
+        signal = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+        kind = (record.msg, signal)
+        with self._lock:
+            now = self._clock()
+            if now - self._logged.get(kind, -_OUTAGE_INTERVAL) < _OUTAGE_INTERVAL:
+                return False
+            self._logged[kind] = now
+        return True
+
+
+_outages: Final = OutageFilter()
