@@ -219,3 +219,33 @@ client.close()
         out, _ = await process.communicate()
     assert out.decode().split() == ["quick", "asking", "interrupted", "quick"]
     await until(lambda: worker.cancels)
+
+
+async def test_a_block_that_an_interrupt_ends_leaves_no_lease_to_a_process_that_exits(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    rest = """
+with client.session("job") as session:
+    session.call_tool("desk_open", {"slow": True})
+"""
+
+    async def slow(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
+        if b"slow" in arguments:
+            await asyncio.Event().wait()
+        return text_result("quick")
+
+    worker.answer = slow
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SCRIPT.format(rest=rest),
+        plane.address,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    await until(lambda: len(worker.leases) == 1)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(BOUND):
+        _, err = await process.communicate()
+    assert err.decode().splitlines()[-1] == "KeyboardInterrupt"
+    assert not worker.leases

@@ -21,6 +21,8 @@ from leaseway.sdk.transport.forks import check_fork, forked_after_use, on_fork_i
 from leaseway.sdk.transport.green_threads import check_threads, green_library
 
 _JOIN_TIMEOUT: Final = 2.0
+_CANCEL_TIMEOUT: Final = 1.0
+"""Seconds that an interrupted thread waits for the end of what it has cancelled."""
 _TASK_NAME: Final = "leaseway work"
 """The name of every task that a calling thread waits for."""
 
@@ -30,13 +32,14 @@ ResultT = TypeVar("ResultT")
 class _Ticket:
     """A coroutine to run in the loop, and its result or error."""
 
-    __slots__ = ("_done", "abandoned", "context", "error", "make", "result", "task")
+    __slots__ = ("_done", "abandoned", "context", "error", "has_ended", "make", "result", "task")
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.make = make
         self.context: Context = copy_context()  # includes the caller's trace context
         self.task: asyncio.Task[Any] | None = None
         self.abandoned = False
+        self.has_ended = False
         self.result: Any = None
         self.error: BaseException | None = None
         self._done = threading.Lock()
@@ -50,14 +53,23 @@ class _Ticket:
             self.error = task.exception()
             if self.error is None:
                 self.result = task.result()
-        self._done.release()
+        self._end()
 
     def fail(self, error: BaseException) -> None:
         self.error = error
-        self._done.release()
+        self._end()
 
     def wait(self) -> None:
         self._done.acquire()
+
+    def wait_for_cancellation(self) -> None:
+        """Wait until the cancelled work has ended, so that the end of a block comes after it."""
+        if not self.has_ended:
+            self._done.acquire(timeout=_CANCEL_TIMEOUT)
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self._done.release()
 
 
 class LoopThread:
@@ -104,7 +116,8 @@ class LoopThread:
             # An interrupt may occur between any two of these steps, and during the wake-up.
             ticket.abandoned = True
             self._schedule(self._drain)
-            self._schedule(partial(self._cancel, ticket))
+            if self._schedule(partial(self._cancel, ticket)):
+                ticket.wait_for_cancellation()
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -190,6 +203,8 @@ class LoopThread:
     def _cancel(ticket: _Ticket) -> None:
         if ticket.task is not None:
             ticket.task.cancel()
+        elif not ticket.has_ended:
+            ticket.fail(asyncio.CancelledError())  # it was never started
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
