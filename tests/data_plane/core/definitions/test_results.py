@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.definitions.results import corrected
+from leaseway.data_plane.core.definitions.results import corrected, corrected_params
 from leaseway.data_plane.mcp.protocol.messages.results import read_result
 
 TEXT = {"type": "text", "text": "x"}
@@ -120,3 +120,13 @@ def test_what_is_no_result_is_refused(result: bytes) -> None:
 def test_a_list_without_end_stays_as_it_is() -> None:
     payload = json.dumps({"content": [7] * 1_001}).encode()
     assert corrected(payload) == (payload, "")
+
+
+def test_what_a_server_asks_has_no_nulls() -> None:
+    message = {"role": "user", "content": {**TEXT, "annotations": None}}
+    asked = {"messages": [message], "maxTokens": 9, "temperature": None, "_meta": None}
+    schema = {"type": "object", "properties": {"a": {"type": "string", "default": None}}}
+    sampling = corrected_params(json.dumps(asked).encode())
+    assert json.loads(sampling) == {"messages": [{"role": "user", "content": TEXT}], "maxTokens": 9}
+    elicitation = json.dumps({"message": "m", "requestedSchema": schema}).encode()
+    assert corrected_params(elicitation) is elicitation

@@ -1,7 +1,7 @@
-"""Corrects results of calls, so that every MCP client reads them alike. Pure.
+"""Corrects results of calls, and what servers ask, so that every MCP client reads it alike. Pure.
 
 Many servers send null for what is absent, or a text where MCP has a list of contents. Official
-clients reject a whole result for one such member. Only what is wrong is changed: all other values
+clients reject the whole for one such member. Only what is wrong is changed: all other values
 keep their bytes, and what is no content becomes a text, so that nothing is lost.
 """
 
@@ -52,6 +52,25 @@ def corrected(result: bytes) -> tuple[bytes, str]:
         if name in members:
             _correct_list(members, name, correct, changes)
     return (msgspec.json.encode(members), str(changes)) if changes.any else (result, "")
+
+
+def corrected_params(params: bytes) -> bytes:
+    """Return the params of a server's request without members that are null.
+
+    No member of such params may be null (2025-11-25 and 2026-07-28, schema).
+
+    Raises:
+        ValueError: They are no JSON object.
+    """
+    if params.find(b"null") < 0:
+        return params
+    members = _object(params)
+    kept = {name: value for name, value in members.items() if not _starts(value, b"null")}
+    changes = Changes()
+    if "messages" in kept:
+        _correct_list(kept, "messages", _message, changes)
+    is_changed = changes.any or len(kept) < len(members)
+    return msgspec.json.encode(kept) if is_changed else params
 
 
 def _raw(value: Any) -> msgspec.Raw:

@@ -18,6 +18,7 @@ import msgspec
 from mcp_types import INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Answers, Ask, ToolRequest
+from leaseway.data_plane.core.definitions.results import corrected_params
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
@@ -143,7 +144,10 @@ def url_elicitations(data: msgspec.Raw, answers: Answers) -> bytes | None:
 
 
 def parse_params(raw: msgspec.Raw) -> bytes | None:
-    """Return a request's params as received, `{}` for none, or None if they are not an object."""
+    """Return a request's params, `{}` for none, or None if they are not an object.
+
+    They are as received, unless a client would reject them for a null.
+    """
     params = bytes(raw)
     if params in (b"", b"null"):
         return b"{}"
@@ -152,7 +156,7 @@ def parse_params(raw: msgspec.Raw) -> bytes | None:
             params.decode()
     except UnicodeDecodeError:
         return None
-    return params if params.startswith(b"{") else None
+    return corrected_params(params) if params.startswith(b"{") else None
 
 
 class _Required(msgspec.Struct):
