@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.identity.certificates import certificate_names, principal_for_names
+from leaseway.identity.introspection import Introspector
 from leaseway.identity.keys import (
     KeyFileError,
     KeyRecords,
@@ -39,9 +40,15 @@ from leaseway.identity.principal import (
 )
 from leaseway.identity.refusals import RpcRefusals
 from leaseway.identity.settings import IdentityFileError, IdentitySettings, read_identity_file
-from leaseway.identity.tokens import IssuerKeys, issuer_key, looks_like_token, verify_token
+from leaseway.identity.tokens import (
+    IssuerKeys,
+    claimed_issuer,
+    issuer_key,
+    looks_like_token,
+    verify_token,
+)
 from leaseway.wire.channels.fetching import in_thread
-from leaseway.wire.errors import Fault
+from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
 _POLL: Final = 1.0
@@ -50,6 +57,8 @@ _MIN_INTERVAL: Final = 0.05
 _TOKEN_TTL: Final = 60.0
 """Seconds for which a verified token is cached, unless it expires earlier."""
 _MAX_CACHED: Final = 4_096
+_OUTAGE: Final = 300.0
+"""Seconds for which an open stream goes on while its token cannot be checked again."""
 _SCHEME: Final = "bearer"
 
 
@@ -60,6 +69,7 @@ class _StreamWatch:
         self.authorization = authorization
         self.certificate = certificate
         self.principal = principal
+        self.rechecking: asyncio.Task[None] | None = None
         self.revoked: asyncio.Future[Fault] = asyncio.get_running_loop().create_future()
 
 
@@ -100,6 +110,7 @@ class Authenticator:
         self._clock = clock
         self._settings = IdentitySettings()
         self._issuers: dict[str, IssuerKeys] = {}
+        self._introspector: Introspector | None = None
         self._keys: KeyRecords = {}
         self._tokens: dict[bytes, tuple[float, Principal]] = {}
         self._watches: set[_StreamWatch] = set()
@@ -116,7 +127,11 @@ class Authenticator:
     @property
     def issuers(self) -> tuple[str, ...]:
         """The trusted token issuers."""
-        return tuple(keys.issuer.issuer for keys in self._issuers.values())
+        issuers = {key: keys.issuer.issuer for key, keys in self._issuers.items()}
+        if self._introspector is not None:
+            opaque = self._introspector.settings.issuer.issuer
+            issuers.setdefault(issuer_key(opaque), opaque)
+        return tuple(issuers.values())
 
     @property
     def accepts_certificates(self) -> bool:
@@ -205,11 +220,29 @@ class Authenticator:
             if found is None:
                 raise self._refused_key(credential)
             return found
+        introspector = self._introspector_for(credential)
+        if introspector is not None:
+            return await introspector.principal(credential)
         if self._issuers and looks_like_token(credential):
             return await self._token(credential)
         raise unauthenticated(
             f"This credential is not accepted: this address requires {self._accepted()}. {_HOW}"
         )
+
+    def _introspector_for(self, credential: str) -> Introspector | None:
+        """Return who is asked about a credential.
+
+        Nobody learns of API keys, of tokens that name another issuer, and of those that can be
+        verified here.
+        """
+        if self._introspector is None or is_api_key(credential):
+            return None
+        issuer = claimed_issuer(credential) if looks_like_token(credential) else ""
+        if not issuer:
+            return self._introspector
+        key = issuer_key(issuer)
+        is_its = key == issuer_key(self._introspector.settings.issuer.issuer)
+        return self._introspector if is_its and key not in self._issuers else None
 
     def _refused_key(self, credential: str) -> Fault:
         """Return why an API key is not accepted; whoever has its secret may know its state."""
@@ -238,7 +271,7 @@ class Authenticator:
         kinds = []
         if self._settings.keys is not None:
             kinds.append("an API key")
-        if self._issuers:
+        if self._issuers or self._introspector is not None:
             kinds.append("a token")
         if self._settings.certificates:
             kinds.append("a client certificate")
@@ -258,6 +291,8 @@ class Authenticator:
         finally:
             self._watches.discard(watch)
             watch.revoked.cancel()
+            if watch.rechecking is not None:
+                watch.rechecking.cancel()
 
     async def run(self) -> None:
         """Watch the files and the open streams until cancelled."""
@@ -295,26 +330,48 @@ class Authenticator:
                 await in_thread(self._reload)
         for watch in tuple(self._watches):
             expires = watch.principal.expires_at
+            recheck = watch.principal.recheck_at
             if changed or (expires is not None and expires <= self._now()):
                 await self._check(watch)
+            elif recheck is not None and recheck <= self._now() and watch.rechecking is None:
+                # An authorization server that is slow must not delay the revocation of others.
+                watch.rechecking = asyncio.create_task(self._recheck(watch), name="recheck token")
 
     def _may_have_changed(self) -> bool:
         is_due = self._clock() - self._refreshed_at > _MIN_INTERVAL
         return is_due or self._refresh_lock.locked() or self._stamps() != self._file_stamps
 
+    async def _recheck(self, watch: _StreamWatch) -> None:
+        try:
+            await self._check(watch)
+        finally:
+            watch.rechecking = None
+
     async def _check(self, watch: _StreamWatch) -> None:
         try:
             principal = await self.principal(watch.authorization, watch.certificate)
         except Fault as fault:
+            if fault.reason is Reason.AUTHORIZATION_FAILED and self._may_go_on(watch.principal):
+                return
             reason = fault
         else:
-            if principal == watch.principal:
+            # Some authorization servers lengthen a token's life as it is used.
+            as_before = replace(principal, expires_at=watch.principal.expires_at)
+            is_introspected = principal.recheck_at is not None
+            if (as_before if is_introspected else principal) == watch.principal:
+                watch.principal = principal
                 return
             reason = unauthenticated(
                 "The tenant, agent, user or roles of this credential have changed; reconnect."
             )
         if not watch.revoked.done():
             watch.revoked.set_result(reason)
+
+    def _may_go_on(self, principal: Principal) -> bool:
+        """Return whether a stream goes on although its token cannot be checked again."""
+        now, expires, recheck = self._now(), principal.expires_at, principal.recheck_at
+        is_expired = expires is not None and expires <= now
+        return not is_expired and recheck is not None and now < recheck + _OUTAGE
 
     def _reload(self) -> None:
         try:
@@ -331,7 +388,7 @@ class Authenticator:
             else IdentitySettings()
         )
         if settings.keys is None and self._keys_file is not None:
-            settings = IdentitySettings(self._keys_file, settings.issuers, settings.certificates)
+            settings = replace(settings, keys=self._keys_file)
         keys = read_key_file(settings.keys) if settings.keys is not None else {}
         if not settings and self._settings:
             raise IdentityFileError(
@@ -343,11 +400,19 @@ class Authenticator:
             if known is None or known.issuer != issuer:
                 known = IssuerKeys(issuer, self._clock)
             issuers[issuer_key(issuer.issuer)] = known
+        introspector = self._introspector
+        if settings.introspection is None:
+            introspector = None
+        elif introspector is None or introspector.settings != settings.introspection:
+            introspector = Introspector(settings.introspection, self._now, self._clock)
         self._settings, self._keys, self._issuers = settings, keys, issuers
+        self._introspector = introspector
         self._tokens.clear()
 
     def _stamps(self) -> tuple[object, ...]:
-        paths = {self._identity_file, self._keys_file, self._settings.keys} - {None}
+        introspection = self._settings.introspection
+        secret = None if introspection is None else introspection.secret_file
+        paths = {self._identity_file, self._keys_file, self._settings.keys, secret} - {None}
         return tuple(_stamp(path) for path in sorted(paths, key=str) if path is not None)
 
 

@@ -47,6 +47,8 @@ class Principal:
         agent: Its agent, or None if each request names one.
         expires_at: When it expires, in seconds since 1970, or None for never.
         user: Its user, or None if it is no user's. Requests of a delegate may name one.
+        recheck_at: When its authorization server is to be asked about it again, in seconds since
+            1970, or None for never.
         token: The token that it was authenticated with, or empty if that was something else.
     """
 
@@ -56,6 +58,7 @@ class Principal:
     agent: str | None = None
     expires_at: float | None = None
     user: str | None = None
+    recheck_at: float | None = field(default=None, compare=False)
     token: str = field(default="", repr=False, compare=False)
 
     def tenant_for(self, claimed: str) -> str:

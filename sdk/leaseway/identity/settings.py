@@ -8,15 +8,22 @@ audience = "leaseway"
 jwks = "https://login.example/keys"
 tenant_claim = "tenant"
 
+[introspection]
+issuer = "https://login.example"
+audience = "leaseway"
+client_id = "leaseway"
+client_secret_file = "introspection-secret"
+
 [[mtls]]
 match = "spiffe://prod/ns/{tenant}/sa/{agent}"
 """
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +31,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from leaseway.identity.certificates import CertificateRule, check_rule
+from leaseway.identity.introspection import AUTH_METHODS, Introspection, is_protected
 from leaseway.identity.principal import (
     ALL_ROLES,
     SYSTEM_ROLES,
@@ -36,7 +44,7 @@ from leaseway.identity.tokens import Issuer, issuer_key
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import is_loopback_host
 from leaseway.wire.names import nearest
-from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
+from leaseway.wire.secrets.trusted_files import UntrustedFile, check_secret, read_trusted
 
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
 _MAX_TABLES: Final = 256
@@ -57,14 +65,17 @@ class IdentitySettings:
         keys: The API key file, or None.
         issuers: The trusted token issuers.
         certificates: The rules for client certificates.
+        introspection: The authorization server that knows opaque tokens, or None.
     """
 
     keys: Path | None = None
     issuers: tuple[Issuer, ...] = ()
     certificates: tuple[CertificateRule, ...] = ()
+    introspection: Introspection | None = None
 
     def __bool__(self) -> bool:
-        return self.keys is not None or bool(self.issuers) or bool(self.certificates)
+        has_tokens = bool(self.issuers) or self.introspection is not None
+        return self.keys is not None or has_tokens or bool(self.certificates)
 
 
 def read_identity_file(path: Path) -> IdentitySettings:
@@ -91,20 +102,32 @@ def read_identity_file(path: Path) -> IdentitySettings:
 
 
 def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
-    _check_keys("", document, ("keys", "jwt", "mtls"))
+    _check_keys("", document, ("keys", "jwt", "introspection", "mtls"))
     keys = document.get("keys")
     if keys is not None and not (isinstance(keys, str) and keys):
         raise ValueError("keys: write a path.")
     tables = document.get("jwt", [])
-    is_only_one = isinstance(tables, list) and len(tables) == 1
+    opaque = document.get("introspection")
+    named = tables if isinstance(tables, list) else []
+    named = [table for table in (*named, opaque) if isinstance(table, dict)]
+    is_only_one = len({issuer_key(str(table.get("issuer"))) for table in named}) == 1
     issuers = _tables(document, "jwt", partial(_issuer, folder=folder, is_only_one=is_only_one))
     names = [issuer_key(issuer.issuer) for issuer in issuers]
     if len(set(names)) < len(names):
         raise ValueError("jwt: two tables name the same issuer.")
-    _check_users(issuers)
+    introspection = None
+    if opaque is not None:
+        try:
+            introspection = _introspection(opaque, folder, is_only_one)
+        except ValueError as error:
+            raise ValueError(f"[introspection]: {error}") from None
+    _check_users([*issuers, *([introspection.issuer] if introspection is not None else [])])
     rules = _tables(document, "mtls", _rule)
     return IdentitySettings(
-        None if keys is None else folder / Path(keys).expanduser(), tuple(issuers), tuple(rules)
+        keys=None if keys is None else folder / Path(keys).expanduser(),
+        issuers=tuple(issuers),
+        certificates=tuple(rules),
+        introspection=introspection,
     )
 
 
@@ -116,10 +139,11 @@ def _check_users(issuers: Sequence[Issuer]) -> None:
     """
     for first, second in combinations([issuer for issuer in issuers if issuer.user_claim], 2):
         is_apart = None not in (first.tenant, second.tenant) and first.tenant != second.tenant
+        is_one = issuer_key(first.issuer) == issuer_key(second.issuer)
         prefixes = sorted((first.user_prefix, second.user_prefix), key=len)
-        if not is_apart and prefixes[1].startswith(prefixes[0]):
+        if not is_apart and not is_one and prefixes[1].startswith(prefixes[0]):
             raise ValueError(
-                f"jwt: the issuers {first.issuer} and {second.issuer} may have different users of "
+                f"The issuers {first.issuer} and {second.issuer} may have different users of "
                 "the same name: give each a user_prefix of its own, such as user_prefix = 'a:'."
             )
 
@@ -145,11 +169,87 @@ _ISSUER_KEYS: Final = tuple(item.name for item in fields(Issuer))
 _ISSUER_SECONDS: Final = ("refresh", "stale_after")
 
 
-def _issuer(table: Mapping[str, Any], folder: Path, is_only_one: bool) -> Issuer:
-    _check_keys("", table, _ISSUER_KEYS)
-    for required in ("issuer", "audience", "jwks"):
+_CLAIM_KEYS: Final = tuple(name for name in _ISSUER_KEYS if name not in ("jwks", *_ISSUER_SECONDS))
+_OPAQUE_KEYS: Final = (
+    "client_id",
+    "client_secret_file",
+    "client_secret_env",
+    "endpoint",
+    "auth_method",
+)
+
+
+def _introspection(table: object, folder: Path, is_only_one: bool) -> Introspection:
+    if not isinstance(table, dict):
+        raise ValueError("write one table; tokens say nothing of whom to ask among several.")
+    _check_keys("", table, (*_CLAIM_KEYS, *_OPAQUE_KEYS))
+    claims = {name: value for name, value in table.items() if name in _CLAIM_KEYS}
+    if "audience" not in claims:
+        raise ValueError(
+            "audience is missing; write [] if the server calls only those tokens active that are "
+            "for this client."
+        )
+    _require(table, "issuer", "client_id")
+    audience = () if claims["audience"] == [] else _audience(claims["audience"])
+    issuer = _issuer_of(claims, is_only_one, audience)
+    texts = {name: _text(name, table[name]) for name in _OPAQUE_KEYS if name in table}
+    endpoint, method = texts.get("endpoint", ""), texts.get("auth_method", AUTH_METHODS[0])
+    name, asked = ("endpoint", endpoint) if endpoint else ("issuer", issuer.issuer)
+    if not is_protected(asked):
+        raise ValueError(f"{name}: '{asked[:200]}' is not protected in transit; use https.")
+    if method not in AUTH_METHODS:
+        raise ValueError(f"auth_method: write {' or '.join(AUTH_METHODS)}.")
+    secret, path = _secret(texts, folder)
+    return Introspection(
+        issuer=issuer,
+        client_id=texts["client_id"],
+        client_secret=secret,
+        endpoint=endpoint,
+        auth_method=method,
+        secret_file=path,
+    )
+
+
+def _secret(texts: Mapping[str, str], folder: Path) -> tuple[str, Path | None]:
+    """Return the client's secret, and the file that it is from, or None."""
+    file, variable = texts.get("client_secret_file"), texts.get("client_secret_env")
+    if (file is None) == (variable is None):
+        raise ValueError("give either client_secret_file or client_secret_env.")
+    if file is None:
+        assert variable is not None  # or else the file is given
+        secret = os.environ.get(variable, "").strip()
+        if not secret:
+            raise ValueError(f"client_secret_env: the variable {variable} is not set.")
+        return secret, None
+    path = folder / Path(file).expanduser()
+    try:
+        with path.open("rb") as opened:
+            check_secret(opened.fileno(), path)
+            secret = opened.read(_MAX_TEXT + 1).decode().strip()
+    except UntrustedFile as error:
+        raise ValueError(f"client_secret_file: {error}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"client_secret_file: {path} cannot be read: {reason}.") from None
+    if not secret or len(secret) > _MAX_TEXT:
+        raise ValueError(f"client_secret_file: {path} needs 1 to {_MAX_TEXT} characters.")
+    return secret, path
+
+
+def _require(table: Mapping[str, Any], *names: str) -> None:
+    for required in names:
         if required not in table:
             raise ValueError(f"{required} is missing.")
+
+
+def _issuer(table: Mapping[str, Any], folder: Path, is_only_one: bool) -> Issuer:
+    _check_keys("", table, _ISSUER_KEYS)
+    _require(table, "issuer", "audience", "jwks")
+    issuer = _issuer_of(table, is_only_one, _audience(table["audience"]))
+    return replace(issuer, jwks=_jwks(issuer.jwks, folder))
+
+
+def _issuer_of(table: Mapping[str, Any], is_only_one: bool, audience: tuple[str, ...]) -> Issuer:
     texts = {
         name: _text(name, value)
         for name, value in table.items()
@@ -161,10 +261,9 @@ def _issuer(table: Mapping[str, Any], folder: Path, is_only_one: bool) -> Issuer
             raise ValueError("give either tenant or tenant_claim.")
     if not is_only_one:  # the subjects of several issuers may be equal
         texts.setdefault("user_claim", "")
-    texts["jwks"] = _jwks(texts["jwks"], folder)
+    texts.setdefault("jwks", "")
     roles = _issuer_roles(table)
     times = {name: _seconds(name, table[name]) for name in _ISSUER_SECONDS if name in table}
-    audience = _audience(table["audience"])
     return Issuer(**texts, **times, roles=roles, audience=audience)  # type: ignore[arg-type] # the names are the attributes'
 
 

@@ -31,6 +31,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
+from leaseway.wire.errors import Fault
 from leaseway.wire.names import is_valid_key
 from leaseway.wire.secrets.trusted_files import read_trusted
 
@@ -62,7 +63,7 @@ MAX_JWKS: Final = 1 * bounds.MIB
 _FETCH_TIMEOUT: Final = 10.0
 _MIN_INTERVAL: Final = 10.0
 """Seconds between two reads that unknown keys cause, because any client can send those."""
-_LEEWAY: Final = 30
+LEEWAY: Final = 30
 """Seconds of clock skew."""
 
 
@@ -75,7 +76,8 @@ class Issuer:
     Attributes:
         issuer: The required `iss`, with or without a slash at its end.
         audience: The texts of which one is required as `aud`, or as a member of it.
-        jwks: The location of its keys: a path or an `https` URL (`http` on loopback).
+        jwks: The location of its keys: a path or an `https` URL (`http` on loopback). Empty if its
+            tokens are opaque (`introspection`).
         tenant: The tenant of all its tokens, or None to use `tenant_claim`.
         tenant_claim: The claim with the tenant.
         agent_claim: The claim with the agent, or empty for none.
@@ -144,7 +146,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
             agent = check_name("agent", _text(issuer.agent_claim, agent))
     except ValueError as error:
         raise unauthenticated(f"This token of {issuer.issuer} cannot be used: {error}") from None
-    expires_at = float(claims["exp"]) + _LEEWAY
+    expires_at = None if claims.get("exp") is None else float(claims["exp"]) + LEEWAY
     user = _user(issuer, claims, roles) if tenant is not None else None
     return Principal(
         name=_name(claims),
@@ -424,7 +426,7 @@ async def verify_token(
         claims = _verified_claims(token, keys.candidates(key_id, header.get("alg")))
         registry = jwt.JWTClaimsRegistry(
             now=int(now()),
-            leeway=_LEEWAY,
+            leeway=LEEWAY,
             iss={"essential": True, "value": issuer_name},  # the one that was looked up
             aud={"essential": True, "values": list(issuer.audience)},
             exp={"essential": True},
@@ -439,6 +441,14 @@ async def verify_token(
             _name(claims) if claims else "",  # its signature is right
         ) from None
     return replace(principal_from_claims(issuer, claims), token=token)
+
+
+def claimed_issuer(token: str) -> str:
+    """Return the issuer that an unverified token names; empty if it names none."""
+    try:
+        return _unverified(token)[1]
+    except Fault:
+        return ""
 
 
 def _unverified(token: str) -> tuple[Mapping[str, Any], str]:
