@@ -32,8 +32,8 @@ from leaseway.telemetry.exporters import otel_resource
 from leaseway.telemetry.logs_otlp import otlp_audit
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.metrics_otlp import MetricsSender, metric_exporters
-from leaseway.telemetry.otlp_http.sender import HttpSender
-from leaseway.telemetry.otlp_http.settings import LONGEST_TIMEOUT, HttpSettings, http_settings
+from leaseway.telemetry.otlp.http_sender import HttpSender
+from leaseway.telemetry.otlp.http_settings import LONGEST_TIMEOUT, HttpSettings, http_settings
 from leaseway.telemetry.spans.lean import LeanTracerProvider
 from leaseway.telemetry.tracing import span_exporters
 

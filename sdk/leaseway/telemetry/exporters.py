@@ -24,7 +24,7 @@ from leaseway.wire.version import PACKAGE_VERSION
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-    from leaseway.telemetry.otlp_http.settings import HttpSettings
+    from leaseway.telemetry.otlp.http_settings import HttpSettings
 
 Signal = Literal["TRACES", "METRICS", "LOGS"]
 GrpcOptions = Mapping[str, Any]
@@ -78,7 +78,7 @@ def make_exporters(
                 made.append(otlp(_grpc_options(signal)))
         elif protocol == "http/protobuf":
             with logged_if_unusable(signal):
-                from leaseway.telemetry.otlp_http.settings import http_settings
+                from leaseway.telemetry.otlp.http_settings import http_settings
 
                 made.append(otlp_http(http_settings(signal.lower(), os.environ)))
     return made

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
-    from leaseway.telemetry.otlp_http.settings import HttpSettings
+    from leaseway.telemetry.otlp.http_settings import HttpSettings
 
-_EXPORTER_LOGGERS: Final = ("opentelemetry", "leaseway.telemetry.otlp_http")
+_EXPORTER_LOGGERS: Final = ("opentelemetry", "leaseway.telemetry.otlp")
 """The exporters' own lines are not exported: an unreachable collector would cause more of them."""
 _TIMEOUT: Final = 2.0
 """Seconds for one message, so that an unreachable collector does not delay the shutdown."""
@@ -178,8 +178,8 @@ def _by_otlp(options: GrpcOptions) -> LogRecordExporter:
 
 
 def _by_http(settings: HttpSettings) -> LogRecordExporter:
-    from leaseway.telemetry.otlp_http.exporters import HttpLogExporter
-    from leaseway.telemetry.otlp_http.sender import HttpSender
+    from leaseway.telemetry.otlp.http_exporters import HttpLogExporter
+    from leaseway.telemetry.otlp.http_sender import HttpSender
 
     return HttpLogExporter(HttpSender(replace(settings, timeout=min(settings.timeout, _TIMEOUT))))
 

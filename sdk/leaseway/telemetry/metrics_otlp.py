@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from opentelemetry.sdk.resources import Resource
 
-    from leaseway.telemetry.otlp_http.settings import HttpSettings
+    from leaseway.telemetry.otlp.http_settings import HttpSettings
 
 _logger = logging.getLogger(__name__)
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
@@ -61,8 +61,8 @@ def _by_otlp(options: GrpcOptions) -> MetricExporter:
 
 
 def _by_http(settings: HttpSettings) -> MetricExporter:
-    from leaseway.telemetry.otlp_http.exporters import HttpMetricExporter
-    from leaseway.telemetry.otlp_http.sender import HttpSender
+    from leaseway.telemetry.otlp.http_exporters import HttpMetricExporter
+    from leaseway.telemetry.otlp.http_sender import HttpSender
 
     return HttpMetricExporter(HttpSender(settings))
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from leaseway.telemetry.otlp_http.settings import HttpSettings
+    from leaseway.telemetry.otlp.http_settings import HttpSettings
     from leaseway.telemetry.spans.pairs import PairSource
 
 _logger = logging.getLogger(__name__)
@@ -130,8 +130,8 @@ def _by_otlp(options: GrpcOptions) -> SpanExporter:
 
 
 def _by_http(settings: HttpSettings) -> SpanExporter:
-    from leaseway.telemetry.otlp_http.exporters import HttpSpanExporter
-    from leaseway.telemetry.otlp_http.sender import HttpSender
+    from leaseway.telemetry.otlp.http_exporters import HttpSpanExporter
+    from leaseway.telemetry.otlp.http_sender import HttpSender
 
     return HttpSpanExporter(HttpSender(settings))
 

@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult,
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from leaseway.telemetry.otlp_http.sender import HttpSender
+from leaseway.telemetry.otlp.http_sender import HttpSender
 from leaseway.telemetry.spans.otlp_encoding import encode_spans
 from leaseway.wire.secrets.redaction import redact
 

@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from leaseway.telemetry.otlp_http.settings import HttpSettings
+from leaseway.telemetry.otlp.http_settings import HttpSettings
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import is_loopback_host
 from leaseway.wire.secrets.redaction import hide, redact
