@@ -346,6 +346,22 @@ async def test_a_changed_secret_is_used_at_once(
     ]
 
 
+async def test_a_changed_file_does_not_wait_for_the_authority(
+    build: Build, authority: Authority, tmp_path: Path
+) -> None:
+    auth = build()
+    principal = await sent(auth)
+    with auth.watch(f"Bearer {TOKEN}", None, principal) as revoked:
+        authority.may_answer.clear()
+        (tmp_path / "secret").write_text("another secret")
+        await asyncio.wait_for(auth.refresh(), BOUND)
+        assert [watch.rechecking is not None for watch in auth._watches] == [True]
+        authority.claims = {"active": False}
+        authority.may_answer.set()
+        await recheck(auth)
+        assert "is not active" in revoked.result().message
+
+
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [

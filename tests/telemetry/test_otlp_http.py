@@ -7,7 +7,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -179,6 +179,18 @@ def test_the_port_of_http_without_a_protocol_is_pointed_out(
     for exporter in span_exporters():
         exporter.shutdown()
     assert "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text
+
+
+@pytest.mark.parametrize("make", [span_exporters, metric_exporters, lambda: [otlp_audit("w")]])
+def test_an_address_that_cannot_be_read_stops_no_process(
+    make: Callable[[], list[object]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://[::1")
+    monkeypatch.delenv(PROTOCOL, raising=False)
+    assert not any(make())
+    assert "are not exported" in caplog.text
 
 
 @pytest.mark.parametrize(

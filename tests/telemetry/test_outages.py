@@ -9,7 +9,7 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics.export import MetricsData
 from tests.ports import free_port
 
-from leaseway.telemetry.exporters import OutageFilter
+from leaseway.telemetry.otlp.outages import OutageFilter
 
 
 def test_a_collector_that_is_away_is_logged_once_in_ten_minutes(

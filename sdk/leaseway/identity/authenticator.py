@@ -329,11 +329,13 @@ class Authenticator:
                 self._file_stamps = files
                 await in_thread(self._reload)
         for watch in tuple(self._watches):
-            expires = watch.principal.expires_at
+            now, expires = self._now(), watch.principal.expires_at
             recheck = watch.principal.recheck_at
-            if changed or (expires is not None and expires <= self._now()):
-                await self._check(watch)
-            elif recheck is not None and recheck <= self._now() and watch.rechecking is None:
+            is_due = changed or (expires is not None and expires <= now)
+            if recheck is None:
+                if is_due:
+                    await self._check(watch)
+            elif (is_due or recheck <= now) and watch.rechecking is None:
                 # An authorization server that is slow must not delay the revocation of others.
                 watch.rechecking = asyncio.create_task(self._recheck(watch), name="recheck token")
 

@@ -31,7 +31,7 @@ from leaseway.identity.tokens import (
     principal_from_claims,
 )
 from leaseway.wire import bounds
-from leaseway.wire.channels.endpoint import is_loopback_host
+from leaseway.wire.channels.endpoint import is_protected
 from leaseway.wire.channels.fetching import FetchError, fetch, in_thread, request
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import hide
@@ -75,17 +75,6 @@ class Introspection:
     endpoint: str = ""
     auth_method: str = AUTH_METHODS[0]
     secret_file: Path | None = None
-
-
-def is_protected(address: str) -> bool:
-    """Return whether an address is `https`, or `http` on this machine."""
-    try:
-        parts = urlsplit(address)
-        host = parts.hostname or ""
-    except ValueError:
-        return False
-    is_local = parts.scheme == "http" and is_loopback_host(host)
-    return bool(host) and (parts.scheme == "https" or is_local)
 
 
 class Introspector:

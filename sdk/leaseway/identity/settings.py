@@ -28,10 +28,9 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from leaseway.identity.certificates import CertificateRule, check_rule
-from leaseway.identity.introspection import AUTH_METHODS, Introspection, is_protected
+from leaseway.identity.introspection import AUTH_METHODS, Introspection
 from leaseway.identity.principal import (
     ALL_ROLES,
     SYSTEM_ROLES,
@@ -42,7 +41,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.identity.tokens import Issuer, issuer_key
 from leaseway.wire import bounds
-from leaseway.wire.channels.endpoint import is_loopback_host
+from leaseway.wire.channels.endpoint import is_protected
 from leaseway.wire.names import nearest
 from leaseway.wire.secrets.trusted_files import UntrustedFile, check_secret, read_trusted
 
@@ -301,9 +300,7 @@ def _roles(value: object) -> frozenset[Role]:
 def _jwks(location: str, folder: Path) -> str:
     if "://" not in location:
         return str(folder / Path(location).expanduser())
-    address = urlsplit(location)
-    local = is_loopback_host(address.hostname or "")
-    if address.scheme != "https" and not (address.scheme == "http" and local):
+    if not is_protected(location):
         raise ValueError(
             f"jwks: '{location[:200]}' is not protected in transit; use https, or a file."
         )

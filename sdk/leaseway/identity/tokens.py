@@ -32,6 +32,7 @@ from leaseway.identity.principal import (
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
 from leaseway.wire.errors import Fault
+from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.names import is_valid_key
 from leaseway.wire.secrets.trusted_files import read_trusted
 
@@ -113,12 +114,7 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim by its name or JSON pointer (RFC 6901); None if there is none."""
     if not name.startswith("/"):
         return claims.get(name) if name else None
-    found: Any = claims
-    for step in name[1:].split("/"):
-        if not isinstance(found, dict):
-            return None
-        found = found.get(step.replace("~1", "/").replace("~0", "~"))
-    return found
+    return at_pointer(claims, name)
 
 
 def looks_like_token(credential: str) -> bool:

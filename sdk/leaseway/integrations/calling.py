@@ -23,7 +23,7 @@ from leaseway.sdk import (
     ToolResult,
 )
 from leaseway.wire.advice import Reader, advice_for
-from leaseway.wire.listing.model_schemas import with_accepted_names, with_plain_root
+from leaseway.wire.listing.model_schemas import with_plain_root
 from leaseway.wire.messages.admin import RELEASE_TOOL
 
 Caller = AsyncClient | AsyncSession | Client | Session
@@ -97,8 +97,9 @@ class ToolCaller:
         """
         if isinstance(self._caller, Client | Session):
             return await asyncio.to_thread(self.call_and_wait, tool, arguments)
+        own = tool.for_models.server_arguments(arguments)
         try:
-            result = await self._caller.call_tool(tool.name, _of_server(tool, arguments))
+            result = await self._caller.call_tool(tool.name, own)
         except _FOR_MODELS as error:
             return _error_answer(error)
         return self._answer(result, await result.for_model())
@@ -115,8 +116,9 @@ class ToolCaller:
                 f"The tool '{tool.name}' was made with an asynchronous caller. Call it "
                 "asynchronously, or make it with a Client or a session of one."
             )
+        own = tool.for_models.server_arguments(arguments)
         try:
-            result = self._caller.call_tool(tool.name, _of_server(tool, arguments))
+            result = self._caller.call_tool(tool.name, own)
         except _FOR_MODELS as error:
             return _error_answer(error)
         return self._answer(result, result.for_model())
@@ -132,12 +134,7 @@ class ToolCaller:
 
 def schema_for_models(tool: Tool) -> dict[str, Any]:
     """Return a copy of a tool's input schema, as the APIs of models accept it."""
-    return deepcopy(with_plain_root(with_accepted_names(tool.input_schema).schema))
-
-
-def _of_server(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a model's arguments with the names that the server gave them."""
-    return with_accepted_names(tool.input_schema).server_arguments(arguments)
+    return deepcopy(with_plain_root(tool.for_models.schema))
 
 
 def _error_answer(error: LeasewayError) -> Answer:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -17,6 +15,8 @@ from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
+from leaseway.telemetry.otlp.outages import OutageFilter
+from leaseway.telemetry.otlp.variables import OtlpVariables
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
 from leaseway.wire.secrets.redaction import hide
 from leaseway.wire.version import PACKAGE_VERSION
@@ -32,12 +32,10 @@ GrpcOptions = Mapping[str, Any]
 _Exporter = TypeVar("_Exporter")
 
 _logger = logging.getLogger(__name__)
-_OTLP: Final = "OTEL_EXPORTER_OTLP"
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
 _PROVIDER: Final = "OTEL_PYTHON_TRACER_PROVIDER"
 _GRPC_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-_OUTAGE_INTERVAL: Final = 600.0
-"""Seconds after which a failure that lasts is logged again."""
+_outages: Final = OutageFilter()
 
 
 def make_exporters(
@@ -69,18 +67,11 @@ def make_exporters(
                 f"console or none{alternative}.",
                 extra={"exporter": name},
             )
-        elif name == "console":
-            with logged_if_unusable(signal):
-                made.append(console())
-        elif (protocol := _protocol(signal)) == "grpc":
-            logging.getLogger(_GRPC_EXPORTER).addFilter(_outages)
-            with logged_if_unusable(signal):
-                made.append(otlp(_grpc_options(signal)))
-        elif protocol == "http/protobuf":
-            with logged_if_unusable(signal):
-                from leaseway.telemetry.otlp.http_settings import http_settings
-
-                made.append(otlp_http(http_settings(signal.lower(), os.environ)))
+            continue
+        with logged_if_unusable(signal):
+            exporter = console() if name == "console" else _otlp(signal, otlp, otlp_http)
+            if exporter is not None:
+                made.append(exporter)
     return made
 
 
@@ -134,53 +125,67 @@ def ignore_missing_plugins() -> None:
 def _exporter_names(signal: Signal) -> list[str]:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
-    value = os.environ.get(f"OTEL_{signal}_EXPORTER") or ("otlp" if _endpoint(signal) else "none")
+    value = os.environ.get(f"OTEL_{signal}_EXPORTER") or (
+        "otlp" if _variables(signal).value("ENDPOINT") else "none"
+    )
     names = [name.strip().lower() for name in value.split(",")]
     return [name for name in names if name not in ("", "none")]
 
 
-def _endpoint(signal: Signal) -> str:
-    """Return the address of the collector, or empty for the exporter's default, a loopback one."""
-    return _variable(signal, "ENDPOINT")
+def _variables(signal: Signal) -> OtlpVariables:
+    return OtlpVariables(signal.lower(), os.environ)
 
 
-def _variable(signal: Signal, name: str) -> str:
-    """Return the value of a variable for a signal, else that for all, else nothing."""
-    common = os.environ.get(f"{_OTLP}_{name}", "")
-    return (os.environ.get(f"{_OTLP}_{signal}_{name}") or common).strip()
+def _otlp(
+    signal: Signal,
+    by_grpc: Callable[[GrpcOptions], _Exporter],
+    by_http: Callable[[HttpSettings], _Exporter],
+) -> _Exporter | None:
+    """Make the exporter for the protocol that the variables name; log an unknown one.
+
+    Raises:
+        ValueError: A variable cannot be used.
+    """
+    named = _variables(signal).value("PROTOCOL")
+    match (named or "grpc").lower():
+        case "grpc":
+            if not named:
+                _warn_of_http_port(signal)
+            logging.getLogger(_GRPC_EXPORTER).addFilter(_outages)
+            return by_grpc(_grpc_options(signal))
+        case "http/protobuf":
+            from leaseway.telemetry.otlp.http_settings import http_settings
+
+            return by_http(http_settings(signal.lower(), os.environ))
+    _logger.warning(
+        f"{signal.capitalize()} are not exported: Leaseway sends OTLP as grpc or http/protobuf. "
+        "Set OTEL_EXPORTER_OTLP_PROTOCOL to that of the collector's port.",
+        extra={"protocol": named},
+    )
+    return None
+
+
+def _warn_of_http_port(signal: Signal) -> None:
+    if urlsplit(_variables(signal).value("ENDPOINT")).netloc.endswith(":4318"):
+        _logger.warning(
+            f"{signal.capitalize()} are sent by OTLP over grpc to port 4318, which is usually "
+            "that of OTLP over HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or grpc."
+        )
 
 
 def _grpc_options(signal: Signal) -> GrpcOptions:
     import grpc
 
-    endpoint = _endpoint(signal)
+    variables = _variables(signal)
+    endpoint = variables.value("ENDPOINT")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "localhost"
     options: dict[str, Any] = {"channel_options": NO_WEB_PROXY if is_loopback_host(host) else ()}
-    if _variable(signal, "COMPRESSION").lower() == "none":  # which the exporters themselves refuse
+    if variables.value("COMPRESSION").lower() == "none":  # which the exporters themselves refuse
         options["compression"] = grpc.Compression.NoCompression
     # The exporters log entries that they cannot read.
-    entries = _variable(signal, "HEADERS").split(",")
+    entries = variables.value("HEADERS").split(",")
     hide([entry.partition("=")[2] or entry for entry in entries], f"headers of {signal}")
     return options
-
-
-def _protocol(signal: Signal) -> str:
-    """Return `grpc` or `http/protobuf`; log another protocol and return nothing."""
-    named = _variable(signal, "PROTOCOL")
-    protocol = (named or "grpc").lower()
-    if protocol in ("grpc", "http/protobuf"):
-        if not named and urlsplit(_endpoint(signal)).netloc.endswith(":4318"):
-            _logger.warning(
-                f"{signal.capitalize()} are sent by OTLP over grpc to port 4318, which is usually "
-                "that of OTLP over HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or grpc."
-            )
-        return protocol
-    _logger.warning(
-        f"{signal.capitalize()} are not exported: Leaseway sends OTLP as grpc or http/protobuf. "
-        "Set OTEL_EXPORTER_OTLP_PROTOCOL to that of the collector's port.",
-        extra={"protocol": protocol},
-    )
-    return ""
 
 
 def describe_process(service_name: str, instance: str = "") -> dict[str, str]:
@@ -205,36 +210,3 @@ def otel_resource(attributes: Mapping[str, str]) -> Resource:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     return Resource.create(dict(attributes)).merge(OTELResourceDetector().detect())
-
-
-class OutageFilter(logging.Filter):
-    """Lets each kind of failure of an exporter be logged once in ten minutes.
-
-    An exporter logs every try of every batch, several in a second from a plane with three signals.
-    What it tries again is no failure yet, and not logged.
-
-    Args:
-        clock: Returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._lock = threading.Lock()  # each signal is exported by a thread of its own
-        self._logged: dict[tuple[Any, ...], float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written."""
-        if record.levelno < logging.ERROR:
-            return logging.getLogger().isEnabledFor(logging.DEBUG)
-        signal = record.args[0] if isinstance(record.args, tuple) and record.args else ""
-        kind = (record.msg, signal)
-        with self._lock:
-            now = self._clock()
-            if now - self._logged.get(kind, -_OUTAGE_INTERVAL) < _OUTAGE_INTERVAL:
-                return False
-            self._logged[kind] = now
-        return True
-
-
-_outages: Final = OutageFilter()

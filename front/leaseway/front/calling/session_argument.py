@@ -16,6 +16,7 @@ import msgspec
 from leaseway.front.envelope import ESCAPE
 from leaseway.front.messages import encode
 from leaseway.front.sessions.sealing import is_handle
+from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS
 
 META_KEY: Final = "leaseway/session"
@@ -266,14 +267,7 @@ class _Extension:
             extended["allOf"] = [*extended.get("allOf", []), admitting]
 
     def _resolve(self, reference: Any) -> Any:
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            raise _NotExtendable
-        target: Any = self._schema
-        for part in reference[2:].split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(target, dict) or key not in target:
-                raise _NotExtendable
-            target = target[key]
+        target = at_fragment(self._schema, reference)
         if not isinstance(target, dict):
             raise _NotExtendable
         return target

@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from leaseway.sdk.catalog.tools import Tool
 from leaseway.sdk.validation import check_text
-from leaseway.wire.listing.model_schemas import with_accepted_names
 
 ProjectionReason = Literal[
     "NAME_REFUSED", "NAME_TAKEN", "SCHEMA_NOT_OBJECT", "ARGUMENT_REFUSED", "TOO_MANY_TOOLS"
@@ -137,7 +136,7 @@ def _find_problem(
             f'{subject} its input schema has no "type": "object", which the provider needs to '
             "name arguments. Fix it in the server."
         )
-    if target.checks_arguments and (names := with_accepted_names(tool.input_schema).names):
+    if target.checks_arguments and (names := tool.for_models.names):
         refused = next(iter(names.values()))
         return "ARGUMENT_REFUSED", (
             f"{subject} the provider refuses the name of its argument '{refused[:80]}': it accepts "

@@ -7,11 +7,16 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from leaseway.sdk.plain_data import plain_schema
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.listing.model_schemas import with_plain_root
+from leaseway.wire.listing.model_schemas import (
+    ModelSchema,
+    with_accepted_names,
+    with_plain_root,
+)
 from leaseway.wire.names import qualified
 
 ItemT = TypeVar("ItemT")
@@ -104,6 +109,11 @@ class Tool:
     def qualified_name(self) -> str:
         """`server_id:original_name`, which also works as a name for calls."""
         return qualified(self.server_id, self.original_name)
+
+    @cached_property
+    def for_models(self) -> ModelSchema:
+        """The input schema with names of arguments that models' APIs accept."""
+        return with_accepted_names(self.input_schema)
 
     def definition(self) -> dict[str, Any]:
         """Return the definition as in MCP's `tools/list`, without empty members."""

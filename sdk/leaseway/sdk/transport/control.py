@@ -9,9 +9,10 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 
 from leaseway.sdk.transport.faults import fault_of_control_plane, is_dropped
-from leaseway.sdk.transport.identity import ClientIdentity, channel_options
+from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.durations import duration
@@ -55,7 +56,7 @@ class ControlPlane:
         self._loop = asyncio.get_running_loop()
         self._channel = LeaderChannel(
             identity.addresses,
-            lambda address: open_channel(address, channel_options(address)),
+            lambda address: open_channel(address, CHANNEL_OPTIONS),
         )
         self.catalog = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.placement = leases_pb2_grpc.PlacementServiceStub(self._channel)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from leaseway.sdk.validation import check_key, check_tenant, check_text, checked_token
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.auth import bearer_metadata, read_key
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoint
-from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"
@@ -107,16 +105,3 @@ def identify(
         user=user or "",
         subject_token=checked_token(subject_token),
     )
-
-
-def channel_options(address: str) -> list[tuple[str, Any]]:
-    """Return the gRPC options of a channel to an address."""
-    options = list(CHANNEL_OPTIONS)
-    try:
-        loopback = parse_endpoint(address).is_loopback
-    except ValueError:
-        loopback = False
-    if loopback:
-        # A proxy from the environment cannot reach loopback addresses of this machine.
-        options.append(("grpc.enable_http_proxy", 0))
-    return options

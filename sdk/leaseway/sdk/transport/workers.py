@@ -25,7 +25,7 @@ from leaseway.sdk.transport.faults import (
     fault_of_worker,
     silent_worker,
 )
-from leaseway.sdk.transport.identity import ClientIdentity, channel_options
+from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.local_exchange import LocalExchange
 from leaseway.v1 import (
     catalog_pb2,
@@ -36,6 +36,7 @@ from leaseway.v1 import (
 )
 from leaseway.wire.bounds import WORKERS_PER_CLIENT
 from leaseway.wire.channels.local import LocalWorker
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.signals import Signal
@@ -93,9 +94,7 @@ class WorkerLink:
         self.requests = 0
         self._exchange: Exchange | None = None
         self._channel = (
-            open_channel(worker.address, channel_options(worker.address))
-            if local is None
-            else local.channel()
+            open_channel(worker.address, CHANNEL_OPTIONS) if local is None else local.channel()
         )
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)

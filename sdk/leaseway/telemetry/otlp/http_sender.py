@@ -12,18 +12,18 @@ import http.client
 import logging
 import threading
 import time
-import urllib.request
 from base64 import b64encode
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from leaseway.telemetry.otlp.http_settings import HttpSettings
+from leaseway.telemetry.otlp.outages import OUTAGE_INTERVAL
 from leaseway.wire import bounds
-from leaseway.wire.channels.endpoint import is_loopback_host
+from leaseway.wire.channels.fetching import proxy_for
 from leaseway.wire.secrets.redaction import hide, redact
 from leaseway.wire.timing.backoff import RETRY
+from leaseway.wire.timing.retry_after import retry_delay
 from leaseway.wire.version import PACKAGE_VERSION
 
 _logger = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ _TRANSIENT: Final = frozenset((429, 502, 503, 504))
 """The statuses after which the specification of OTLP lets a client try again."""
 _MAX_ANSWER: Final = 64 * bounds.KIB
 _MAX_DETAIL: Final = 200
-_QUIET: Final = 60.0
-"""Seconds in which the same failure is not logged again."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class HttpSender:
         return _Failure(
             _reason(answer.status, answer.getheader("Content-Type", ""), body),
             is_transient=answer.status in _TRANSIENT,
-            pause=_retry_after(answer.getheader("Retry-After", "")),
+            pause=retry_delay({name.lower(): value for name, value in answer.getheaders()}),
         )
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
@@ -182,7 +180,7 @@ class HttpSender:
 
     def _log_loss(self, reason: str) -> None:
         now = time.monotonic()
-        if self._logged[0] == reason and now - self._logged[1] < _QUIET:
+        if self._logged[0] == reason and now - self._logged[1] < OUTAGE_INTERVAL:
             return
         self._logged = (reason, now)
         url = self._settings.url
@@ -224,26 +222,11 @@ def _status_message(body: bytes) -> str:
         return ""
 
 
-def _retry_after(text: str) -> float | None:
-    """Return the seconds that a `Retry-After` asks for; None if it says nothing usable."""
-    text = text.strip()
-    if text.isascii() and text.isdecimal():
-        return float(text[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
 def _proxy(url: SplitResult) -> SplitResult | None:
-    host = url.hostname or ""
-    if is_loopback_host(host):
+    text = proxy_for(url.scheme, url.hostname or "")
+    if text is None:
         return None
-    proxies = urllib.request.getproxies()
-    text = proxies.get(url.scheme) or proxies.get("all")
-    if not text or urllib.request.proxy_bypass(host):
-        return None
-    proxy = urlsplit(text if "://" in text else f"http://{text}")
+    proxy = urlsplit(text)
     _ = proxy.port  # raises ValueError if it is none
     if proxy.scheme != "http" or not proxy.hostname:
         raise ValueError(

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from leaseway.telemetry.otlp.variables import OTLP, OtlpVariables
+
 _logger = logging.getLogger(__name__)
 
-_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _DEFAULT_ENDPOINT: Final = "http://localhost:4318"
 _DEFAULT_TIMEOUT: Final = 10.0
 LONGEST_TIMEOUT: Final = 60.0
@@ -62,7 +63,7 @@ def http_settings(signal: str, variables: Mapping[str, str]) -> HttpSettings:
         ValueError: A variable cannot be used; the message names it, without its value if that may
             be secret.
     """
-    read = _Reader(signal, variables)
+    read = OtlpVariables(signal, variables)
     url = _url(read)
     return HttpSettings(
         signal=signal,
@@ -74,34 +75,14 @@ def http_settings(signal: str, variables: Mapping[str, str]) -> HttpSettings:
     )
 
 
-class _Reader:
-    """Reads variables of a signal."""
-
-    def __init__(self, signal: str, variables: Mapping[str, str]) -> None:
-        self.signal = signal
-        self._variables = variables
-
-    def own(self, name: str) -> str:
-        """Return the name of the variable for this signal alone."""
-        return f"{_PREFIX}{self.signal.upper()}_{name}"
-
-    def get(self, variable: str) -> str:
-        return self._variables.get(variable, "").strip()
-
-    def find(self, name: str) -> tuple[str, str]:
-        """Return the variable that applies, and its value; empty if both are unset."""
-        own = self.get(self.own(name))
-        return (self.own(name), own) if own else (_PREFIX + name, self.get(_PREFIX + name))
-
-
-def _url(read: _Reader) -> SplitResult:
+def _url(read: OtlpVariables) -> SplitResult:
     """Return the address: a signal's own is used as it is, the path is added to the common one."""
     variable, endpoint = read.find("ENDPOINT")
     url = urlsplit(endpoint or _DEFAULT_ENDPOINT)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ValueError(f"{variable} is no http or https address, such as {_DEFAULT_ENDPOINT}.")
     if url.username is not None:
-        raise ValueError(f"{variable} contains a user; write credentials in {_PREFIX}HEADERS.")
+        raise ValueError(f"{variable} contains a user; write credentials in {OTLP}HEADERS.")
     _ = url.port  # raises ValueError if it is none
     path = url.path or "/"
     if variable != read.own("ENDPOINT"):
@@ -109,7 +90,7 @@ def _url(read: _Reader) -> SplitResult:
     return url._replace(path=path, fragment="")
 
 
-def _headers(read: _Reader) -> dict[str, str]:
+def _headers(read: OtlpVariables) -> dict[str, str]:
     variable, text = read.find("HEADERS")
     headers: dict[str, str] = {}
     for number, entry in enumerate(text.split(","), start=1):
@@ -128,7 +109,7 @@ def _headers(read: _Reader) -> dict[str, str]:
     return headers
 
 
-def _timeout(read: _Reader) -> float:
+def _timeout(read: OtlpVariables) -> float:
     variable, text = read.find("TIMEOUT")
     if not text:
         return _DEFAULT_TIMEOUT
@@ -146,14 +127,14 @@ def _timeout(read: _Reader) -> float:
     return min(seconds, LONGEST_TIMEOUT)
 
 
-def _is_compressed(read: _Reader) -> bool:
+def _is_compressed(read: OtlpVariables) -> bool:
     variable, text = read.find("COMPRESSION")
     if text.lower() not in ("", "none", "gzip"):
         raise ValueError(f"{variable} is neither gzip nor none.")
     return text.lower() == "gzip"
 
 
-def _tls(read: _Reader) -> ssl.SSLContext:
+def _tls(read: OtlpVariables) -> ssl.SSLContext:
     variable, path = read.find("CERTIFICATE")
     try:
         context = ssl.create_default_context(cafile=path or None)

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 DEFAULT_ADDRESS = "127.0.0.1:7600"
 """The default address of the control plane, for its listener and for clients.
@@ -53,6 +54,17 @@ def is_loopback_host(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_protected(address: str) -> bool:
+    """Return whether a web address is `https`, or `http` on this machine."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    is_local = parts.scheme == "http" and is_loopback_host(host)
+    return bool(host) and (parts.scheme == "https" or is_local)
 
 
 _HOST: Final = re.compile(

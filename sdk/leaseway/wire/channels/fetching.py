@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_REDIRECTS: Final = 5
-_REDIRECTS: Final = (301, 302, 303, 307, 308)
+REDIRECTS: Final = (301, 302, 303, 307, 308)
 _SERVER_ERRORS: Final = 500
 _BUSY: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 _CHALLENGES: Final = "www-authenticate"
@@ -272,7 +272,7 @@ class _Fetch:
         ) as http:
             target, method = self._target, "GET" if content is None else "POST"
             for _ in range(MAX_REDIRECTS + 1):
-                proxy = _proxy(target)
+                proxy = proxy_for(target.scheme, str(target.host))
                 self._reach = await self._checked_reach(target)
                 if proxy is not None:  # its name is looked up here, the target's there
                     self._reach = Zone.LINK
@@ -280,7 +280,7 @@ class _Fetch:
                     method, target, data=content, headers=headers, allow_redirects=False,
                     proxy=proxy,
                 ) as response:  # fmt: skip
-                    if response.status not in _REDIRECTS:
+                    if response.status not in REDIRECTS:
                         return await self._read(response)
                     if content is not None:
                         raise FetchError("it redirects a request that it must answer itself")
@@ -412,15 +412,15 @@ def _look_up(host: str, port: int, family: int) -> list[tuple[int, str]]:
     return [(kind, str(address[0])) for kind, _, _, _, address in found]
 
 
-def _proxy(url: URL) -> str | None:
-    """Return the proxy for a URL by `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`.
+def proxy_for(scheme: str, host: str) -> str | None:
+    """Return the proxy for a host by `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`.
 
     None for this machine, which a proxy takes for its own.
     """
-    if is_loopback_host(str(url.host)):
+    if is_loopback_host(host):
         return None
     proxies = urllib.request.getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    if not proxy or urllib.request.proxy_bypass(str(url.host)):
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(host):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"

@@ -16,6 +16,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.messages.json_schema import CHOICES
 
 _NOT_IN_ARGUMENTS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -114,8 +115,8 @@ def with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
 
     It is the same object if it is so already. A tool without arguments may say no properties, but
     frameworks, too, look for them. The properties of all branches of choices are its properties
-    then, and it requires what each branch does.
-    A reference at the root is a branch, too: models' APIs do not look for properties behind it.
+    then, and it requires what each branch does. A reference at the root is a branch, too: models'
+    APIs do not look for properties behind it.
     """
     if _REFUSED.isdisjoint(schema) and "$ref" not in schema:
         return schema if "properties" in schema else {**schema, "properties": {}}
@@ -201,7 +202,7 @@ class _Gathering:
         if isinstance(required, list):
             found.required |= dict.fromkeys(name for name in required if isinstance(name, str))
         if "$ref" in schema:
-            found.add(self.members(self._resolved(schema["$ref"]), depth + 1))
+            found.add(self.members(at_fragment(self._root, schema["$ref"]), depth + 1))
         for part in _branches(schema, "allOf"):
             found.add(self.members(part, depth + 1))
         for keyword in _ALTERNATIVES:
@@ -209,16 +210,6 @@ class _Gathering:
             if branches:
                 found.add(_either_of(branches))
         return found
-
-    def _resolved(self, reference: Any) -> Any:
-        """Return what a reference within the schema refers to, or None."""
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return None
-        target: Any = self._root
-        for part in reference[2:].split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
-            target = target.get(key) if isinstance(target, dict) else None
-        return target
 
 
 def _branches(schema: dict[str, Any], keyword: str) -> list[Any]:

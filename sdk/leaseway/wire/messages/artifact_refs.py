@@ -59,6 +59,24 @@ _EXTENSIONS: Final[Mapping[str, str]] = {
     "audio/webm": "webm",
 }
 
+_SIGNATURES: Final = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF8", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (0, b"%PDF-", "application/pdf"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"ID3", "audio/mpeg"),
+    (0, b"\xff\xfb", "audio/mpeg"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+    (4, b"ftypM4A", "audio/mp4"),
+    (4, b"ftyp", "video/mp4"),
+    (0, b"PK\x03\x04", "application/zip"),
+    (0, b"\x1f\x8b", "application/gzip"),
+)
+"""Where a file of a type has which bytes; the first that fits says its type."""
+
 
 def media_type(text: str) -> str:
     """Return a MIME type in lower case without parameters; empty if it is invalid."""
@@ -69,6 +87,12 @@ def media_type(text: str) -> str:
 def extension_of(mime_type: str) -> str:
     """Return the file extension of a MIME type; `bin` for unknown types."""
     return _EXTENSIONS.get(mime_type, "bin")
+
+
+def type_of_bytes(content: bytes) -> str:
+    """Return the MIME type that the first bytes of a file say; empty if they say none."""
+    found = (kind for at, mark, kind in _SIGNATURES if content.startswith(mark, at))
+    return next(found, "")
 
 
 def incarnation_mark(incarnation: str) -> str:

@@ -7,6 +7,7 @@ keep their bytes, and what is no content becomes a text, so that nothing is lost
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -14,17 +15,13 @@ import msgspec
 
 from leaseway.data_plane.core.definitions import members as read
 from leaseway.data_plane.core.definitions.members import Changes, Members, Reader
+from leaseway.wire.messages.artifact_refs import type_of_bytes
 
 _MAX_ITEMS: Final = 1_000
 """Items of a list that are corrected; a longer list stays as it is."""
-_IMAGES: Final[Mapping[bytes, str]] = {
-    b'"iVBORw0': "image/png",
-    b'"/9j/': "image/jpeg",
-    b'"R0lGOD': "image/gif",
-    b'"UklGR': "image/webp",
-}
-"""Types of images by how their base64 begins."""
 _ANY_BYTES: Final = "application/octet-stream"
+_FIRST: Final = 24
+"""Characters of base64 that tell the type of what they encode."""
 
 _RawMembers = dict[str, msgspec.Raw]
 _object: Final = msgspec.json.Decoder(_RawMembers).decode
@@ -81,6 +78,13 @@ def _starts(raw: msgspec.Raw, first: bytes) -> bool:
     return memoryview(raw)[: len(first)] == first
 
 
+def _sample(raw: msgspec.Raw) -> Any:
+    """Return a value of the same type, without decoding a large one."""
+    if _starts(raw, b"{"):
+        return {}
+    return [] if _starts(raw, b"[") else _value(raw)
+
+
 def _is_text(members: _RawMembers, name: str) -> bool:
     return name in members and _starts(members[name], b'"')
 
@@ -109,13 +113,17 @@ def _correct_optional(
     _replace(members, given, kept)
 
 
-def _correct_annotations(members: _RawMembers, changes: Changes) -> None:
-    """Drop annotations, or members of them, of the wrong type."""
-    if "annotations" in members:
-        given: Members = {"annotations": _value(members["annotations"])}
-        kept: Members = {"annotations": _value(members["annotations"])}
-        read.read_annotations(kept, changes)
-        _replace(members, given, kept)
+def _correct_member(
+    members: _RawMembers,
+    name: str,
+    correct: Callable[[Members, Changes], None],
+    changes: Changes,
+) -> None:
+    """Correct a member that has members or items itself, or drop it."""
+    if name in members:
+        kept: Members = {name: _value(members[name])}
+        correct(kept, changes)
+        _replace(members, {name: _value(members[name])}, kept)
 
 
 def _replace(members: _RawMembers, given: Members, kept: Members) -> None:
@@ -161,7 +169,7 @@ def _content(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
         changes.add(f"an item of type {kind} lacks what it needs")
         return _text_of(item)
     _correct_optional(members, _COMMON, changes, "content.")
-    _correct_annotations(members, changes)
+    _correct_member(members, "annotations", read.read_annotations, changes)
     return item if members == before else _raw(members)
 
 
@@ -186,7 +194,7 @@ def _text_of(raw: msgspec.Raw) -> msgspec.Raw:
 def _read_text(members: _RawMembers, changes: Changes) -> bool:
     if not _is_text(members, "text"):
         given = members.get("text", msgspec.Raw(b"null"))
-        changes.dropped("content.text", _value(given))
+        changes.dropped("content.text", _sample(given))
         members["text"] = _raw("" if _starts(given, b"null") else bytes(given).decode())
     return True
 
@@ -196,10 +204,17 @@ def _read_media(members: _RawMembers, changes: Changes) -> bool:
         return False
     if not _is_text(members, "mimeType"):
         changes.add("content.mimeType is missing")
-        data = members["data"]
-        found = (mime for begin, mime in _IMAGES.items() if _starts(data, begin))
-        members["mimeType"] = _raw(next(found, _ANY_BYTES))
+        members["mimeType"] = _raw(_type_of(members["data"]))
     return True
+
+
+def _type_of(data: msgspec.Raw) -> str:
+    """Return the type of what a text in base64 encodes."""
+    first = bytes(memoryview(data)[1 : _FIRST + 1])
+    try:
+        return type_of_bytes(binascii.a2b_base64(first)) or _ANY_BYTES
+    except binascii.Error:
+        return _ANY_BYTES
 
 
 def _read_link(members: _RawMembers, changes: Changes) -> bool:
@@ -209,11 +224,7 @@ def _read_link(members: _RawMembers, changes: Changes) -> bool:
     if "name" not in members:
         changes.add("content.name is missing")
         members["name"] = members["uri"]
-    if "icons" in members:
-        icons: Members = {"icons": _value(members["icons"])}
-        given: Members = {"icons": _value(members["icons"])}
-        read.read_icons(icons, changes)
-        _replace(members, given, icons)
+    _correct_member(members, "icons", read.read_icons, changes)
     return True
 
 
@@ -234,7 +245,7 @@ def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
     _correct_optional(members, _RESOURCE, changes, "contents.")
     for name in ("text", "blob"):
         if name in members and not _is_text(members, name):
-            changes.dropped(f"contents.{name}", _value(members.pop(name)))
+            changes.dropped(f"contents.{name}", _sample(members.pop(name)))
     if "text" not in members and "blob" not in members:
         changes.add("the contents of a resource have neither text nor blob")
         members["text"] = _raw("")

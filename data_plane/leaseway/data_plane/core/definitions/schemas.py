@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from leaseway.data_plane.core.definitions.members import Changes
+from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.messages.json_schema import DATA, MAPS, TYPES
 
 _FROM_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
@@ -273,13 +274,4 @@ class _Usable:
         pointer = unquote(reference[1:])
         if not pointer.startswith("/"):
             return self._anchors.get(pointer) if pointer else self._root
-        value: Any = self._root
-        for step in pointer[1:].split("/"):
-            part = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict) and part in value:
-                value = value[part]
-            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                return None
-        return value
+        return at_pointer(self._root, pointer)

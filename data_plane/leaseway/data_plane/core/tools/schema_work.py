@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS, MEMBERS
 
 MAX_UNITS: Final = 1_000_000
@@ -290,16 +291,7 @@ class SchemaWork:
             raise TooMuchWork(f"it refers to another document, {address[:100]}")
         if fragment and not fragment.startswith("/"):
             return self._anchors.get(fragment, [])
-        found: Any = self._root
-        for part in unquote(fragment).split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict):
-                found = found.get(part)
-            elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-                found = found[int(part)]
-            else:
-                return []
-        return [found]
+        return [at_pointer(self._root, unquote(fragment))]
 
 
 def _add(levels: list[float], more: list[float], shift: int) -> None:

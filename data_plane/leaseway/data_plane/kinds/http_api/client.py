@@ -18,7 +18,6 @@ from yarl import URL
 from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.kinds.http_api.redirects import (
-    MAX_REDIRECTS,
     addresses_of,
     redirect_target,
     refusal,
@@ -28,7 +27,7 @@ from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, 
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
-from leaseway.wire.channels.fetching import in_thread
+from leaseway.wire.channels.fetching import MAX_REDIRECTS, in_thread
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.timing.retry_after import retry_delay
 

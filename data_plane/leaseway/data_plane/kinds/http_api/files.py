@@ -5,29 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from leaseway.wire.messages.artifact_refs import extension_of, media_type
+from leaseway.wire.messages.artifact_refs import extension_of, media_type, type_of_bytes
 
 BYTES: Final = "application/octet-stream"
 """The type of a file of which nothing is known."""
 
 _NO_EXTENSION: Final = "bin"
-_SIGNATURES: Final = (
-    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
-    (0, b"\xff\xd8\xff", "image/jpeg"),
-    (0, b"GIF8", "image/gif"),
-    (8, b"WEBP", "image/webp"),
-    (0, b"%PDF-", "application/pdf"),
-    (8, b"WAVE", "audio/wav"),
-    (0, b"ID3", "audio/mpeg"),
-    (0, b"\xff\xfb", "audio/mpeg"),
-    (0, b"OggS", "audio/ogg"),
-    (0, b"fLaC", "audio/flac"),
-    (4, b"ftypM4A", "audio/mp4"),
-    (4, b"ftyp", "video/mp4"),
-    (0, b"PK\x03\x04", "application/zip"),
-    (0, b"\x1f\x8b", "application/gzip"),
-)
-"""Where a file of a type has which bytes; the first that fits says its type."""
 _EXTENSIONS: Final[Mapping[str, str]] = {
     "application/pdf": "pdf",
     "application/zip": "zip",
@@ -55,8 +38,7 @@ def file_type(declared: str, content: bytes) -> str:
     """Return a file's media type: the declared one, or else what its first bytes say."""
     if declared and media_type(declared) != BYTES:
         return declared
-    found = (kind for at, mark, kind in _SIGNATURES if content.startswith(mark, at))
-    return next(found, BYTES)
+    return type_of_bytes(content) or BYTES
 
 
 def file_name(field: str, kind: str) -> str:

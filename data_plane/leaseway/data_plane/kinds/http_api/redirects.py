@@ -10,11 +10,8 @@ from typing import Final
 
 from yarl import URL
 
-from leaseway.wire.channels.fetching import Zone, zone_of
+from leaseway.wire.channels.fetching import REDIRECTS, Zone, zone_of
 
-MAX_REDIRECTS: Final = 5
-
-_STATUSES: Final = frozenset((301, 302, 303, 307, 308))
 _METHODS: Final = ("GET", "HEAD")
 _RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
 """A byte of a header that is no UTF-8, as aiohttp reads it."""
@@ -35,7 +32,7 @@ def redirect_target(
         location: Of the response; None if it has none.
         without: Query parameters that are left out.
     """
-    if status not in _STATUSES or method not in _METHODS or not location:
+    if status not in REDIRECTS or method not in _METHODS or not location:
         return None
     try:
         target = url.join(URL(_RAW_BYTE.sub(_percent, location))).without_query_params(*without)

@@ -179,7 +179,8 @@ class Peer(Dispatcher[TransportContext]):
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
         self.missed: Signal[()] = Signal()
-        self._warned = self._has_repaired = False
+        self._warned = False
+        self._corrected: set[str] = set()
         self._inbox = Inbox(
             server,
             self.transport_type,
@@ -258,15 +259,12 @@ class Peer(Dispatcher[TransportContext]):
                 f"{self.era.version} does not have, and failed. Set protocol: legacy in its entry.",
             )
 
-    def log_repair(self, what: str = "messages that are not JSON in UTF-8") -> None:
-        """Log, once, that what a server sends is corrected."""
-        if not self._has_repaired:
-            self._has_repaired = True
-            _logger.warning(
-                "The server %s sends %s, which are corrected. Ask its maintainer to fix it.",
-                self.server,
-                what,
-            )
+    def log_repair(self, what: str = "messages that are not JSON in UTF-8", how: str = "") -> None:
+        """Log, once, that what a server sends is corrected, and `how`."""
+        if what not in self._corrected:
+            self._corrected.add(what)
+            text = "The server %s sends %s, which are corrected%s. Ask its maintainer to fix it."
+            _logger.warning(text, self.server, what, f" ({how})" if how else "")
 
     # Requests of the worker and of the official session; tool calls bypass these.
 

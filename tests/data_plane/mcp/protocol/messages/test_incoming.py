@@ -50,7 +50,7 @@ class Recorder:
     def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
         """Not called."""
 
-    def log_repair(self, what: str) -> None:
+    def log_repair(self, what: str, how: str) -> None:
         """Not called."""
 
     def warn_no_back_channel(self) -> None:

@@ -54,7 +54,7 @@ class Calls:
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Not called."""
 
-    def log_repair(self, what: str) -> None:
+    def log_repair(self, what: str, how: str) -> None:
         """Not called."""
 
     def warn_no_back_channel(self) -> None:

@@ -84,7 +84,7 @@ class _Connection(Protocol):
 
     def warn_no_back_channel(self) -> None: ...
 
-    def log_repair(self, what: str) -> None: ...
+    def log_repair(self, what: str, how: str) -> None: ...
 
     def request_input(
         self, call: ToolCall, result: bytes, declined: Fault | None = None
@@ -165,7 +165,7 @@ class ToolCall:
             except ValueError:
                 return Outcome(b"", fault=invalid_result(self._server))
             if changes:
-                self._connection.log_repair(f"results that are not MCP's ({changes})")
+                self._connection.log_repair("results that are not MCP's", changes)
         if len(payload) > bounds.MAX_RESULT and (lacks_media or not may_hold_media(payload)):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         if has_endless_integer(payload):
