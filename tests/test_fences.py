@@ -107,10 +107,14 @@ def test_json_is_valid(fence: Fence) -> None:
 @of("toml")
 def test_toml_is_an_identity_file(fence: Fence, tmp_path: Path) -> None:
     assert tomllib.loads(fence.text)
-    (tmp_path / "keys.json").write_text('{"keys": []}')
-    (tmp_path / "identity.toml").write_text(fence.text)
-    (tmp_path / "identity.toml").chmod(0o600)
-    (tmp_path / "keys.json").chmod(0o600)
+    files = {
+        "keys.json": '{"keys": []}',
+        "introspection-secret": "secret",
+        "identity.toml": fence.text,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
     assert read_identity_file(tmp_path / "identity.toml")
 
 

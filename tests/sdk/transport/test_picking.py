@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -54,7 +55,8 @@ def test_a_restarted_worker_takes_its_own_place(client: int, count: int) -> None
 
 
 def test_all_workers_of_a_fleet_are_used_by_some_clients() -> None:
-    uses = Counter(worker for client in range(2_000) for worker in rendezvous(fleet(100), client))
+    clients = [random.getrandbits(64) for _ in range(2_000)]
+    uses = Counter(worker for client in clients for worker in rendezvous(fleet(100), client))
     average = 2_000 * WORKERS_PER_CLIENT / 100
     assert len(uses) == 100
     assert max(uses.values()) < 1.5 * average

@@ -247,7 +247,8 @@ def rendezvous(
     """
 
     def rank(worker: WorkerRun) -> int:
-        return hash((client, worker.id))  # it differs between processes, but a client lives in one
+        # It differs between processes, but a client lives in one. Hashes of pairs spread less well.
+        return hash(f"{client} {worker.id}")
 
     return tuple(nsmallest(count, workers, key=rank))
 
