@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from grpc import StatusCode
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 from tests.conftest import BOUND
@@ -24,7 +25,9 @@ from leaseway.identity.certificates import CertificateRule, principal_for_names
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import CREDENTIAL, LOOPBACK, SHARED_KEY, Role
 from leaseway.identity.settings import IdentityFileError, read_identity_file
+from leaseway.telemetry.http_listener import refusal_of
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import code_of
 
 NOW = 1_800_000_000.0
 IDENTITY = """
@@ -82,10 +85,12 @@ def issued(tmp_path: Path, clock: Clock) -> tuple[Authenticator, ECKey]:
     return auth, key
 
 
-async def refused(auth: Authenticator, credential: str | None) -> str:
+async def refused(
+    auth: Authenticator, credential: str | None, reason: Reason = Reason.UNAUTHENTICATED
+) -> str:
     with pytest.raises(Fault) as raised:
         await auth.principal(None if credential is None else f"Bearer {credential}")
-    assert raised.value.reason is Reason.UNAUTHENTICATED
+    assert raised.value.reason is reason
     if credential:
         assert credential not in raised.value.message
     return raised.value.message
@@ -291,7 +296,36 @@ async def test_keys_that_cannot_be_read_again_are_trusted_for_a_day(
     clock.at += 86_400 - 1
     await auth.principal(f"Bearer {lasting}")
     clock.at += 61
-    assert "cannot be read" in await refused(auth, lasting)
+    assert "cannot be read" in await refused(auth, lasting, Reason.AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("content", [None, "no JSON", '{"keys": []}'])
+async def test_a_token_whose_key_cannot_be_read_is_neither_accepted_nor_called_invalid(
+    issued: tuple[Authenticator, ECKey],
+    tmp_path: Path,
+    clock: Clock,
+    content: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    auth, old = issued
+    await auth.principal(f"Bearer {token(old)}")
+    path, new = tmp_path / "jwks.json", ec_key("second")
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    clock.at += 11
+    with pytest.raises(Fault) as raised:
+        await auth.principal(f"Bearer {token(new)}")
+    refusal = refusal_of(raised.value)
+    assert (refusal.status, refusal.headers) == (503, {"Retry-After": "10"})
+    assert code_of(raised.value) is StatusCode.UNAVAILABLE
+    assert str(path) not in str(refusal), "whoever sends a token need not know the place"
+    assert str(path) in caplog.text
+    await auth.principal(f"Bearer {token(old, sub='bob')}")  # of a key that is known
+    forged = token(ec_key("first"))
+    await refused(auth, forged)
+    publish(tmp_path, old, new)
+    assert (await auth.principal(f"Bearer {token(new)}")).tenant == "acme"
 
 
 async def test_a_revoked_key_ends_its_streams_and_a_new_key_is_accepted(tmp_path: Path) -> None:
@@ -520,7 +554,8 @@ async def test_a_key_for_encryption_verifies_no_token(
 ) -> None:
     auth, key = issued
     entry = {**key.as_dict(private=False), "use": "enc"}
-    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [entry]}))
+    document = {"keys": [entry, ec_key("second").as_dict(private=False)]}
+    (tmp_path / "jwks.json").write_text(json.dumps(document))
     await refused(auth, token(key))
 
 

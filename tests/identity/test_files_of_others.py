@@ -22,7 +22,7 @@ MODES = [0o666, 0o620, 0o602]
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_keys_and_identity_that_others_can_change_are_refused(
-    tmp_path: Path, mode: int
+    tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=0.0)
     keys, identity, jwks = (tmp_path / name for name in ("keys.json", "identity.toml", "jwks.json"))
@@ -41,8 +41,9 @@ async def test_keys_and_identity_that_others_can_change_are_refused(
         start()
     identity.chmod(0o644)
     jwks.chmod(mode)
-    with pytest.raises(Fault, match="can be changed by other users"):
+    with pytest.raises(Fault, match="cannot be checked"):
         await start().principal(TOKEN)
+    assert "can be changed by other users" in caplog.text
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from joserfc import jwt
-from joserfc.jwk import ECKey
+from joserfc.jwk import ECKey, KeySet
 from tests.conftest import BOUND
 
 from leaseway.identity import introspection
@@ -280,7 +280,8 @@ async def test_a_token_that_cannot_be_checked_is_neither_accepted_nor_called_inv
 async def test_nobody_is_asked_about_keys_and_about_tokens_of_other_issuers(
     build: Build, authority: Authority, tmp_path: Path
 ) -> None:
-    (tmp_path / "jwks.json").write_text(json.dumps({"keys": []}))
+    known = KeySet([ECKey.generate_key("P-256", private=True)]).as_dict(private=False)
+    (tmp_path / "jwks.json").write_text(json.dumps(known))
     table = '[[jwt]]\nissuer = "https://jwt.example"\naudience = "a"\njwks = "jwks.json"\n'
     auth = build(before=table + 'user_prefix = "a:"\nuser_claim = "sub"\n')
     key = ECKey.generate_key("P-256", private=True)

@@ -154,6 +154,7 @@ class Authenticator:
 
         Raises:
             Fault: UNAUTHENTICATED: the credential is missing, invalid, expired or revoked.
+                AUTHORIZATION_FAILED: it is a token that cannot be checked at the moment.
         """
         if self.allows_all:
             return LOOPBACK

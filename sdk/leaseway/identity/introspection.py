@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from leaseway.identity.principal import Principal, unauthenticated
+from leaseway.identity.principal import Principal, not_checkable, unauthenticated
 from leaseway.identity.tokens import (
     LEEWAY,
     MAX_TOKEN,
@@ -33,7 +33,7 @@ from leaseway.identity.tokens import (
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import is_protected
 from leaseway.wire.channels.fetching import FetchError, fetch, in_thread, request
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 from leaseway.wire.secrets.redaction import hide
 
 _logger = logging.getLogger(__name__)
@@ -160,13 +160,9 @@ class Introspector:
         return self._cannot_check()
 
     def _cannot_check(self) -> Fault:
-        # The log says why: whoever sends a token need not know the addresses behind this one.
-        return Fault(
-            Reason.AUTHORIZATION_FAILED,
-            f"This token cannot be checked at the moment, because {self.settings.issuer.issuer} "
-            "does not say whether it is valid. Try again later.",
-            retry_delay=_OUTAGE,
-        )
+        # The log says why.
+        issuer = self.settings.issuer.issuer
+        return not_checkable(f"{issuer} does not say whether it is valid", _OUTAGE)
 
     def _request(self, token: str) -> Mapping[str, Any]:
         """Ask the server and return its answer. Blocks.

@@ -234,3 +234,20 @@ def unauthenticated(message: str, credential: str = "") -> Fault:
     """
     metadata = {CREDENTIAL: credential} if credential else {}
     return Fault(Reason.UNAUTHENTICATED, message, metadata=metadata)
+
+
+def not_checkable(why: str, retry_delay: float) -> Fault:
+    """Return the fault for a token of which nobody can say at the moment whether it is valid.
+
+    It is no refusal: a client that took it for one would throw away a good token and log in again.
+
+    Args:
+        why: What completes "because ", with no other address than the issuer's: whoever sends a
+            token need not know those behind this one.
+        retry_delay: Seconds after which it may be different.
+    """
+    return Fault(
+        Reason.AUTHORIZATION_FAILED,
+        f"This token cannot be checked at the moment, because {why}. Try again later.",
+        retry_delay=retry_delay,
+    )

@@ -2,7 +2,8 @@
 
 `joserfc` verifies signatures; only asymmetric algorithms are accepted. An issuer's keys (JWKS) are
 read from a file or a URL, again at a regular interval and when a token names an unknown key. If
-reading fails or takes long, the last keys are used until `stale_after`.
+reading fails or takes long, the last keys are used until `stale_after`. A token whose key cannot be
+read is refused as not checkable, never as invalid.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from leaseway.identity.principal import (
     Role,
     check_name,
     check_scope,
+    not_checkable,
     parse_roles,
     unauthenticated,
 )
@@ -64,6 +66,8 @@ MAX_JWKS: Final = 1 * bounds.MIB
 _FETCH_TIMEOUT: Final = 10.0
 _MIN_INTERVAL: Final = 10.0
 """Seconds between two reads that unknown keys cause, because any client can send those."""
+_MIN_DELAY: Final = 1.0
+"""Seconds after which a token that cannot be checked may be sent again, at least."""
 LEEWAY: Final = 30
 """Seconds of clock skew."""
 
@@ -284,20 +288,25 @@ class IssuerKeys:
         """Return the keys to verify a token with; read them if the key id is unknown.
 
         Raises:
-            Fault: UNAUTHENTICATED: they could not be read for too long.
+            Fault: AUTHORIZATION_FAILED: the key of the token cannot be read at the moment.
         """
-        is_known = self._is_trusted() and (
-            self._keys is None or key_id is None or key_id in self._keys.ids
-        )
+        is_known = self._knows(key_id)
         reading = self._read_if_due(is_known)
         if reading is not None and (self._is_file or not is_known):
             await asyncio.shield(reading)
-        if self._keys is None or not self._is_trusted():
-            raise unauthenticated(
-                f"The keys of {self.issuer.issuer} cannot be read, so its tokens cannot be "
-                f"verified: {self.problem}"
-            )
+        # A key that is unknown after a failed read may be a new one.
+        is_missing = self.problem and not self._knows(key_id)
+        if self._keys is None or not self._is_trusted() or is_missing:
+            wait = self._tried_at + _MIN_INTERVAL - self._clock()
+            why = f"the keys of {self.issuer.issuer} cannot be read"
+            raise not_checkable(why, max(_MIN_DELAY, wait))
         return self._keys
+
+    def _knows(self, key_id: str | None) -> bool:
+        """Return whether the key of a token is there; of one that names none, whether any is."""
+        if self._keys is None or not self._is_trusted():
+            return False
+        return key_id is None or key_id in self._keys.ids
 
     def refresh(self) -> None:
         """Start to read the keys if they have been in use and are old."""
@@ -333,7 +342,7 @@ class IssuerKeys:
             async with asyncio.timeout(_FETCH_TIMEOUT + 1.0):
                 keys = await in_thread(_read_keys, self.issuer.jwks)
         except (OSError, ValueError, RecursionError) as error:
-            self.problem = f"{self.issuer.jwks}: {str(error) or type(error).__name__}"
+            self._fail(f"{self.issuer.jwks}: {str(error) or type(error).__name__}")
         else:
             if keys.skipped and (self._keys is None or self._keys.skipped != keys.skipped):
                 _logger.warning(
@@ -341,11 +350,23 @@ class IssuerKeys:
                     self.issuer.jwks,
                     "; ".join(keys.skipped[:_MAX_SKIPPED]),
                 )
+            if self.problem:
+                _logger.info("The keys of %s can be read again.", self.issuer.issuer)
             self._keys = keys
             self._read_at = self._clock()
             self.problem = ""
         self._file_stamp = stamp
         self._tried_at = self._clock()
+
+    def _fail(self, problem: str) -> None:
+        if problem != self.problem:
+            _logger.warning(
+                "The keys of %s cannot be read, so tokens of keys that were not read before cannot "
+                "be checked: %s",
+                self.issuer.issuer,
+                problem,
+            )
+        self.problem = problem
 
 
 def _read_keys(location: str) -> JwkSet:
@@ -405,7 +426,8 @@ async def verify_token(
         now: Returns seconds since 1970.
 
     Raises:
-        Fault: UNAUTHENTICATED, with the reason and never with the token.
+        Fault: UNAUTHENTICATED, with the reason and never with the token. AUTHORIZATION_FAILED: its
+            key cannot be read at the moment.
     """
     if len(token) > MAX_TOKEN:
         raise unauthenticated(f"A token has at most {MAX_TOKEN} characters.")

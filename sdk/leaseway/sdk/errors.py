@@ -352,7 +352,7 @@ class LoginRequired(LeasewayError, reason=Reason.LOGIN_REQUIRED):
 class AuthorizationFailed(LeasewayError, reason=Reason.AUTHORIZATION_FAILED):
     """The worker got no token for the remote server, so that the call was not sent.
 
-    It is also the error of a caller's opaque token that cannot be checked for the moment.
+    It is also the error of a caller's token that cannot be checked for the moment.
     """
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -93,7 +94,8 @@ def refusal_of(fault: Fault) -> HttpRefusal:
         return HttpRefusal(401, fault.message, {"WWW-Authenticate": CHALLENGE})
     if fault.reason is Reason.PERMISSION_DENIED:
         return HttpRefusal(403, fault.message)
-    return HttpRefusal(503, fault.message, {"Retry-After": "1"})  # it could not be checked
+    wait = math.ceil(max(fault.retry_delay or 0.0, 1.0))  # it could not be checked
+    return HttpRefusal(503, fault.message, {"Retry-After": str(wait)})
 
 
 async def check_request(
