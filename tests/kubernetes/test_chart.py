@@ -94,6 +94,8 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
         ("workers.big.audit.sink=nats://user:secret@nats/A/b", "/audit/sink"),
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
         ("controlPlane.store.volume.enabled=true", "is for one replica"),
+        ("controlPlane.podLabels.helm\\.sh/chart=x", "podLabels has helm.sh/chart"),
+        ("image.repository=r@sha256:ab,image.tag=0.1.0", "image.repository has a digest"),
     ],
 )
 def test_an_invalid_value_is_rejected_by_its_name(helm: str, option: str, message: str) -> None:
@@ -158,6 +160,213 @@ def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+_COMPONENTS = ("controlPlane", "workerDefaults", "front")
+_POD: dict[str, Any] = {
+    "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "envFrom": [{"secretRef": {"name": "more"}}],
+    "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "volumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+    "podAnnotations": {"team": "a"},
+    "podLabels": {"team": "a"},
+    "nodeSelector": {"kubernetes.io/arch": "arm64"},
+    "tolerations": [{"key": "tools", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "podSpec": {
+        "priorityClassName": "high",
+        "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["mcp.internal"]}],
+        "containers": [{"name": "proxy", "image": "proxy:1"}],
+        "securityContext": {"supplementalGroups": [7]},
+    },
+}
+"""Values that every component has."""
+
+
+def test_the_pods_of_all_components_take_the_same_values(helm: str) -> None:
+    options = [f"--set-json={component}={json.dumps(_POD)}" for component in _COMPONENTS]
+    deployments = of_kind(render(helm, "--set=front.enabled=true", *options), "Deployment")
+
+    assert len(deployments) == len(_COMPONENTS)
+    for deployment in deployments:
+        kubernetes_validate.validate(deployment, "1.34", strict=True)
+        metadata, pod = (deployment["spec"]["template"][part] for part in ("metadata", "spec"))
+        container, added = pod["containers"]
+        for name in ("nodeSelector", "tolerations", "affinity"):
+            assert pod[name] == _POD[name]
+        for name in ("env", "envFrom", "volumeMounts"):
+            assert _POD[name][-1] == container[name][-1]
+        assert {"emptyDir": {}, "name": "tmp"} in pod["volumes"]
+        assert _POD["volumes"][0] in pod["volumes"]
+        assert metadata["annotations"] == _POD["podAnnotations"]
+        assert metadata["labels"].items() > _POD["podLabels"].items()
+        assert pod["priorityClassName"] == "high"
+        assert pod["hostAliases"] == _POD["podSpec"]["hostAliases"]
+        assert added == _POD["podSpec"]["containers"][0]
+        assert pod["securityContext"]["supplementalGroups"] == [7]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--api-versions=security.openshift.io/v1",),
+        tuple(
+            f"--set=podSecurityContext.{key}=null" for key in ("runAsUser", "runAsGroup", "fsGroup")
+        ),
+    ],
+    ids=["on OpenShift", "where the values remove them"],
+)
+def test_a_cluster_may_choose_the_users_of_all_pods(helm: str, options: tuple[str, ...]) -> None:
+    objects = render(helm, *_EVERYTHING, *options)
+
+    pods = [pod for pod, _ in containers(objects)] + [
+        manifest["spec"] for manifest in of_kind(objects, "Pod")
+    ]
+    assert len(pods) > len(_COMPONENTS)
+    for pod in pods:
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+
+
+def test_no_pod_gets_variables_of_the_services_of_its_namespace(helm: str) -> None:
+    # A Service `leaseway` would set LEASEWAY_PORT, and servers would see what else runs there.
+    for pod, _ in containers(render(helm, *_EVERYTHING)):
+        assert pod["enableServiceLinks"] is False
+
+
+def test_a_pod_that_is_not_ready_does_not_hold_up_the_drain_of_its_node(helm: str) -> None:
+    budgets = of_kind(render(helm, *_EVERYTHING), "PodDisruptionBudget")
+
+    assert {budget["metadata"]["name"] for budget in budgets} >= {
+        "leaseway-control-plane",
+        "leaseway-worker-default",
+        "leaseway-front",
+    }
+    for budget in budgets:
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_a_mesh_that_only_knows_the_pods_of_tcp_services_knows_the_advertised_ports(
+    helm: str,
+) -> None:
+    objects = render(helm)
+    known = {
+        (service["spec"]["selector"]["app.kubernetes.io/component"], port["port"])
+        for service in of_kind(objects, "Service")
+        for port in service["spec"]["ports"]
+        if service["spec"]["clusterIP"] == "None" and port["appProtocol"] == "tcp"
+    }
+    advertised = {
+        (container["name"], int(argument.rpartition(":")[2]))
+        for _, container in containers(objects)
+        for argument in container["args"]
+        if argument.startswith("--advertise=")
+    }
+
+    assert advertised == {("control-plane", 7600), ("worker", 7610)}
+    assert advertised <= known
+
+
+@pytest.mark.parametrize("tls", [(), _TLS], ids=["http", "https"])
+def test_a_front_that_hangs_fails_its_probes(helm: str, tls: tuple[str, ...]) -> None:
+    objects = render(helm, "--set=front.enabled=true", *tls)
+
+    (front,) = (container for _, container in containers(objects) if container["name"] == "front")
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        scheme = "HTTPS" if tls else "HTTP"
+        assert front[name]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": scheme}
+
+
+@pytest.mark.parametrize(
+    ("options", "image"),
+    [
+        (("--set=image.repository=r/l@sha256:ab",), "r/l@sha256:ab"),
+        (("--set=image.tag=sha256:ab",), "leaseway@sha256:ab"),
+        (("--set=image.tag=1@sha256:ab",), "leaseway:1@sha256:ab"),
+    ],
+)
+def test_an_image_may_be_named_by_its_digest(
+    helm: str, options: tuple[str, ...], image: str
+) -> None:
+    stores = "--set=controlPlane.store.existingSecret=dsn"
+
+    assert {c["image"] for _, c in containers(render(helm, stores, *options))} == {image}
+
+
+def test_a_configuration_is_kept_as_it_is(helm: str, tmp_path: Path) -> None:
+    text = "    # indented first\n  version: 1\r\n\tservers: {}\n\n"
+    values = {"controlPlane": {"config": {"system": text, "tenants": {"acme": text}}}}
+    path = tmp_path / "values.yaml"
+    path.write_text(json.dumps(values))
+
+    (kept,) = of_kind(render(helm, f"--values={path}"), "ConfigMap")
+
+    assert kept["data"] == {"system.yaml": text, "tenant.acme.yaml": text}
+
+
+def test_other_namespaces_and_addresses_may_be_let_in(helm: str) -> None:
+    ingress = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
+    machines = {"ipBlock": {"cidr": "10.1.0.0/16"}}
+    policies = {
+        policy["metadata"]["name"]: policy
+        for policy in of_kind(
+            render(
+                helm,
+                "--set=front.enabled=true",
+                f"--set-json=networkPolicy.clients.others={json.dumps([machines])}",
+                f"--set-json=networkPolicy.frontClients={json.dumps([ingress])}",
+            ),
+            "NetworkPolicy",
+        )
+    }
+
+    for name, others in (
+        ("control-plane", [machines]),
+        ("worker", [machines]),
+        ("front", [machines, ingress]),
+    ):
+        policy = policies[f"leaseway-{name}"]
+        kubernetes_validate.validate(policy, "1.34", strict=True)
+        rules = {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"]}
+        port = "http" if name == "front" else "grpc"
+        assert rules[port][-len(others) :] == others
+        if name != "front":
+            assert rules["metrics"] == [{"podSelector": {}}]
+
+
+def test_the_jobs_of_all_releases_are_those_of_the_alerts(helm: str) -> None:
+    objects = render(helm, "--set=serviceMonitor.enabled=true", "--set=fullnameOverride=prod")
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    (rule,) = monitor["spec"]["endpoints"][0]["relabelings"]
+    assert rule == {
+        "sourceLabels": ["__meta_kubernetes_service_label_app_kubernetes_io_component"],
+        "targetLabel": "job",
+        "replacement": "leaseway-$1",
+    }
+    scraped = {
+        f"leaseway-{service['metadata']['labels']['app.kubernetes.io/component']}"
+        for service in of_kind(objects, "Service")
+        if any(port["name"] == "metrics" for port in service["spec"]["ports"])
+    }
+
+    known = yaml.safe_load((ROOT / "deploy/observability/prometheus.yaml").read_text())
+    assert scraped == {config["job_name"] for config in known["scrape_configs"]}
+
+
+def test_a_name_that_is_too_long_for_a_common_name_is_left_to_the_dns_names(helm: str) -> None:
+    name = "a" * 40
+
+    def issued(namespace: str) -> dict[str, Any]:
+        options = (f"--set=fullnameOverride={name}", f"--namespace={namespace}")
+        (certificate,) = of_kind(render(helm, *_TLS, *options), "Certificate")
+        assert f"{name}-control-plane.{namespace}.svc" in certificate["spec"]["dnsNames"]
+        return dict(certificate["spec"])
+
+    assert issued("tools")["commonName"] == f"{name}-control-plane.tools.svc"
+    assert "commonName" not in issued("tools1")
 
 
 def test_the_grace_period_of_a_worker_is_longer_than_its_shutdown(helm: str) -> None:
@@ -249,6 +458,8 @@ def test_only_the_control_plane_may_use_the_api(helm: str) -> None:
     for pod, container in containers(objects):
         asks = container["name"] == "control-plane"
         assert (pod.get("serviceAccountName") == "leaseway-control-plane") is asks
+        # Said for each pod: a service account of your own may say otherwise.
+        assert pod["automountServiceAccountToken"] is asks
 
 
 def test_the_schema_names_all_values() -> None:

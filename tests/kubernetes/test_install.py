@@ -19,6 +19,17 @@ from leaseway.sdk import AsyncClient
 
 _LEASE = "leaseway-control-plane"
 _ISSUER = ("name", "kind", "group")
+_EVERY_POD = (
+    "--set=front.enabled=true",
+    "--set=front.service.type=LoadBalancer",
+    *(
+        f"--set-json={component}.podSpec="
+        '{"priorityClassName":"high","dnsConfig":{"options":[{"name":"ndots","value":"2"}]},'
+        '"initContainers":[{"name":"wait","image":"wait:1"}]}'
+        for component in ("controlPlane", "workerDefaults", "front")
+    ),
+    '--set-json=networkPolicy.frontClients=[{"ipBlock":{"cidr":"10.1.0.0/16"}}]',
+)
 _TLS = (
     "--set=front.enabled=true",
     "--set=tls.certManager.enabled=true",
@@ -165,25 +176,70 @@ def test_helm_installs_the_chart_on_the_server(
     assert "kind: Deployment" in outcome.stdout
 
 
+def apply(
+    cluster: Cluster, namespace: str, text: str, home: Path
+) -> subprocess.CompletedProcess[str]:
+    """Return what the API says about these objects, which it does not create."""
+    kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
+    return subprocess.run(
+        [kubectl, "apply", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-"],
+        input=text,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig()), "HOME": str(home)},
+    )
+
+
+@pytest.mark.parametrize("options", [(), _EVERY_POD], ids=["as it is", "with values of pods"])
 def test_the_api_accepts_the_chart_without_a_warning(
-    cluster: Cluster, namespace: str, helm: str
+    cluster: Cluster, namespace: str, helm: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     made = subprocess.run(
-        [helm, "template", "leaseway", str(CHART), "--namespace", namespace],
+        [helm, "template", "leaseway", str(CHART), "--namespace", namespace, *options],
         check=True,
         capture_output=True,
         text=True,
     )
-    kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
 
-    outcome = subprocess.run(
-        [kubectl, "apply", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-"],
-        input=made.stdout,
-        check=False,
+    outcome = apply(cluster, namespace, made.stdout, tmp_path)
+
+    assert outcome.returncode == 0, outcome.stderr
+    assert "Warning" not in outcome.stderr
+
+
+def test_a_namespace_of_restricted_pods_with_quotas_accepts_all_pods(
+    cluster: Cluster, namespace: str, helm: str, tmp_path: Path
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    merge = "application/merge-patch+json"
+    cluster.request("PATCH", path, {"metadata": {"labels": labels}}, kind=merge)
+    hard = {"requests.cpu": "9", "requests.memory": "9Gi", "limits.memory": "19Gi"}
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": hard}}
+    cluster.request("POST", f"{path}/resourcequotas", quota)
+    used = dict.fromkeys(hard, "0")  # a controller, which does not run here, writes that
+    status = {"status": {"hard": hard, "used": used}}
+    cluster.request("PATCH", f"{path}/resourcequotas/team/status", status, kind=merge)
+    options = ("--set=front.enabled=true", "--set=workers.pods.images=true")
+    made = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), "--namespace", namespace, *options],
+        check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig())},
     )
+    pods = []
+    for manifest in yaml.safe_load_all(made.stdout):
+        if manifest["kind"] == "Deployment":
+            name = manifest["metadata"]["name"]
+            template = manifest["spec"]["template"]
+            metadata = {**template["metadata"], "name": name}
+            pods.append({**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+        elif manifest["kind"] == "Pod":
+            pods.append(manifest)
+    assert len(pods) == 5
+
+    outcome = apply(cluster, namespace, yaml.safe_dump_all(pods), tmp_path)
 
     assert outcome.returncode == 0, outcome.stderr
     assert "Warning" not in outcome.stderr

@@ -25,12 +25,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "leaseway.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ include "leaseway.imageOf" (dict "root" . "tag" .Chart.AppVersion) }}
 {{- end }}
 
-{{/* The image with the clients of PostgreSQL and of object stores. A tag of your own is used as it is. */}}
+{{/* The image with the clients of PostgreSQL and of object stores. A tag or digest of your own is used as it is. */}}
 {{- define "leaseway.storesImage" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-stores" .Chart.AppVersion) }}
+{{ include "leaseway.imageOf" (dict "root" . "tag" (printf "%s-stores" .Chart.AppVersion)) }}
+{{- end }}
+
+{{/* The image, by default with this tag. A digest may stand in the repository or in the tag. */}}
+{{- define "leaseway.imageOf" -}}
+{{- $image := .root.Values.image -}}
+{{- if contains "@" $image.repository -}}
+{{- if $image.tag }}{{ fail "image.repository has a digest and image.tag is set: choose one" }}{{ end -}}
+{{ $image.repository }}
+{{- else if hasPrefix "sha256:" $image.tag -}}
+{{ $image.repository }}@{{ $image.tag }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .tag }}
+{{- end -}}
 {{- end }}
 
 {{/* The address on which the processes of a pod listen. */}}
@@ -76,30 +89,90 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- define "leaseway.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-seccompProfile: { type: RuntimeDefault }
-{{- end }}
-
 {{- define "leaseway.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
 
+{{/* The labels of a component's pods: those that select them, and `podLabels`. */}}
+{{- define "leaseway.podLabels" -}}
+{{- $own := .own.podLabels | default dict -}}
+{{- $fixed := .labels | fromYaml -}}
+{{- range $name, $_ := $own }}
+{{- if hasKey $fixed $name }}{{ fail (printf "podLabels has %s, which the chart sets itself: choose another name" $name) }}{{ end }}
+{{- end }}
+{{- merge $fixed $own | toYaml -}}
+{{- end }}
+
+{{/*
+The specification of a pod: what all pods have, the component's own values, its `podSpec`.
+Of `podSpec`, objects are merged into the chart's, and lists are appended to them.
+
+root: the chart; own: the component's values; spec: what only this component has.
+*/}}
+{{- define "leaseway.pod" -}}
+{{- $values := .root.Values -}}
+{{- $spec := .spec | fromYaml -}}
+{{- $spec = merge $spec (dict "automountServiceAccountToken" false) -}}
+{{- /* A Service such as `leaseway` would set LEASEWAY_PORT, and servers would see all Services of the namespace. */ -}}
+{{- $_ := set $spec "enableServiceLinks" false -}}
+{{- $_ := set $spec "securityContext" (include "leaseway.podSecurity" .root | fromYaml) -}}
+{{- with $values.imagePullSecrets }}{{ $_ := set $spec "imagePullSecrets" . }}{{ end -}}
+{{- range $field := list "nodeSelector" "tolerations" "affinity" }}
+{{- with get $.own $field }}{{ $_ := set $spec $field . }}{{ end -}}
+{{- end }}
+{{- if and .own.topologySpread .selector }}
+{{- $_ := set $spec "topologySpreadConstraints" (include "leaseway.spread" (dict "selector" .selector) | fromYamlArray) -}}
+{{- end }}
+{{- $own := deepCopy (.own.podSpec | default dict) -}}
+{{- range $field, $value := $own }}
+{{- if and (kindIs "slice" $value) (kindIs "slice" (get $spec $field)) }}
+{{- $_ := set $own $field (concat (get $spec $field) $value) -}}
+{{- end }}
+{{- end }}
+{{- mustMergeOverwrite $spec $own | toYaml -}}
+{{- end }}
+
+{{/* OpenShift assigns users and groups itself, and refuses pods that name others. */}}
+{{- define "leaseway.podSecurity" -}}
+{{- $context := .Values.podSecurityContext -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end }}
+
 {{- define "leaseway.spread" -}}
-topologySpreadConstraints:
-  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
-  - maxSkew: 1
-    topologyKey: {{ . }}
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels:
-        {{- $.selector | nindent 8 }}
-  {{- end }}
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ . }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- $.selector | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{/*
+A disruption budget of the pods that `labels` select. A pod that is not ready may always be evicted:
+it serves nobody, and would hold up the drain of its node.
+*/}}
+{{- define "leaseway.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "leaseway.labels" .root | nindent 4 }}
+    {{- .labels | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "leaseway.selector" .root | nindent 6 }}
+      {{- .labels | nindent 6 }}
 {{- end }}
 
 {{- /* The values of a pool: its own over the defaults. */ -}}
