@@ -51,3 +51,26 @@ def test_grpc_runs_without_its_event_engine_unless_the_environment_chooses(
         env=environment,
     )
     assert done.stdout.strip() == (chosen or "-event_engine_client,-event_engine_listener")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such users")
+def test_a_user_without_an_entry_and_without_home_has_the_root_folder() -> None:
+    code = (
+        "import os, pwd, sys\n"
+        "def unknown(_user): raise KeyError\n"
+        "pwd.getpwuid = unknown\n"
+        "sys.argv = ['leaseway', 'vault', 'list']\n"
+        "from leaseway.cli.main import main\n"
+        "main()"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "HOME"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+        env=environment,
+    )
+    assert "/.leaseway/vault.encrypted" in done.stderr
+    assert "home directory" not in done.stderr

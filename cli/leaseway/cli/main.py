@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -9,6 +10,7 @@ import sys
 def main() -> None:
     """Run the command line of this process, then exit with its status."""
     _ignore_early_sigusr1()
+    _have_home()
     try:
         from leaseway.cli.app import cli
     except KeyboardInterrupt:
@@ -20,6 +22,16 @@ def main() -> None:
             f"Install it with: pip install 'leaseway[cli]' (or leaseway[all] for the planes too)."
         )
     cli.main(prog_name="leaseway")
+
+
+def _have_home() -> None:
+    """Name a home folder if neither HOME nor the system's users name one: `/`, as in containers.
+
+    A user that a cluster has chosen at random has no entry. This process needs no home, but many of
+    its defaults are below it, and so are those of the servers that it starts.
+    """
+    if os.path.expanduser("~") == "~":  # noqa: PTH111 - Path.home() raises instead
+        os.environ["HOME"] = "/"
 
 
 def _ignore_early_sigusr1() -> None:
