@@ -32,3 +32,9 @@ def test_an_invalid_key_is_rejected_without_showing_it() -> None:
     with pytest.raises(ValueError, match="visible ASCII") as caught:
         read_key({"LEASEWAY_KEY": "geheim üml"})
     assert "geheim" not in str(caught.value)
+
+
+def test_a_line_break_after_a_key_is_named() -> None:
+    with pytest.raises(ValueError, match="ends with a space or a line break") as caught:
+        read_key({"LEASEWAY_KEY": f"{KEY}\n"})
+    assert KEY not in str(caught.value)

@@ -33,13 +33,22 @@ def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> st
     key = environment.get(variable, "")
     if not key:
         return None
-    if not all("!" <= character <= "~" for character in key):
+    if not _fits_header(key):
+        if _fits_header(key.strip()):
+            raise ValueError(
+                f"{variable} begins or ends with a space or a line break, which `echo` and editors "
+                "add to files and Kubernetes Secrets: remove it (`printf %s KEY` writes none)."
+            )
         raise ValueError(
             f"{variable} may only contain visible ASCII characters without spaces; "
             f"create one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     hide((key,), variable)
     return key
+
+
+def _fits_header(key: str) -> bool:
+    return all("!" <= character <= "~" for character in key)
 
 
 def bearer_metadata(key: str | None) -> tuple[tuple[str, str], ...]:
