@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -47,6 +48,7 @@ def dashboard_expressions() -> Iterator[tuple[str, str]]:
                 yield f"{path.name}: {variable['name']}", variable["query"]
 
 
+@cache
 def series_in_use() -> frozenset[str]:
     """Return the names of series that a rule or a dashboard reads."""
     texts = [rule["expr"] for rule in rules()] + [text for _, text in dashboard_expressions()]
@@ -143,12 +145,9 @@ async def scrape(targets: Mapping[str, str]) -> dict[str, float]:
         found[_series("up", of_target)] = float(text is not None)
         for family in text_string_to_metric_families(text or ""):
             for sample in family.samples:
-                if sample.name in _in_use:
+                if sample.name in series_in_use():
                     found[_series(sample.name, {**sample.labels, **of_target})] = sample.value
     return found
-
-
-_in_use = series_in_use()
 
 
 def _page(address: str) -> str | None:
