@@ -45,12 +45,15 @@ class WorkerState:
         return self.executor.loads()
 
     def totals(self) -> Mapping[str, float]:
+        starts = self.pool.context.starts
         return {
             "leaseway.exchange.streams": self.exchanges.open_streams,
             "leaseway.exchange.queue.size": self.exchanges.queued_bytes,
             "leaseway.artifacts": len(self.artifacts),
             "leaseway.artifacts.size": self.artifacts.total_bytes,
             "leaseway.registry.version": self.pool.registry_version,
+            "leaseway.starts.waiting": starts.waiting if starts is not None else 0,
+            "leaseway.starts.wait.oldest": starts.oldest_wait if starts is not None else 0.0,
         }
 
     def failed_artifacts(self) -> float:

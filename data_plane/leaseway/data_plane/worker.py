@@ -36,12 +36,13 @@ from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import LoginLinksPort, OpenInstance, PeoplesLogins
-from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.context import WorkerContext, uses_pipes
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.problems import WorkerProblems
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.instances.reports import Reports
+from leaseway.data_plane.instances.start_queue import StartQueue
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import AuditMeters, QuotaMeters, StateMeters
@@ -64,6 +65,7 @@ from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.data_plane.sync.status import Registration, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
+from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
@@ -127,6 +129,8 @@ class WorkerOptions:
         retention: How long and how many artifacts are kept.
         artifacts_http: The address at which pages read artifacts, or None.
         recent_calls: How many calls are kept for operators; 0 for none.
+        concurrent_starts: How many processes of servers may start at the same time; None for no
+            limit.
         audit: The folder of the audit, or None.
         audit_sink: Where the audit is shipped to, or None.
         standbys: Control planes of which one may lead instead of the first one.
@@ -150,6 +154,7 @@ class WorkerOptions:
     retention: ArtifactLimits = field(default_factory=ArtifactLimits)
     artifacts_http: ArtifactsListener | None = None
     recent_calls: int = RECENT_CALLS
+    concurrent_starts: int | None = None
     audit: Path | None = None
     audit_sink: AuditSink | None = None
     standbys: tuple[Endpoint, ...] = ()
@@ -207,6 +212,7 @@ class Surroundings:
         audit: Gets the records of calls, or None if there is no audit.
         shipper: Ships them to a sink, or None if there is none.
         callers: The tokens that callers bring; `open_instance` uses them.
+        runs_here: Whether the instances of a server are processes of this machine.
         watch_timing: The intervals at which references are checked.
         clock: Returns seconds for the times to live of leases, or None for the loop's clock.
     """
@@ -223,6 +229,7 @@ class Surroundings:
     audit: AuditLog | None = None
     shipper: Shipper | None = None
     callers: CallerTokens = field(default_factory=CallerTokens)
+    runs_here: Callable[[ServerSpec], bool] = uses_pipes
     watch_timing: WatchTiming = field(default_factory=WatchTiming)
     clock: Callable[[], float] | None = None
 
@@ -276,6 +283,8 @@ class Worker:
             heads = RunHeads(given.audit, given.shipper, sink)
 
         # Instances, and what keeps them.
+        places = options.concurrent_starts
+        starts = StartQueue(places) if places is not None else None
         context = WorkerContext(
             worker_id=options.id,
             open_instance=given.open_instance,
@@ -283,6 +292,8 @@ class Worker:
             reports=reports,
             meters=meters,
             callers=given.callers,
+            starts=starts,
+            runs_here=given.runs_here,
         )
         if meters is not None:
             context.events.started.connect(meters.instance_started)

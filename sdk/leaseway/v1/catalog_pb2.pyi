@@ -1298,7 +1298,7 @@ class InstanceStatus(_message.Message):
     instance.
     """
     state: _builtins.str
-    """`starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or `closed`."""
+    """`queued`, `starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or `closed`."""
     lease_id: _builtins.str
     """The lease that it serves. Empty means shared or spare."""
     pid: _builtins.int

@@ -14,6 +14,11 @@ MIB: Final = 1024 * KIB
 
 STARTUP_TIMEOUT: Final = 30.0
 """From the start of an instance until its tools are listed; default of `startup_timeout`."""
+STARTS_PER_CORE: Final = 2
+"""Processes of servers that start on a worker at the same time, for each processor that it may use;
+default of `--concurrent-starts`."""
+START_PLACE: Final = 10.0
+"""How long a start keeps others from starting. Not configurable."""
 CALL_TIMEOUT: Final = 60.0
 """One call including its retries; default of `call_timeout`."""
 MAX_CALL_TIMEOUT: Final = 24 * 3600.0

@@ -74,6 +74,7 @@ class LegacyCompanion:
 
     async def _start(self) -> None:
         live = self._instances.open(greeting=LEGACY)
+        live.wait_for(self._instances.key.tenant)
         try:
             await self._instances.start_companion(live)
         except Fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -17,6 +18,7 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.instances.events import InstanceEvents
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.reports import Reports
+from leaseway.data_plane.instances.start_queue import StartQueue
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -69,6 +71,11 @@ class WorkerInstances:
     def count(self, server_id: str) -> int:
         """Return the number of instances of a server, including those that are starting."""
         return len(self._instances.get(server_id, ()))
+
+    def is_queued(self, server_id: str, lease_id: str) -> bool:
+        """Return whether the instance of a lease waits for its turn to start."""
+        instances = self._instances.get(server_id, {})
+        return any(live.is_queued for live in instances if live.lease_id == lease_id)
 
     def add_holder(self, server_id: str, holder: SpareHolder) -> None:
         self._holders.setdefault(server_id, {})[holder] = None
@@ -130,9 +137,20 @@ class StderrHistory:
         return tuple(self._logs.get(key, ()))
 
 
+def uses_pipes(spec: ServerSpec) -> bool:
+    """Return whether the instances of a server are child processes of the worker."""
+    return spec.part.uses_pipes
+
+
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all generations of a worker share; `meters` is None if metrics are off."""
+    """What all generations of a worker share.
+
+    Attributes:
+        meters: None if metrics are off.
+        starts: The places for starts, or None if their number is not limited.
+        runs_here: Whether the start of a server needs a place: it is a process of this machine.
+    """
 
     worker_id: str
     open_instance: OpenInstance
@@ -144,6 +162,8 @@ class WorkerContext:
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)
     clients: McpClients = field(default_factory=McpClients)
+    starts: StartQueue | None = None
+    runs_here: Callable[[ServerSpec], bool] = uses_pipes
 
     def open(
         self,
@@ -155,4 +175,5 @@ class WorkerContext:
 
         Without an owner nobody handles its events.
         """
-        return LiveInstance(self.open_instance, spec, owner, request, self.meters)
+        starts = self.starts if self.runs_here(spec) else None
+        return LiveInstance(self.open_instance, spec, owner, request, self.meters, starts)

@@ -262,6 +262,7 @@ class Generation(InstanceOwner):
             return
         async with self._one_at_a_time:  # callers decide how often this is needed
             live = self._context.open(self.variant.spec)
+            live.wait_for(self.key.tenant)
             await live.start()
             try:
                 yield live
@@ -393,7 +394,7 @@ class Generation(InstanceOwner):
         failure = self.instances.last_fault
         try:
             if failure is None or self.predecessor is None:
-                live = await self._spare_for(lease_id, greeting)
+                live = await self._spare_for(lease_id, names, greeting)
                 if live is None:
                     live = await self._start_for_lease(lease_id, names, greeting)
                 self._expiry_alarm.hasten(self._expire_lease(live, self._loop.time()))
@@ -405,10 +406,13 @@ class Generation(InstanceOwner):
         self._report_failed_change(failure)
         return await self.predecessor.acquire_for_lease(lease_id, names, greeting)
 
-    async def _spare_for(self, lease_id: str, greeting: Greeting) -> LiveInstance | None:
+    async def _spare_for(
+        self, lease_id: str, names: LeaseNames | None, greeting: Greeting
+    ) -> LiveInstance | None:
         if self.variant.spec.needs_holder:
             return None
-        return await self._spares.acquire(lease_id, greeting)
+        tenant = names.tenant if names is not None else ""
+        return await self._spares.acquire(lease_id, greeting, tenant)
 
     async def _start_for_lease(
         self, lease_id: str, names: LeaseNames | None, greeting: Greeting

@@ -143,19 +143,32 @@ class InstanceSet:
         request = InstanceRequest(version, self.resolved_values, names, greeting)
         live = self._context.open(self.variant.spec, self._owner, request)
         live.lease_id = lease_id
+        if names is not None:
+            live.wait_for(names.tenant)
         self._add(live)
         return live
 
     async def start(self, live: LiveInstance) -> None:
-        """Start an instance; remove it if it does not start.
+        """Start an instance when it is its turn; remove it if it does not start.
 
         Raises:
-            Fault: It did not start.
+            Fault: It did not start; SERVER_NOT_READY also if the circuit has opened meanwhile.
         """
+        try:
+            async with live.place():
+                if not self.circuit_breaker.allows_start(self._loop.time()):
+                    raise self.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
+                self._context.reports.mark_instances_changed()
+                await self._start_now(live)
+        finally:
+            if live.up_since is None:
+                self.remove(live, "did not start")
+
+    async def _start_now(self, live: LiveInstance) -> None:
         trial = self.circuit_breaker.is_open
         self.circuit_breaker = self.circuit_breaker.start_attempted()
         try:
-            await live.start()
+            await live.start_now()
         except BaseException as error:
             self._start_failed(live, error, trial)
             raise

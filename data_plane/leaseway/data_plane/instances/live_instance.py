@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, Protocol
 
 import msgspec
@@ -27,6 +28,7 @@ from leaseway.data_plane.core.tools.toolset import (
     serves_other_tools,
 )
 from leaseway.data_plane.instances.reported_changes import ReportedChanges
+from leaseway.data_plane.instances.start_queue import StartQueue, StartTurn
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.clients.greeting import COMMON, is_modern
@@ -96,6 +98,7 @@ class LiveInstance:
         closed: Set when it has ended.
         fault: Why it ended by itself, if known.
         greeting: How it introduces itself to its server.
+        turn: Its turn to start.
         is_modern: Whether its server needs no handshake; False before it is ready.
     """
 
@@ -106,6 +109,7 @@ class LiveInstance:
         "_meters",
         "_needs_lists",
         "_session",
+        "_starts",
         "_told",
         "_toolset",
         "_unseen",
@@ -127,6 +131,7 @@ class LiveInstance:
         "sink",
         "spec",
         "suspect",
+        "turn",
         "turns",
         "up_since",
     )
@@ -138,6 +143,7 @@ class LiveInstance:
         owner: InstanceOwner | None,
         request: InstanceRequest = ANY_INSTANCE,
         meters: WorkerMeters | None = None,
+        starts: StartQueue | None = None,
     ) -> None:
         self.greeting = request.greeting
         self.is_modern = False
@@ -167,6 +173,8 @@ class LiveInstance:
         self.closed = LightEvent()
         self._loop = asyncio.get_running_loop()
         self._meters = meters
+        self._starts = starts
+        self.turn = StartTurn(spec.key.tenant)
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(spec, self, request)
@@ -274,7 +282,30 @@ class LiveInstance:
             self._unseen = unseen if self._unseen is None else self._unseen.still_in(unseen)
         return self._unseen
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether its start waits for a place (`StartQueue`)."""
+        return self.turn.waits_since is not None
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """Wait for a place, if its start needs one, and hold it while the block runs."""
+        return self._starts.place(self.turn) if self._starts is not None else nullcontext()
+
+    def wait_for(self, tenant: str) -> None:
+        """Let its start come before those that nobody waits for: a tenant waits for it."""
+        if self._starts is not None:
+            self._starts.promote(self.turn, tenant)
+
     async def start(self) -> None:
+        """Start the instance when it is its turn.
+
+        Raises:
+            Fault: It did not start.
+        """
+        async with self.place():
+            await self.start_now()
+
+    async def start_now(self) -> None:
         """Start the instance, which bounds its own start; close it if it fails.
 
         Raises:

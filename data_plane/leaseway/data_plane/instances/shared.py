@@ -49,6 +49,7 @@ class SharedSupervisor:
         self._should_run = False
         self._was_up = False
         self._waiting = 0
+        self._starting: LiveInstance | None = None
         self._start_task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
 
@@ -79,11 +80,10 @@ class SharedSupervisor:
 
     async def _wait_for(self, started: asyncio.Future[None]) -> None:
         self._waiting += 1  # the instance does not rest before its waiters have called it
+        if self._starting is not None:
+            self._starting.wait_for(self._instances.key.tenant)
         try:
-            async with asyncio.timeout(self._instances.variant.spec.startup_timeout):
-                await asyncio.shield(started)
-        except TimeoutError:
-            pass  # the caller gets the fault of an unavailable server
+            await asyncio.shield(started)  # the start has its own limit
         finally:
             self._waiting -= 1
 
@@ -135,7 +135,9 @@ class SharedSupervisor:
 
     async def _start(self) -> None:
         try:
-            live = self._instances.open()
+            live = self._starting = self._instances.open()
+            if self._waiting:
+                live.wait_for(self._instances.key.tenant)
             await self._instances.start(live)
             self._use(live)
         except Fault as fault:  # the instance set keeps it for callers and operators
@@ -146,7 +148,7 @@ class SharedSupervisor:
             self._should_run = False
             raise
         finally:
-            self._start_task = None
+            self._start_task = self._starting = None
             self._wake_waiters()
             self.reconcile()
 

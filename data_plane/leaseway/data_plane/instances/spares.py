@@ -68,12 +68,15 @@ class Spares:
         """Hold an instance that a probe started."""
         self._ready.append(live)
 
-    async def acquire(self, lease_id: str, greeting: Greeting = COMMON) -> LiveInstance | None:
+    async def acquire(
+        self, lease_id: str, greeting: Greeting = COMMON, tenant: str = ""
+    ) -> LiveInstance | None:
         """Return a spare for a lease, waiting for one that is starting; None if there is none.
 
         Args:
             lease_id: The lease.
             greeting: How its instance has to have greeted the server.
+            tenant: Whose lease it is.
 
         Raises:
             Fault: The awaited spare did not start.
@@ -85,6 +88,7 @@ class Spares:
             return live
         start = self._starting
         if start is not None and start.claim is None and start.live.greeting == greeting:
+            start.live.wait_for(tenant)
             return await self._claim(start, lease_id)
         if self._ready:  # greeted for other clients: the newest is more likely to come again
             self._close(self._ready[0])

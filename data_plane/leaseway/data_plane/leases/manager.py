@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.leases.errors import (
@@ -27,6 +27,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.confirmation import LeaseConfirmation
 from leaseway.data_plane.leases.own_tools import LeaseTools
+from leaseway.data_plane.leases.starts import LeaseStart, mark_retrieved, start_interrupted
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.identity.principal import Principal
 from leaseway.spec.lease_names import LeaseNames
@@ -40,17 +41,10 @@ from leaseway.wire.names import LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_kept, check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000
+_GIVEN_UP: Final = "its callers gave up while its instance waited for its turn to start"
 
-
-_Granted = tuple[WorkerLease, bool, asyncio.Future[None] | None]
-"""A lease, whether it is new, and the future of its instance's start, None once it has started."""
-
-
-class _InstanceStart(NamedTuple):
-    """The start of a lease's instance; `done` fails with the fault that callers get."""
-
-    done: asyncio.Future[None]
-    task: asyncio.Task[None]
+_Granted = tuple[WorkerLease, bool]
+"""A lease, and whether it is new."""
 
 
 class WorkerLeaseManager:
@@ -74,7 +68,7 @@ class WorkerLeaseManager:
         self._loop = asyncio.get_running_loop()
         self._context = pool.context
         self._instances: dict[str, tuple[LiveInstance, Generation]] = {}
-        self._starting: dict[str, _InstanceStart] = {}
+        self._starting: dict[str, LeaseStart] = {}
         self._rejection: Fault | None = None
         self._alarm = Alarm(self._tick)
         self.refusals: Counter[str] = Counter()
@@ -227,15 +221,25 @@ class WorkerLeaseManager:
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent, user=user)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created, starting = self._grant(
+            lease, created = self._grant(
                 key, agent, user, subject_token, credential, acquirer, ttl, Greeting.of(client)
             )
-            if starting is not None:
-                await asyncio.shield(starting)
+            start = self._starting.get(lease.id)
+            if start is not None:
+                await self._wait_for(start, lease)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
                 raise self.ended_fault(lease.id)
             record_grant(lease, created, self.live_instance(lease))
         return lease, created
+
+    async def _wait_for(self, start: LeaseStart, lease: WorkerLease) -> None:
+        """Wait for a start; if the last caller gives up while it is queued, it is given up, too."""
+        try:
+            await start.wait()
+        finally:
+            instances = self._context.instances
+            if not start.waiting and instances.is_queued(lease.key.server_id, lease.id):
+                self.end(lease.id, "released", _GIVEN_UP)
 
     def _grant(
         self,
@@ -280,8 +284,7 @@ class WorkerLeaseManager:
         # Also a renewal, which may have changed the time to live, and also before the instance has
         # started: that may take longer than the control plane reserves room for the lease.
         self._context.reports.add_lease(lease)
-        start = self._starting.get(lease.id)
-        return lease, created, start.done if start is not None else None
+        return lease, created
 
     def _start_instance(
         self, lease: WorkerLease, generation: Generation, greeting: Greeting
@@ -289,12 +292,12 @@ class WorkerLeaseManager:
         # The start counts as a call, so that a short time to live does not end the lease first.
         self._table.start_call(lease, self._clock())
         done: asyncio.Future[None] = self._loop.create_future()
-        done.add_done_callback(_mark_retrieved)
+        done.add_done_callback(mark_retrieved)
         task = self._context.background.spawn(
             self._acquire_instance(lease, generation, greeting),
             f"start the instance of lease {lease.id}",
         )
-        self._starting[lease.id] = _InstanceStart(done, task)
+        self._starting[lease.id] = LeaseStart(done, task)
         self._schedule_tick()
 
     async def _acquire_instance(
@@ -311,7 +314,7 @@ class WorkerLeaseManager:
                 owner.instances.discard(live)
             start = self._starting.pop(lease.id, None)
             if start is not None:
-                fault = error if isinstance(error, Fault) else _start_interrupted(lease)
+                fault = error if isinstance(error, Fault) else start_interrupted(lease)
                 self.end(lease.id, "lost", fault.message)
                 start.done.set_exception(fault)
             if not isinstance(error, Fault):
@@ -555,13 +558,6 @@ class WorkerLeaseManager:
         self._alarm.clear()
 
 
-def _start_interrupted(lease: WorkerLease) -> Fault:
-    return Fault(
-        Reason.DRAINING,
-        f"The worker shut down while the instance of lease {lease.id} was starting.",
-    )
-
-
 def _tenant_limit(generation: Generation, tenant: str) -> int:
     limit = generation.variant.spec.policy.leases_of(tenant)
     return MAX_TENANT_LEASES if limit is None else limit
@@ -572,12 +568,6 @@ def _server_limit(generation: Generation) -> int:
     of_all = spec.policy.quota.leases
     most = spec.instances.max_instances
     return most if of_all is None else min(most, of_all)
-
-
-def _mark_retrieved(future: asyncio.Future[None]) -> None:
-    """Keep asyncio from logging the exception of a future whose callers were cancelled."""
-    if not future.cancelled():
-        future.exception()
 
 
 def may_use(lease: WorkerLease, principal: Principal) -> bool:

@@ -77,6 +77,11 @@ TOTALS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "leaseway.artifacts": ("{artifact}", "Artifacts: stored images and sounds of results."),
     "leaseway.artifacts.size": ("By", "Size of all artifacts together."),
+    "leaseway.starts.waiting": (
+        "{start}",
+        "Starts of servers' processes that wait for others to be over.",
+    ),
+    "leaseway.starts.wait.oldest": ("s", "How long the oldest of them has waited."),
     "leaseway.registry.version": (
         "{version}",
         "The registry version that this process has reached.",

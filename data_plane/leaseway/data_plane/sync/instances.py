@@ -137,6 +137,8 @@ def _state(generation: Generation, live: LiveInstance) -> str:
     state = live.instance.state
     if state in ("closing", "closed", "failed"):
         return "closed"
+    if live.is_queued:
+        return "queued"
     draining = generation.draining or live.draining
     return "draining" if draining and state == "ready" else state
 

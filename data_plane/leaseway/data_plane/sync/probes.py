@@ -169,10 +169,12 @@ class Prober:
                 metadata={"problem": "TRANSPORT_NOT_AVAILABLE"},
             )
         live = self._context.open(spec)
+        live.wait_for(spec.key.tenant)  # whoever configured it does
         loop = asyncio.get_running_loop()
-        until = loop.time() + spec.startup_timeout
         try:
-            await live.start()
+            async with live.place():
+                until = loop.time() + spec.startup_timeout
+                await live.start_now()
         except Fault as fault:
             self._context.stderr_history.add(spec.key, live.instance, "did not start")
             values = live.instance.resolved_values

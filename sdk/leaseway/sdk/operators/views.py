@@ -31,7 +31,8 @@ class InstanceInfo:
     Attributes:
         worker: The id of the instance's worker.
         id: The instance's id, unique until the worker restarts.
-        state: `starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or `closed`.
+        state: `queued`, `starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or
+            `closed`.
         lease_id: The lease that the instance belongs to; empty if it is shared or spare.
         pid: The id of the process on the worker, or None if the server is not a process.
         starts: The number of starts, including the first one.

@@ -60,10 +60,10 @@ WorkerState = Literal["connected", "draining", "lost"]
 """The state of a worker for the control plane."""
 
 InstanceState = Literal[
-    "starting", "ready", "draining", "backoff", "idle", "disconnected", "closed"
+    "queued", "starting", "ready", "draining", "backoff", "idle", "disconnected", "closed"
 ]
-"""The state of an instance as its worker reports it; `backoff` and `idle` stand for a server
-without an instance."""
+"""The state of an instance as its worker reports it. A `queued` one starts when fewer others do;
+`backoff` and `idle` stand for a server without an instance."""
 
 InstanceRole = Literal["shared", "leased", "spare"]
 """Whose calls an instance runs."""

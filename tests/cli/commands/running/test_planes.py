@@ -108,6 +108,7 @@ def test_a_worker_gets_its_options_and_prints_its_address(run: Run, plane: _Plan
     done = run(
         *("worker", "--control-plane", "cp:1", "--listen", "0.0.0.0:0", "--advertise", "w1:0"),
         *("--id", "w1", "--capacity", "3", "--label", "zone=a", "--label", "gpu=x=y"),
+        *("--concurrent-starts", "5"),
         *("--vault", "/v/vault", "--vault-key-file", "/v/key"),
         env={"LEASEWAY_KEY": "a-key-of-16-characters"},
     )
@@ -118,6 +119,7 @@ def test_a_worker_gets_its_options_and_prints_its_address(run: Run, plane: _Plan
         advertise=Endpoint("w1", 0),
         id="w1",
         capacity=3,
+        concurrent_starts=5,
         key="a-key-of-16-characters",
         labels={"zone": "a", "gpu": "x=y"},
         vault=VaultPlace(Path("/v/vault"), Path("/v/key")),

@@ -15,7 +15,13 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.kinds.process import cgroups as module
-from leaseway.data_plane.kinds.process.cgroups import Cgroup, Cgroups, Hierarchy, find_hierarchies
+from leaseway.data_plane.kinds.process.cgroups import (
+    Cgroup,
+    Cgroups,
+    Hierarchy,
+    find_hierarchies,
+    usable_processors,
+)
 from leaseway.spec.kinds.confinement import Limits
 from leaseway.wire.bounds import MIB
 
@@ -257,3 +263,36 @@ def test_version_1_folders_are_found_inside_and_outside_containers(
 
 def test_a_machine_without_cgroups_has_no_hierarchies(tmp_path: Path) -> None:
     assert find_hierarchies(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "expected"),
+    [
+        ("cgroup2", {"pod/cpu.max": "50000 100000", "pod/worker/cpu.max": "max 100000"}, 0.5),
+        ("cgroup2", {"pod/worker/cpu.max": "max 100000"}, None),
+        (
+            "cgroup",
+            {"pod/worker/cpu.cfs_quota_us": "25000", "pod/worker/cpu.cfs_period_us": "100000"},
+            0.25,
+        ),
+        (
+            "cgroup",
+            {"pod/worker/cpu.cfs_quota_us": "-1", "pod/worker/cpu.cfs_period_us": "100000"},
+            None,
+        ),
+    ],
+)
+def test_the_usable_processors_are_limited_by_the_cgroup_and_those_around_it(
+    tmp_path: Path, kind: str, files: dict[str, str], expected: float | None
+) -> None:
+    mounted = tmp_path / "cgroup"
+    (mounted / "pod/worker").mkdir(parents=True)
+    (mounted / "pod/worker/cgroup.controllers").write_text("cpu")
+    for name, text in files.items():
+        (mounted / name).write_text(text)
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    controllers = "" if kind == "cgroup2" else "cpu"
+    (proc / "cgroup").write_text(f"0:{controllers}:/pod/worker\n")
+    (proc / "mountinfo").write_text(f"1 1 0:1 / {mounted} rw - {kind} {kind} rw,cpu\n")
+    assert usable_processors(proc) == (expected or len(os.sched_getaffinity(0)))

@@ -229,6 +229,12 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     help="The maximum number of leases.",
 )
 @click.option(
+    "--concurrent-starts",
+    type=click.IntRange(1, 100_000),
+    help="How many processes of servers may start at the same time; further ones wait for their"
+    f" turn. Else {bounds.STARTS_PER_CORE} for each processor that the worker may use.",
+)
+@click.option(
     "--label",
     "labels",
     multiple=True,
@@ -279,6 +285,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     advertise: Endpoint | None,
     worker_id: str | None,
     capacity: int,
+    concurrent_starts: int | None,
     labels: tuple[str, ...],
     servers: tuple[str, ...],
     mcp: Endpoint | None,
@@ -309,6 +316,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         from leaseway.data_plane.app import run
         from leaseway.data_plane.audit.backlog import Policy
         from leaseway.data_plane.core.artifacts.index import ArtifactLimits
+        from leaseway.data_plane.kinds.process.cgroups import default_concurrent_starts
         from leaseway.data_plane.worker import AuditSink, WorkerOptions
         from leaseway.identity.principal import SEES_ALL, Role
         from leaseway.telemetry.http_listener import ArtifactsListener
@@ -336,6 +344,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
             advertise=advertise,
             id=worker_id or socket.gethostname(),
             capacity=capacity,
+            concurrent_starts=concurrent_starts or default_concurrent_starts(),
             key=credentials.key,
             worker_key=credentials.worker_key,
             authenticator=credentials.authenticator,

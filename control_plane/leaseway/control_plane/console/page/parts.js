@@ -79,7 +79,7 @@ export function clock(unix) {
 // States of servers come with their tone.
 const TONES = {
   ready: "good", connected: "good", ok: "good", info: "", idle: "",
-  warning: "warn", draining: "warn", tool_error: "warn", starting: "warn",
+  warning: "warn", draining: "warn", tool_error: "warn", starting: "warn", queued: "warn",
   backoff: "bad", closed: "bad", lost: "bad", error: "bad", disconnected: "bad",
 };
 

@@ -28,8 +28,8 @@ from leaseway.wire.timing.backoff import RETRY
 _CLAIM_INTERVAL = 10.0
 """Minimum seconds between two verifications of claims about one server."""
 _Queue = tuple[bool, Labels, frozenset[Patterns]]
-_ANSWER_GRACE = 10.0
-"""Seconds beyond the startup timeout that a worker may take to answer."""
+_ANSWER_GRACE = 30.0
+"""Seconds beyond the startup timeout that a worker may take to answer: other starts come first."""
 
 
 @dataclass(frozen=True)

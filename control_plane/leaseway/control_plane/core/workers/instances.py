@@ -21,7 +21,7 @@ Offer = tuple[VariantKey, str, str]
 """A launch, and whom a spare of it serves (`Greeting.serves`)."""
 
 _Key = TypeVar("_Key")
-_UNREADY: Final = frozenset({"starting", "disconnected", "closed"})
+_UNREADY: Final = frozenset({"queued", "starting", "disconnected", "closed"})
 
 
 class ReportedInstance(NamedTuple):

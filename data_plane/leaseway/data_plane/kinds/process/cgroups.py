@@ -3,6 +3,8 @@
 The worker creates a cgroup `leaseway-…` below its own one, and in it a cgroup for each limited
 instance. A limit that the worker may not set is reported by its key. The worker locks its cgroup's
 folder while it lives: a folder without a lock is left over from a dead worker.
+
+The worker's own limit of processors decides how many servers start at the same time.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Final, Literal
 
 from leaseway.data_plane.kinds.process.reaper_main import remove_cgroup
 from leaseway.spec.kinds.confinement import Limits
+from leaseway.wire import bounds
 
 SELF: Final = Path("/proc/self")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
@@ -326,3 +329,42 @@ def _is_ours(pid: int) -> bool:
         except OSError:
             return True  # it has exited
     return pid == os.getpid()
+
+
+def default_concurrent_starts() -> int:
+    """Return how many processes of servers start at the same time, if no option says it."""
+    return max(2, round(usable_processors() * bounds.STARTS_PER_CORE))
+
+
+def usable_processors(proc: Path = SELF) -> float:
+    """Return how many processors a process (its folder in /proc) may use, or a part of one."""
+    try:
+        known = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not Linux
+        known = os.cpu_count() or 1
+    limits = [_limit(group.path, group.version) for group in find_hierarchies(proc)]
+    return min([known, *(limit for limit in limits if limit is not None)])
+
+
+def _limit(folder: Path, version: int) -> float | None:
+    """Return the least limit of a cgroup and of those that contain it."""
+    read = _of_version_2 if version == 2 else _of_version_1
+    limits = [read(each) for each in (folder, *folder.parents)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _of_version_2(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # `max`: no limit
+        return None
+
+
+def _of_version_1(folder: Path) -> float | None:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None

@@ -1,0 +1,103 @@
+"""The places for starts of processes: a burst of them waits here instead of failing all together.
+
+See design.md#one-mcp-connection, starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from leaseway.data_plane.core.instances.start_turns import StartTurns
+from leaseway.wire import bounds
+
+
+@dataclass(eq=False)
+class StartTurn:
+    """The start of one instance, from when it is opened.
+
+    Attributes:
+        tenant: For whom it is; empty for all tenants.
+        awaited: Whether anybody waits for it.
+        waits_since: Since when it waits for a place, in the time of the event loop; None if it does
+            not.
+        may_start: Set with its place while it waits for one.
+    """
+
+    tenant: str = ""
+    awaited: bool = False
+    waits_since: float | None = None
+    may_start: asyncio.Future[None] | None = None
+
+
+class StartQueue:
+    """Lets a number of processes start at the same time; further ones wait for their turn.
+
+    The limit of the whole start, `startup_timeout`, begins with the turn. A start that takes long
+    gives its place to the next one and goes on: it waits for something else than this machine's
+    processors, and one that hangs must not hold up all others.
+
+    Args:
+        places: How many processes may start at the same time, at least 1.
+        hold: Seconds after which a start gives up its place.
+    """
+
+    def __init__(self, places: int, hold: float = bounds.START_PLACE) -> None:
+        self._turns = StartTurns(places)
+        self._hold = hold
+        self._waiting: dict[StartTurn, None] = {}
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def waiting(self) -> int:
+        """How many starts wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def oldest_wait(self) -> float:
+        """Seconds that the oldest of them has waited."""
+        since = [turn.waits_since for turn in self._waiting if turn.waits_since is not None]
+        return self._loop.time() - min(since) if since else 0.0
+
+    def promote(self, turn: StartTurn, tenant: str) -> None:
+        """Let a start that a tenant waits for from now on come before those nobody waits for."""
+        if turn.awaited:
+            return
+        if turn in self._waiting:
+            self._turns.remove(turn, turn.tenant)
+            self._turns.add(turn, tenant, awaited=True)
+        turn.awaited, turn.tenant = True, tenant
+
+    @asynccontextmanager
+    async def place(self, turn: StartTurn) -> AsyncIterator[None]:
+        """Wait for a place, and hold it while the block runs, but not for longer than `hold`."""
+        giving_up = None
+        try:
+            if not self._turns.add(turn, turn.tenant, awaited=turn.awaited):
+                await self._wait(turn)
+            giving_up = self._loop.call_later(self._hold, self._free, turn)
+            yield
+        finally:
+            if giving_up is not None:
+                giving_up.cancel()
+            self._free(turn)
+
+    async def _wait(self, turn: StartTurn) -> None:
+        turn.waits_since = self._loop.time()
+        turn.may_start = self._loop.create_future()
+        self._waiting[turn] = None
+        try:
+            await turn.may_start
+        finally:
+            self._waiting.pop(turn, None)
+            turn.waits_since = turn.may_start = None
+
+    def _free(self, turn: StartTurn) -> None:
+        self._turns.remove(turn, turn.tenant)
+        while (following := self._turns.next()) is not None:
+            self._waiting.pop(following, None)
+            # One that was cancelled at this moment frees its place when its task runs.
+            if following.may_start is not None and not following.may_start.done():
+                following.may_start.set_result(None)
