@@ -18,7 +18,7 @@ from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.openapi.documents import Documents
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.kinds.http_api import documents as http_api_documents
-from leaseway.control_plane.config.tree.files import Unreadable
+from leaseway.control_plane.config.tree.files import Gone, Unreadable
 from leaseway.control_plane.config_feed import load_config
 from leaseway.control_plane.plane import Plane
 from leaseway.spec.model import VariantKey
@@ -43,7 +43,7 @@ async def test_all_layers_make_one_configuration() -> None:
     assert reasons(plane) == [("UNDECLARED_SERVER", "acme")]
 
 
-@pytest.mark.parametrize("broken", ["{", Unreadable("It is a folder.")])
+@pytest.mark.parametrize("broken", ["{", Unreadable("It is a folder."), Gone()])
 async def test_a_broken_file_changes_nothing_and_is_reported(broken: str | Unreadable) -> None:
     plane = Plane(epoch=1)
     await load_config(plane, {SYSTEM: GOOD})

@@ -16,11 +16,11 @@ from leaseway.control_plane.config.layers.sources import (
     tenant_file,
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
-from leaseway.control_plane.config.tree.files import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Gone, Unreadable, read_config
 from leaseway.wire.names import is_valid_name, is_valid_tenant
 
 FileContent = str | Unreadable | None
-"""A file's text, why it can't be read, or None if it is missing."""
+"""A file's text, why it can't be read (`Gone` if it was there before), or None if it is missing."""
 
 
 def load_sources(sources: Sequence[Source]) -> ParsedConfig:
@@ -42,7 +42,8 @@ def parse_contents(
 ) -> ParsedConfig:
     """Parse a configuration.
 
-    A file that can't be read, or is broken, rejects all of it. A missing file is only a warning.
+    A file that can't be read, is broken, or is gone, rejects all of it. One that has been missing
+    from the start is only a warning.
 
     Args:
         contents: The content of each file, the lowest layer first; without folders.
@@ -86,6 +87,8 @@ def _unread(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
     for source, content in contents.items():
         if isinstance(content, Unreadable) and source.namespace:
             yield _issue(source, "error", IssueReason.UNREADABLE, str(content))
+        elif isinstance(content, Gone):
+            yield _issue(source, "error", IssueReason.CONFIG_GONE, _gone(source))
         elif isinstance(content, Unreadable):
             message = f"The file {source.path} can't be read: {content}"
             yield _issue(source, "error", IssueReason.UNREADABLE, message)
@@ -125,6 +128,14 @@ def _second_domain(source: Source) -> ConfigIssue:
 def _names_a_tenant(source: Source) -> bool:
     tenant = source.tenant
     return source.kind != "domain" or (is_valid_name(tenant) and is_valid_tenant(tenant))
+
+
+def _gone(source: Source) -> str:
+    return (
+        f"The file {source.path} is gone. The configuration stays as it was until it is back. To"
+        " remove what it configured, put a file without entries in its place, such as one with"
+        " 'version: 1' and 'servers: {}'."
+    )
 
 
 def _missing(source: Source) -> str:

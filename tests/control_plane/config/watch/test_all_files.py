@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.files import read_config
+from leaseway.control_plane.config.tree.files import Gone, read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 
@@ -27,10 +27,17 @@ async def watching(*sources: Source, **options: Any) -> AsyncIterator[Watch]:
         yield watch
 
 
+GONE = "(gone)"
+
+
 async def until(watch: Watch, wanted: dict[str, str | None]) -> None:
     """Read changes until the files' names and texts are these."""
     async for found in watch:
-        if {source.path.name: content for source, content in found.items()} == wanted:
+        texts = {
+            source.path.name: GONE if isinstance(content, Gone) else content
+            for source, content in found.items()
+        }
+        if texts == wanted:
             return
 
 
@@ -81,6 +88,27 @@ async def test_a_folder_may_gain_and_lose_tenants(tmp_path: Path, system: Source
         await until(watch, {"system.yaml": "one"})
         (tenants / "acme.yaml").write_text("y")
         await until(watch, {"system.yaml": "one", "acme.yaml": "y"})
+
+
+async def test_a_folder_that_is_away_removes_no_tenant(tmp_path: Path, system: Source) -> None:
+    tenants = tmp_path / "tenants"
+    tenants.mkdir()
+    (tenants / "acme.yaml").write_text("x")
+    async with watching(system, Source("domain", tenants, folder=True)) as watch:
+        await until(watch, {"system.yaml": "one", "acme.yaml": "x"})
+        tenants.rename(tmp_path / "away")
+        await until(watch, {"system.yaml": "one", "acme.yaml": GONE})
+        tenants.mkdir()
+        await until(watch, {"system.yaml": "one"})
+
+
+async def test_a_file_that_may_be_missing_can_be_deleted(tmp_path: Path, system: Source) -> None:
+    home = tmp_path / "home.yaml"
+    home.write_text("x")
+    async with watching(system, Source("global", home, optional=True)) as watch:
+        await until(watch, {"system.yaml": "one", "home.yaml": "x"})
+        home.unlink()
+        await until(watch, {"system.yaml": "one", "home.yaml": None})
 
 
 async def test_files_that_are_written_one_after_the_other_are_read_together(

@@ -14,7 +14,7 @@ import watchfiles
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.files import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Gone, Unreadable, read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 
@@ -227,7 +227,7 @@ async def test_a_deleted_file_is_gone_only_after_it_has_been_absent_for_long(pat
         assert await watched.text() == "one"
         deleted = time.monotonic()
         path.unlink()
-        assert await watched.next() is None
+        assert isinstance(await watched.next(), Gone)
         assert time.monotonic() - deleted >= 0.4
         path.write_text("one")
         assert await watched.text() == "one"

@@ -43,6 +43,10 @@ class Unreadable(Exception):
     """An existing file that can't be read as text; the message is the reason, as a sentence."""
 
 
+class Gone(Unreadable):
+    """A file that was there and is not any more; the message is empty."""
+
+
 def read_config(path: Path) -> str:
     """Return a configuration file's text, at most a few bytes more than `MAX_CONFIG`.
 

@@ -24,7 +24,7 @@ from leaseway.control_plane.config.kubernetes.resources import (
 )
 from leaseway.control_plane.config.layers.sources import Source, resource_source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.files import Unreadable
+from leaseway.control_plane.config.tree.files import Gone, Unreadable
 from leaseway.control_plane.config.watch.file_events import FileEvents
 from leaseway.control_plane.config.watch.reading import FileSnapshot, read_sources, signatures
 
@@ -82,8 +82,8 @@ async def watch_sources(
         quiet: Seconds without an event until a burst of events ends.
         longest: Seconds from the first event until a burst ends at the latest; by default 0.5 for
             one file, 2 for several, which take longer to write.
-        deleted_after: Seconds that a file must be absent to count as deleted. A file that is absent
-            from the start counts at once.
+        deleted_after: Seconds that a file must be absent to count as `Gone`, or as deleted if it
+            may be missing. A file that is absent from the start counts as missing at once.
         poll: Seconds between polls.
         clock: Monotonic time.
     """
@@ -224,18 +224,33 @@ class _SourcesWatch:
         since = self._absent_since.setdefault(source, now)
         if source in self._files and now - since < self._deleted_after:
             return  # its last content stays for now
-        if source in self._paths:
+        if self._is_lost(source):
+            self._files[source] = Gone()
+        elif source in self._paths:
             self._files[source] = None
         else:
             self._files.pop(source, None)
             del self._absent_since[source]
+
+    def _is_lost(self, source: Source) -> bool:
+        """Return whether a file that is gone is still needed.
+
+        Nobody removes all servers by deleting their file: it is being replaced, its volume is not
+        mounted, or it was a mistake. A folder's file is removed to remove its tenant's overrides.
+        """
+        if source in self._paths:
+            return self._files.get(source) is not None and not source.optional
+        return source in self._files and source.path.parent in self._reading.unlisted
+
+    def _is_known_gone(self, source: Source) -> bool:
+        return isinstance(self._files.get(source), Gone)
 
     def _deleted_at(self) -> float | None:
         """Return when the first of the absent files counts as deleted."""
         absent = [
             since
             for source, since in self._absent_since.items()
-            if self._files.get(source) is not None
+            if self._files.get(source) is not None and not self._is_known_gone(source)
         ]
         return min(absent) + self._deleted_after if absent else None
 

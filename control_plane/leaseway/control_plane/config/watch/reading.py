@@ -27,11 +27,13 @@ class FileSnapshot:
         contents: The text of each existing file, or why it can't be read.
         signatures: Each file's signature before it was read; None if it must be read again.
         torn: Whether a file changed meanwhile.
+        unlisted: Folders that cannot be listed.
     """
 
     contents: Mapping[Source, str | Unreadable]
     signatures: FileSignatures
     torn: bool
+    unlisted: frozenset[Path] = frozenset()
 
 
 def read_sources(sources: Iterable[Source]) -> FileSnapshot:
@@ -39,6 +41,8 @@ def read_sources(sources: Iterable[Source]) -> FileSnapshot:
     before = signatures(sources)
     contents: dict[Source, str | Unreadable] = {}
     for source in before:
+        if source.folder:
+            continue
         try:
             contents[source] = read_config(source.path)
         except FileNotFoundError:
@@ -51,11 +55,15 @@ def read_sources(sources: Iterable[Source]) -> FileSnapshot:
         source: None if isinstance(contents.get(source), Unreadable) else signature
         for source, signature in before.items()
     }
-    return FileSnapshot(contents, valid, torn)
+    unlisted = frozenset(source.path for source in before if source.folder)
+    return FileSnapshot(contents, valid, torn, unlisted)
 
 
 def signatures(sources: Iterable[Source]) -> FileSignatures:
-    """Return the signature of each file, including those in folders. Blocks."""
+    """Return the signature of each file, including those in folders. Blocks.
+
+    A folder that cannot be listed has one itself.
+    """
     return {source: _signature(source.path) for source in _files(sources)}
 
 
@@ -68,7 +76,8 @@ def _files(sources: Iterable[Source]) -> dict[Source, None]:
         try:
             paths = files_in(source.path)
         except OSError:
-            paths = []  # the folder's files count as absent
+            found[source] = None  # its files count as absent, and it is followed itself
+            continue
         found.update(dict.fromkeys(tenant_file(source, path) for path in paths))
     return found
 
