@@ -160,6 +160,39 @@ async def test_a_missing_right_is_named(
     assert "(403: grant its service account this right)" in message
 
 
+_RESTRICTED = {
+    "spec": {
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "server", "securityContext": {"capabilities": {"drop": ["ALL"]}}}],
+    }
+}
+
+
+async def test_a_rule_of_the_namespace_is_no_missing_right_and_can_be_met(
+    cluster: Cluster,
+    namespace: str,
+    node: Kubelet,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    path, merge = f"/api/v1/namespaces/{namespace}", "application/merge-patch+json"
+    cluster.request("PATCH", path, {"metadata": {"labels": labels}}, kind=merge)
+
+    async with running(tmp_path, {"box": server()}, environment=environment) as (_, client):
+        message = await problem_of(client)
+    met = server(podTemplate=_RESTRICTED)
+    async with (
+        running(tmp_path, {"box": met}, environment=environment) as (_, client),
+        client.session("one") as session,
+    ):
+        assert (await session.call_tool("box:next", {})).text == "1"
+
+    assert "violates PodSecurity" in message
+    assert "which `podTemplate` and `limits` of the server can meet" in message
+    assert "right" not in message
+
+
 @pytest.mark.parametrize(
     ("resource", "verb", "message"),
     [

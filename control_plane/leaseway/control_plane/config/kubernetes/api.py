@@ -38,8 +38,11 @@ from leaseway.control_plane.config.kubernetes.resources import (
 from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, LeaseRecord
 
 _TIMEOUT: Final = 10.0
+_PAGES: Final = 6
+"""Timeouts of one request that a list may take, which may have many pages."""
 _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
-"""Raised by the library for a malformed configuration file, such as an empty one."""
+"""Raised by the library for a malformed file, answer of the API, or output of the plugin."""
+_PLUGIN: Final = "the program that KUBECONFIG names for credentials"
 _MAX_SILENCE: Final = 60.0
 """Seconds without an event until a watch ends: its connection may be dead."""
 _CONTROLLER: Final = "leaseway.dev/control-plane"
@@ -63,26 +66,30 @@ class CustomResourceList:
 
 
 @contextlib.asynccontextmanager
-async def open_api(namespace: str) -> AsyncIterator[KubernetesApi]:
+async def open_api(namespace: str, timeout: float = _TIMEOUT) -> AsyncIterator[KubernetesApi]:
     """Yield the API that this process's environment names.
 
     In a pod, it is the API of the cluster, with the pod's service account. Elsewhere, the file in
-    the environment variable KUBECONFIG or the user's own file names it.
+    the environment variable KUBECONFIG or the user's own file names it. A request has `timeout`
+    seconds.
 
     Raises:
         KubernetesFailure: No API is configured.
     """
     try:
         client = lightkube.AsyncClient(
-            namespace=namespace, timeout=httpx2.Timeout(_TIMEOUT), field_manager="leaseway"
+            namespace=namespace, timeout=httpx2.Timeout(timeout), field_manager="leaseway"
         )
     except (ConfigError, OSError, yaml.YAMLError, *_MALFORMED) as error:
         reason = str(error) or type(error).__name__
+        advice = "Run this in a pod, or set KUBECONFIG."
+        if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            advice = "This pod has no token: set automountServiceAccountToken to true."
         raise KubernetesFailure(
-            f"No Kubernetes API is configured here: {reason}. Run this in a pod, or set KUBECONFIG."
+            f"No Kubernetes API is configured here: {reason}. {advice}"
         ) from None
     try:
-        yield KubernetesApi(client, namespace)
+        yield KubernetesApi(client, namespace, timeout)
     finally:
         await client.close()
 
@@ -94,9 +101,12 @@ def _generic(kind: ResourceKind) -> type[GenericNamespacedResource]:
 class KubernetesApi:
     """The API's custom resources and events in one namespace."""
 
-    def __init__(self, client: lightkube.AsyncClient, namespace: str) -> None:
+    def __init__(
+        self, client: lightkube.AsyncClient, namespace: str, timeout: float = _TIMEOUT
+    ) -> None:
         self.client = client
         self.namespace = namespace
+        self._timeout = timeout
         self._types: dict[ResourceKind, Any] = {kind: _generic(kind) for kind in KINDS}
 
     async def list(self, kind: ResourceKind) -> CustomResourceList:
@@ -105,7 +115,8 @@ class KubernetesApi:
         Raises:
             KubernetesFailure: They cannot be listed.
         """
-        with _failures(f"list {KINDS[kind]} of the namespace {self.namespace}"):
+        request = f"list {KINDS[kind]} of the namespace {self.namespace}"
+        async with _failures(request, timeout=_PAGES * self._timeout):
             found = self.client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
             resources = tuple([parse_resource(kind, item) async for item in found])
             return CustomResourceList(resources, found.resourceVersion)
@@ -127,7 +138,8 @@ class KubernetesApi:
             server_timeout=int(_MAX_SILENCE * 2),
         )
         events = aiter(watch)
-        with _failures(f"watch {KINDS[kind]} of the namespace {self.namespace}"):
+        request = f"watch {KINDS[kind]} of the namespace {self.namespace}"
+        async with _failures(request, timeout=None):
             while True:
                 try:
                     async with asyncio.timeout(_MAX_SILENCE):
@@ -142,7 +154,9 @@ class KubernetesApi:
         Raises:
             KubernetesFailure: The API rejected it.
         """
-        with _failures(f"write the status of {resource}", ignored=(404,)):
+        async with _failures(
+            f"write the status of {resource}", ignored=(404,), timeout=self._timeout
+        ):
             await self.client.patch(
                 self._types[resource.kind].Status,
                 resource.name,
@@ -179,7 +193,7 @@ class KubernetesApi:
             reportingController=_CONTROLLER,
             reportingInstance=os.environ.get("HOSTNAME") or socket.gethostname(),
         )
-        with _failures(f"create an event about {resource}"):
+        async with _failures(f"create an event about {resource}", timeout=self._timeout):
             await self.client.create(event)
 
 
@@ -193,7 +207,7 @@ class KubernetesLease:
 
     async def read(self) -> LeaseRecord | None:
         try:
-            with self._failures("read"):
+            async with self._failures("read"):
                 return _record(await self._client.get(Lease, self._name, namespace=self._namespace))
         except _LeaseNotFound:
             return None
@@ -202,12 +216,12 @@ class KubernetesLease:
         """Create the Lease and return it as stored."""
         lease = self._lease(record)
         lease.spec.acquireTime = lease.spec.renewTime  # type: ignore[union-attr]
-        with self._failures("create"):
+        async with self._failures("create"):
             return _record(await self._client.create(lease))
 
     async def replace(self, record: LeaseRecord) -> LeaseRecord:
         """Write the Lease, if it still has the record's version."""
-        with self._failures("write"):
+        async with self._failures("write"):
             return _record(await self._client.replace(self._lease(record)))
 
     def _lease(self, record: LeaseRecord) -> Lease:
@@ -222,10 +236,12 @@ class KubernetesLease:
         )
         return Lease(metadata=metadata, spec=spec)
 
-    @contextlib.contextmanager
-    def _failures(self, verb: str) -> Any:
+    @contextlib.asynccontextmanager
+    async def _failures(self, verb: str) -> AsyncIterator[None]:
         try:
-            with _failures(f"{verb} the Lease {self._namespace}/{self._name}", raw=(404, 409)):
+            async with _failures(
+                f"{verb} the Lease {self._namespace}/{self._name}", raw=(404, 409)
+            ):
                 yield
         except ApiError as error:
             if error.status.code == 409:
@@ -252,11 +268,21 @@ def _record(lease: Lease) -> LeaseRecord:
     )
 
 
-@contextlib.contextmanager
-def _failures(request: str, *, ignored: tuple[int, ...] = (), raw: tuple[int, ...] = ()) -> Any:
-    """Turn the library's errors into `KubernetesFailure`; those with a `raw` status pass."""
+@contextlib.asynccontextmanager
+async def _failures(
+    request: str,
+    *,
+    ignored: tuple[int, ...] = (),
+    raw: tuple[int, ...] = (),
+    timeout: float | None = _TIMEOUT,
+) -> AsyncIterator[None]:
+    """Turn the library's errors into `KubernetesFailure`; those with a `raw` status pass.
+
+    The timeout is in seconds, and includes a program that KUBECONFIG names for credentials.
+    """
     try:
-        yield
+        async with asyncio.timeout(timeout):
+            yield
     except ApiError as error:
         code = error.status.code or 0
         if code in raw:
@@ -268,8 +294,15 @@ def _failures(request: str, *, ignored: tuple[int, ...] = (), raw: tuple[int, ..
         raise _refusal(request, answer.status_code, answer.reason_phrase) from None
     except (httpx2.HTTPError, ConfigError, OSError) as error:
         reason = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            reason = f"{reason}, also if {_PLUGIN} does not end"
         raise KubernetesFailure(
             f"The Kubernetes API can't be reached to {request}: {reason}."
+        ) from None
+    except _MALFORMED as error:
+        raise KubernetesFailure(
+            f"The Kubernetes API did not {request}: its answer, or what {_PLUGIN} has written, "
+            f"can't be read ({type(error).__name__}: {error})."
         ) from None
 
 

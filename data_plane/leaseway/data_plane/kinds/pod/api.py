@@ -34,6 +34,8 @@ _FATAL: Final = frozenset(
     {"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName", "RunContainerError"}
 )
 """Reasons of a waiting container that will never run."""
+_NO_RIGHT: Final = " cannot "
+"""In the API's messages about rights: `User "x" cannot create resource "pods" …`."""
 
 
 class PodFailure(Exception):
@@ -149,7 +151,7 @@ class Pods:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             cause = getattr(error, "message", "") or str(error) or type(error).__name__
             status = getattr(error, "status", 0)
-            answered = f" ({status}{_hint(status)})" if status else ""
+            answered = f" ({status}{_hint(status, _NO_RIGHT)})" if status else ""
             raise PodFailure(f"the pod {name} can't be attached to{answered}: {cause}") from None
 
     def remove(self, name: str) -> asyncio.Task[None]:
@@ -314,9 +316,14 @@ async def _error_text(action: str, response: aiohttp.ClientResponse) -> str:
     text = await response.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = json.loads(text)["message"]
-    status = f"{response.status}{_hint(response.status)}"
+    status = f"{response.status}{_hint(response.status, text)}"
     return f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}"
 
 
-def _hint(status: int) -> str:
-    return ": grant its service account this right" if status == 403 else ""
+def _hint(status: int, message: str) -> str:
+    """Return what to do about a refusal: a missing right and an admission rule are both 403."""
+    if status != 403:
+        return ""
+    if _NO_RIGHT in message:
+        return ": grant its service account this right"
+    return ": a rule of its namespace, which `podTemplate` and `limits` of the server can meet"

@@ -1,0 +1,61 @@
+"""What the client says when the program for its credentials, or its pod, is not as it should be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leaseway.control_plane.config.kubernetes.api import KubernetesFailure, open_api
+
+_NOBODY = "https://127.0.0.1:1"
+
+
+def kubeconfig(folder: Path, *command: str) -> str:
+    """Return a file that names this command for credentials."""
+    version = "client.authentication.k8s.io/v1beta1"
+    program = {"apiVersion": version, "command": command[0], "args": list(command[1:])}
+    document = {
+        "current-context": "it",
+        "clusters": [{"name": "it", "cluster": {"server": _NOBODY}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "users": [{"name": "it", "user": {"exec": program}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("echo", "hello"), "can't be read (JSONDecodeError"),
+        (("echo", '{"status": {}}'), "can't be read (KeyError"),
+        (("no-such-program",), "No such file or directory"),
+        (("false",), "returned 1"),
+        (("sleep", "4"), "also if the program that KUBECONFIG names for credentials does not end"),
+    ],
+)
+async def test_a_program_for_credentials_that_fails_is_one_failure_of_the_api(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, *command))
+    async with open_api("apps", timeout=0.5) as api:
+        with pytest.raises(KubernetesFailure) as caught:
+            await api.list("MCPServer")
+
+    assert "list mcpservers of the namespace apps" in str(caught.value)
+    assert message in str(caught.value)
+
+
+async def test_a_pod_without_a_token_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+
+    with pytest.raises(KubernetesFailure, match="set automountServiceAccountToken to true"):
+        async with open_api("apps"):
+            pass
