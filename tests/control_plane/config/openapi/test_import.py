@@ -415,6 +415,18 @@ def test_security_schemes_say_where_credentials_go() -> None:
     }
 
 
+@pytest.mark.parametrize("known", [{}, {"k": {"type": "http", "scheme": "bearer"}}])
+def test_a_header_for_the_credential_is_a_scheme_unless_there_is_one(known: Any) -> None:
+    made = imported(
+        "/x: { get: { parameters: [ { name: authorization, in: header, required: true } ] } }",
+        components={"securitySchemes": known},
+    )
+    assert not made.tools[0].parameters
+    assert [(scheme.kind, scheme.name) for scheme in made.schemes.values()] == (
+        [("bearer", "")] if known else [("header", "Authorization")]
+    )
+
+
 def test_a_body_keeps_the_type_that_the_document_says() -> None:
     made = imported(
         """

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from leaseway.control_plane.config.openapi.bundle import bundle
 from leaseway.control_plane.config.openapi.operations import (
     BadDocument,
     Imported,
@@ -22,6 +21,7 @@ from leaseway.control_plane.config.openapi.operations import (
     import_document,
 )
 from leaseway.control_plane.config.openapi.parts import Folder, Origin, Signature, signature
+from leaseway.control_plane.config.openapi.references import bundle
 from leaseway.control_plane.config.tree.files import NotRegular, read_regular
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB

@@ -8,9 +8,16 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.names import UniqueNames
+from leaseway.control_plane.config.openapi.objects import Objects
 from leaseway.control_plane.config.openapi.parameters import Parameters
-from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
-from leaseway.control_plane.config.openapi.security import Scheme, schemes
+from leaseway.control_plane.config.openapi.references import References, Unsupported
+from leaseway.control_plane.config.openapi.schemas import SchemaReader
+from leaseway.control_plane.config.openapi.security import (
+    Scheme,
+    is_authorization,
+    schemes,
+    with_authorization,
+)
 from leaseway.control_plane.config.openapi.servers import ServerReader
 from leaseway.control_plane.config.openapi.swagger import convert_swagger
 from leaseway.spec.kinds.http_tools import (
@@ -154,12 +161,14 @@ class _Importer:
         self._selection = selection
         self._references = References(document)
         self._of_schemas = References(document, lenient=True)
-        self._schemas = SchemaReader(self._of_schemas)
+        self._objects = Objects(self._of_schemas)
+        self._schemas = SchemaReader(self._of_schemas, self._objects)
         self._servers = ServerReader(document, document.get("paths", {}).values(), address)
         self._names = UniqueNames()
         self._tools: list[HttpTool] = []
         self._skipped: list[SkippedOperation] = []
         self._notes: list[str] = []
+        self._needs_authorization = False
 
     def result(self) -> Imported:
         for method, path, item, operation in self._operations():
@@ -168,13 +177,14 @@ class _Importer:
             self._add(method, path, item, operation)
         info = self._document.get("info")
         title = info.get("title", "") if isinstance(info, Mapping) else ""
+        found = schemes(self._document, self._references)
         return Imported(
             title=str(title)[:256],
             base_url=self._servers.base_url,
             tools=tuple(self._tools),
             skipped=tuple(self._skipped),
             notes=(*self._notes, *map(_of_missing, self._of_schemas.missing)),
-            schemes=schemes(self._document, self._references),
+            schemes=with_authorization(found) if self._needs_authorization else found,
         )
 
     def _operations(self) -> Iterator[tuple[str, str, Mapping[str, Any], Any]]:
@@ -228,8 +238,9 @@ class _Importer:
         if method not in METHODS:
             raise Unsupported(f"the method {method} is not supported")
         base_url = self._servers.own(operation, item)
-        parameters = Parameters(self._of_schemas, self._schemas)
+        parameters = Parameters(self._of_schemas, self._schemas, self._objects)
         for given in self._merged(path, item, operation, notes):
+            self._needs_authorization |= is_authorization(given)
             try:
                 parameters.add(given)
             except Unsupported as error:

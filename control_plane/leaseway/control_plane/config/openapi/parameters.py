@@ -15,13 +15,9 @@ from leaseway.control_plane.config.openapi.media import (
     part_type,
     sent_type,
 )
-from leaseway.control_plane.config.openapi.schemas import (
-    MAX_SCHEMAS,
-    References,
-    SchemaReader,
-    Unsupported,
-    is_text,
-)
+from leaseway.control_plane.config.openapi.objects import Objects
+from leaseway.control_plane.config.openapi.references import References, Unsupported
+from leaseway.control_plane.config.openapi.schemas import MAX_SCHEMAS, SchemaReader, is_text
 from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import (
     RESERVED_HEADERS,
@@ -50,9 +46,10 @@ _PATH_STYLES: Final[Mapping[str, Style]] = {
 class Parameters:
     """The parameters of one operation, with unique names."""
 
-    def __init__(self, references: References, schemas: SchemaReader) -> None:
+    def __init__(self, references: References, schemas: SchemaReader, objects: Objects) -> None:
         self._references = references
         self._schemas = schemas
+        self._objects = objects
         self.parameters: list[HttpParameter] = []
 
     def add(self, given: Mapping[str, Any]) -> None:
@@ -145,7 +142,7 @@ class Parameters:
 
     def _add_values(self, chosen: BodyType, required: bool, description: str) -> None:
         is_json = chosen.body == "json"
-        members = self._schemas.object_of(chosen.schema, lenient=chosen.body == "multipart")
+        members = self._objects.object_of(chosen.schema, lenient=chosen.body == "multipart")
         if members is not None and len(members["properties"]) <= _MAX_MEMBERS:
             self._add_members(members, required, chosen)
             return

@@ -11,9 +11,16 @@ import json
 from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
-from urllib.parse import unquote
 
-from leaseway.control_plane.config.openapi.bundle import Refusal, shown
+from leaseway.control_plane.config.openapi.objects import Objects, describes_part
+from leaseway.control_plane.config.openapi.references import (
+    MAX_REFERENCES,
+    References,
+    Steps,
+    Unsupported,
+    list_of,
+    types_of,
+)
 from leaseway.control_plane.config.openapi.usable import is_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
@@ -29,15 +36,7 @@ _MAX_NODES: Final = 300_000
 """Parts of schemas of one document that are converted; what follows is open below its members."""
 _LEAST_NODE: Final = 16
 """Characters that a part of a schema takes at least: what has more of them is too long."""
-_MAX_REFERENCES: Final = 50
-_MAX_REFERENCE: Final = 4_096
-"""Characters of a reference; each use of it takes steps by its length."""
-_MAX_MISSING: Final = 100
-_MAX_RULES: Final = 20
-"""Schemas of one member that are compared with a further one of it."""
 _MAX_READ_ONLY: Final = 20
-_MAX_STEPS: Final = 500
-"""Parts of a schema that one question about it may visit; documents may repeat them without end."""
 _MAX_TEXT: Final = 1_024
 _MAX_DEFAULT: Final = 200
 """Characters of a default that a description names."""
@@ -55,104 +54,12 @@ _RULES: Final = _KEPT.union(_ONE, LISTS, PROPERTIES)
 """Keywords that are converted; those beside a reference apply together with its target's."""
 
 
-class Unsupported(Exception):
-    """A part of a document that can't be converted; the message is the end of a sentence."""
-
-
-class _Steps:
-    """A limit of the parts of a document that one question about it visits."""
-
-    def __init__(self, limit: int = _MAX_STEPS) -> None:
-        self._left = limit
-
-    def take(self) -> bool:
-        """Return whether another part may be visited."""
-        self._left -= 1
-        return self._left >= 0
-
-
-class References:
-    """Resolves the `$ref`s of a document.
-
-    Args:
-        document: The document.
-        lenient: Whether a reference without a target stands for an empty mapping, so that a schema
-            accepts anything there.
-
-    Attributes:
-        missing: Why references that stand for an empty mapping have no target, each once.
-    """
-
-    def __init__(self, document: Mapping[str, Any], *, lenient: bool = False) -> None:
-        self.missing: dict[str, None] = {}
-        self._document = document
-        self._lenient = lenient
-
-    def follow(self, node: Any) -> Any:
-        """Return a node, or the target of its reference with the members that stand beside it.
-
-        Raises:
-            Unsupported: The target is in another document, missing, or part of a cycle.
-        """
-        beside: dict[str, Any] = {}
-        for _ in range(_MAX_REFERENCES):
-            if not isinstance(node, Mapping) or "$ref" not in node:
-                return {**node, **beside} if beside and isinstance(node, Mapping) else node
-            beside = {**{key: value for key, value in node.items() if key != "$ref"}, **beside}
-            node = self.at(node["$ref"])
-        raise Unsupported("its references form a cycle")
-
-    def at(self, reference: object) -> Any:
-        """Return the target of a reference.
-
-        Raises:
-            Unsupported: The target is in another document, or missing.
-        """
-        try:
-            return self._target(reference, _Steps(_MAX_REFERENCES))
-        except Unsupported as error:
-            if not self._lenient:
-                raise
-            if len(self.missing) < _MAX_MISSING:
-                self.missing[str(error)] = None
-            return {}
-
-    def _target(self, reference: object, steps: _Steps) -> Any:
-        """Return the target of a reference; `steps` bound the references on the way to it."""
-        if not isinstance(reference, str):
-            raise Unsupported("it has a $ref that is not text")
-        if not steps.take():
-            raise Unsupported("its references form a cycle, or lead too far")
-        if len(reference) > _MAX_REFERENCE:
-            raise Unsupported(f"it has a $ref of more than {_MAX_REFERENCE} characters")
-        if not reference.startswith("#"):
-            raise Unsupported(
-                f"it refers to another document ({reference[:128]}), which is not read"
-            )
-        missing = f"it refers to {shown(reference)[:256]}, which does not exist"
-        node: Any = self._document
-        if not reference.startswith("#/") and reference != "#":
-            raise Unsupported(missing)
-        for part in reference.split("/")[1:]:
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            while isinstance(node, Mapping) and name not in node and "$ref" in node:
-                node = self._target(node["$ref"], steps)  # such as of all schemas together
-            if isinstance(node, Mapping) and name in node:
-                node = node[name]
-            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-                node = node[int(name)]
-            else:
-                raise Unsupported(missing)
-            if isinstance(node, Refusal):
-                raise Unsupported(f"it refers to {shown(reference)[:256]}, {node.reason}")
-        return node
-
-
 class SchemaReader:
     """Converts schemas of one document to JSON Schemas."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: References, objects: Objects) -> None:
         self._references = references
+        self._objects = objects
         self._referred: dict[tuple[str, bool], dict[str, Any]] = {}
         # Operations share members of a body by identity, which are too many to convert each time.
         self._converted: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
@@ -187,7 +94,7 @@ class SchemaReader:
 
     def _convert(self, schema: Any, files: bool, limit: int = MAX_SCHEMA) -> dict[str, Any]:
         for depth in _DEPTHS if self._nodes > 0 else _SHALLOW:
-            conversion = _Conversion(self._references, files, limit // _LEAST_NODE)
+            conversion = _Conversion(self._references, self._objects, files, limit // _LEAST_NODE)
             converted = conversion.schema(schema, depth, ())
             self._nodes -= conversion.count
             if conversion.is_complete and len(json.dumps(converted)) <= limit:
@@ -209,79 +116,26 @@ class SchemaReader:
         Raises:
             Unsupported: A reference has no target.
         """
-        return self._accepts(schema, kind, _Steps())
+        return self._accepts(schema, kind, Steps())
 
-    def _accepts(self, schema: Any, kind: str, steps: _Steps) -> bool:
+    def _accepts(self, schema: Any, kind: str, steps: Steps) -> bool:
         schema = self._references.follow(schema)
         if not isinstance(schema, Mapping) or not steps.take():
             return False
-        if kind in _types(schema):
+        if kind in types_of(schema):
             return True
         if kind == "object" and isinstance(schema.get("properties"), Mapping):
             return True
         return any(
-            self._accepts(part, kind, steps) for key in CHOICES for part in _list(schema.get(key))
+            self._accepts(part, kind, steps) for key in CHOICES for part in list_of(schema.get(key))
         )
-
-    def object_of(self, schema: Any, *, lenient: bool = False) -> Mapping[str, Any] | None:
-        """Return a schema's `properties` and `required`, or None if it has other rules.
-
-        Objects in `allOf` and beside a reference are merged.
-
-        Args:
-            schema: The schema, as written in the document.
-            lenient: Whether the members of alternatives are merged too, as optional ones.
-
-        Raises:
-            Unsupported: A reference has no target.
-        """
-        rules: dict[str, list[Any]] = {}
-        required: list[str] = []
-        if not self._merge(schema, rules, required, _Steps(), lenient) or not rules:
-            return None
-        properties = {
-            name: parts[0] if len(parts) == 1 else {"allOf": parts} for name, parts in rules.items()
-        }
-        return {"properties": properties, "required": required}
-
-    def _merge(
-        self, schema: Any, properties: dict[str, list[Any]], required: list[str],
-        steps: _Steps, lenient: bool,
-    ) -> bool:  # fmt: skip
-        """Add the members of a schema; return False if it has rules that members can't express."""
-        if not isinstance(schema, Mapping) or not steps.take():
-            return False
-        types = _types(schema)
-        if types and "object" not in types:
-            return False
-        if "not" in schema or "patternProperties" in schema:
-            return False
-        if isinstance(schema.get("additionalProperties"), Mapping) and not lenient:
-            return False
-        parts = [*_list(schema.get("allOf"))]
-        if "$ref" in schema:
-            parts.insert(0, self._references.at(schema["$ref"]))
-        if not all(self._merge(part, properties, required, steps, lenient) for part in parts):
-            return False
-        for key in ("anyOf", "oneOf"):
-            for part in _list(schema.get(key)):
-                if not lenient:
-                    return False
-                self._merge(part, properties, [], steps, lenient)
-        named = schema.get("properties")
-        for name, member in named.items() if isinstance(named, Mapping) else ():
-            rules = properties.setdefault(str(name), [])
-            if not any(member is known or member == known for known in rules[:_MAX_RULES]):
-                rules.append(member)
-        required += [name for name in _list(schema.get("required")) if isinstance(name, str)]
-        return True
 
     def is_read_only(self, schema: Any) -> bool:
         """Return whether only responses have a member with this schema."""
-        return _is_read_only(self._references, schema, _Steps(_MAX_READ_ONLY))
+        return _is_read_only(self._references, schema, Steps(_MAX_READ_ONLY))
 
 
-def _is_read_only(references: References, schema: Any, steps: _Steps) -> bool:
+def _is_read_only(references: References, schema: Any, steps: Steps) -> bool:
     try:
         schema = references.follow(schema)
     except Unsupported:
@@ -290,7 +144,7 @@ def _is_read_only(references: References, schema: Any, steps: _Steps) -> bool:
         return False
     if isinstance(schema.get("readOnly"), bool):
         return schema["readOnly"] is True
-    parts = _list(schema.get("allOf"))
+    parts = list_of(schema.get("allOf"))
     return any(_is_read_only(references, part, steps) for part in parts)
 
 
@@ -309,9 +163,10 @@ class _Conversion:
         count: How many nodes it has converted.
     """
 
-    def __init__(self, references: References, files: bool, limit: int) -> None:
+    def __init__(self, references: References, objects: Objects, files: bool, limit: int) -> None:
         self.count = 0
         self._references = references
+        self._objects = objects
         self._files = files
         self._limit = limit
 
@@ -319,48 +174,63 @@ class _Conversion:
     def is_complete(self) -> bool:
         return self.count <= self._limit
 
-    def schema(self, schema: Any, depth: int, above: tuple[str, ...]) -> dict[str, Any]:
-        """Return a schema down to a depth; `above` are the references that contain it."""
+    def schema(
+        self, schema: Any, depth: int, above: tuple[str, ...], *, is_part: bool = False
+    ) -> dict[str, Any]:
+        """Return a schema down to a depth.
+
+        Args:
+            schema: The schema.
+            depth: How many levels of parts are kept.
+            above: The references that contain it.
+            is_part: Whether other schemas describe the same object, so that its members are not
+                all there are.
+        """
         if not isinstance(schema, Mapping) or depth <= 0 or not self.is_complete:
             return {}
         self.count += 1
         reference = schema.get("$ref")
         if reference is not None:
-            return self._referred(schema, str(reference), depth, above)
+            return self._referred(schema, str(reference), depth, above, is_part)
+        if "discriminator" in schema and not is_part:
+            schema = self._objects.with_subtypes(schema)
         converted = {key: value for key, value in schema.items() if key in _KEPT}
         _modernize(schema, converted, self._files)
-        self._parts(schema, converted, depth - 1, above)
+        self._parts(schema, converted, depth - 1, above, is_part)
+        if is_part and converted.get("additionalProperties") is False:
+            del converted["additionalProperties"]
         return _with_null(converted) if _is_nullable(schema) else converted
 
     def _referred(
-        self, schema: Mapping[str, Any], reference: str, depth: int, above: tuple[str, ...]
-    ) -> dict[str, Any]:
+        self, schema: Mapping[str, Any], reference: str, depth: int, above: tuple[str, ...],
+        is_part: bool,
+    ) -> dict[str, Any]:  # fmt: skip
         """Return a referred schema, with the keywords that stand beside the reference."""
         notes: dict[str, Any] = {}
         rules: dict[str, Any] = {}
         for key, value in schema.items():
             is_note = key in _NOTES or key not in _RULES
-            if key != "$ref":
+            if key not in ("$ref", "discriminator"):
                 (notes if is_note else rules)[key] = value
-        if reference in above or len(above) > _MAX_REFERENCES:
+        if reference in above or len(above) > MAX_REFERENCES:
             target: Any = {}
         else:
             target = self._references.at(schema["$ref"])
+        if isinstance(target, Mapping) and not is_part:
+            target = self._objects.with_subtypes(target, reference)
         above = (*above, reference)
         if not rules:
             merged = {**target, **notes} if isinstance(target, Mapping) else notes
-            return self.schema(merged, depth, above)
+            merged.pop("discriminator", None)
+            return self.schema(merged, depth, above, is_part=is_part)
         # Both apply; a keyword beside the reference does not replace the target's.
-        both = {**notes, "allOf": [*_list(rules.pop("allOf", None)), rules, target]}
-        return self.schema(both, depth, above)
+        both = {**notes, "allOf": [*list_of(rules.pop("allOf", None)), rules, target]}
+        return self.schema(both, depth, above, is_part=is_part)
 
     def _parts(
-        self,
-        schema: Mapping[str, Any],
-        converted: dict[str, Any],
-        depth: int,
-        above: tuple[str, ...],
-    ) -> None:
+        self, schema: Mapping[str, Any], converted: dict[str, Any], depth: int,
+        above: tuple[str, ...], is_part: bool,
+    ) -> None:  # fmt: skip
         for key in _ONE:
             part = schema.get(key)
             if isinstance(part, Mapping):
@@ -370,7 +240,10 @@ class _Conversion:
         if "not" in converted and not converted["not"]:
             del converted["not"]  # it was cut, and an empty one would forbid everything
         for key in LISTS:
-            parts = [self.schema(part, depth, above) for part in _list(schema.get(key))]
+            given = list_of(schema.get(key))
+            alternatives = key != "allOf"
+            share = is_part or describes_part(schema, [] if alternatives else given)
+            parts = [self.schema(part, depth, above, is_part=share) for part in given]
             if parts and not (key in ("anyOf", "oneOf") and {} in parts):
                 converted["anyOf" if key == "oneOf" else key] = parts
         for key in PROPERTIES:
@@ -380,7 +253,7 @@ class _Conversion:
                     str(name): self.schema(part, depth, above)
                     for name, part in named.items()
                     if (key != "patternProperties" or is_pattern(str(name)))
-                    and not _is_read_only(self._references, part, _Steps(_MAX_READ_ONLY))
+                    and not _is_read_only(self._references, part, Steps(_MAX_READ_ONLY))
                 }
         if "required" in converted:
             known = converted.get("properties", {})
@@ -445,7 +318,7 @@ def _modernize(schema: Mapping[str, Any], converted: dict[str, Any], files: bool
 def is_file(schema: Mapping[str, Any]) -> bool:
     """Return whether text of a schema is raw bytes where bytes can be sent."""
     kind = schema.get("contentMediaType")
-    types = _types(schema)
+    types = types_of(schema)
     return (
         isinstance(kind, str)
         and "contentEncoding" not in schema
@@ -493,7 +366,7 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
     for key, is_valid in _VALID.items():
         if key in converted and not is_valid(converted[key]):
             del converted[key]
-    names = _types(converted)
+    names = types_of(converted)
     if "type" in converted and not (names and all(name in TYPES for name in names)):
         del converted["type"]
 
@@ -526,14 +399,3 @@ _VALID: Final[Mapping[str, Callable[[object], bool]]] = {
     "pattern": _is_pattern,
 }
 """Whether the value of a keyword is one that JSON Schema allows."""
-
-
-def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return (kind,)
-    return tuple(str(name) for name in kind) if isinstance(kind, list) else ()
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

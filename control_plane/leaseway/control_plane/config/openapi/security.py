@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leaseway.control_plane.config.openapi.schemas import References, Unsupported
+from leaseway.control_plane.config.openapi.references import References, Unsupported
 from leaseway.spec.kinds.http_api import CredentialKind
 
 _PLACES: Final[Mapping[str, CredentialKind]] = {
@@ -66,6 +66,22 @@ def schemes(document: Mapping[str, Any], references: References) -> Mapping[str,
         if isinstance(scheme, Mapping):
             found[str(name)[:256]] = _scheme(scheme)
     return found
+
+
+def is_authorization(parameter: Mapping[str, Any]) -> bool:
+    """Return whether a parameter is the header `Authorization`, which is no tool's."""
+    return parameter.get("in") == "header" and str(parameter["name"]).lower() == "authorization"
+
+
+def with_authorization(known: Mapping[str, Scheme]) -> Mapping[str, Scheme]:
+    """Return the schemes of a document whose operations have the header `Authorization`.
+
+    Some documents say of their credential only that.
+    """
+    own = Scheme("header", "Authorization", "the header 'Authorization'")
+    if "Authorization" in known or any(scheme.target == own.target for scheme in known.values()):
+        return known
+    return {**known, "Authorization": own}
 
 
 def _scheme(scheme: Mapping[str, Any]) -> Scheme:

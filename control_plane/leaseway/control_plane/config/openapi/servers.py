@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
-from leaseway.control_plane.config.openapi.schemas import Unsupported
+from leaseway.control_plane.config.openapi.references import Unsupported
 from leaseway.spec.kinds.http_tools import is_base_url
 
 _MAX_SERVERS: Final = 100

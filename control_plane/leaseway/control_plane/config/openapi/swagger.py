@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from leaseway.control_plane.config.openapi.schemas import References, Unsupported
+from leaseway.control_plane.config.openapi.references import References, Unsupported
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _FORM: Final = "application/x-www-form-urlencoded"
