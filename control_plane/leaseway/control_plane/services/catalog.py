@@ -8,10 +8,12 @@ See design.md#names-and-versions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
@@ -61,6 +63,7 @@ _MAX_SETS = 16
 _WATCH_INTERVAL = 0.05
 """Minimum seconds between two messages of a watch."""
 
+_MessageT = TypeVar("_MessageT", bound=Message)
 _Outcome = NamedTarget | ResourceTarget | Denial
 _Context = grpc.aio.ServicerContext[Any, Any]
 _CallerListRequest = (
@@ -70,6 +73,40 @@ _CallerListRequest = (
     | catalog_pb2.ListIntroductionsRequest
 )
 _ListRequest = _CallerListRequest | catalog_pb2.ListServersRequest
+
+
+@dataclass(frozen=True)
+class _CallerList:
+    """A list of what a caller sees.
+
+    Attributes:
+        start: The start of the page that the caller wants.
+        servers: The servers that it names; none stands for all.
+        view: What it sees.
+        version: The registry version of that.
+        pending: The servers that have not been listed yet, in general or for the caller.
+    """
+
+    start: PageStart
+    servers: Set[str]
+    view: View
+    version: int
+    pending: Sequence[str]
+
+    def includes(self, server_id: str) -> bool:
+        """Return whether the caller lists a server."""
+        return not self.servers or server_id in self.servers
+
+    def page_of_named(
+        self, targets: Mapping[str, NamedTarget], message: Callable[[str, NamedTarget], _MessageT]
+    ) -> tuple[list[_MessageT], str]:
+        """Return a page of targets, which are ordered by name, and the next page's token."""
+        names = (
+            ((name,), name)
+            for name, target in targets.items()
+            if self.includes(target.served.key.server_id)
+        )
+        return one_page(self.start, names, lambda name: message(name, targets[name]))
 
 
 class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
@@ -86,17 +123,13 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListToolsRequest, context: _Context
     ) -> catalog_pb2.ListToolsResponse:
         """List one page of tools, ordered by name."""
-        start, tenant = await self._start_list("ListTools", request, context)
-        servers = await self._known_servers(tenant, request.servers, context)
-        view, waiting = await self._view_of(tenant, servers, request, context)
-        state, named = self._plane.state, view.tools
-        names = (((name,), name) for name in named if _is_selected(named[name], servers))
-        tools, token = one_page(start, names, lambda name: messages.tool(name, named[name]))
+        listing = await self._start_caller_list("ListTools", request, context)
+        tools, token = listing.page_of_named(listing.view.tools, messages.tool)
         return catalog_pb2.ListToolsResponse(
             tools=tools,
-            registry_version=state.visible.version,
-            config_loaded_at=messages.timestamp(state.config_loaded_at),
-            pending=[*state.pending.of(tenant), *waiting],
+            registry_version=listing.version,
+            config_loaded_at=messages.timestamp(self._plane.state.config_loaded_at),
+            pending=listing.pending,
             next_page_token=token,
         )
 
@@ -104,16 +137,12 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListPromptsRequest, context: _Context
     ) -> catalog_pb2.ListPromptsResponse:
         """List one page of prompts, ordered by name."""
-        start, tenant = await self._start_list("ListPrompts", request, context)
-        servers = await self._known_servers(tenant, request.servers, context)
-        view, waiting = await self._view_of(tenant, servers, request, context)
-        state, named = self._plane.state, view.prompts
-        names = (((name,), name) for name in named if _is_selected(named[name], servers))
-        prompts, token = one_page(start, names, lambda name: messages.prompt(name, named[name]))
+        listing = await self._start_caller_list("ListPrompts", request, context)
+        prompts, token = listing.page_of_named(listing.view.prompts, messages.prompt)
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
-            registry_version=state.visible.version,
-            pending=[*state.pending.of(tenant), *waiting],
+            registry_version=listing.version,
+            pending=listing.pending,
             next_page_token=token,
         )
 
@@ -121,16 +150,17 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListResourcesRequest, context: _Context
     ) -> catalog_pb2.ListResourcesResponse:
         """List one page of resources, then templates, ordered by server and URI."""
-        start, tenant = await self._start_list("ListResources", request, context)
-        servers = await self._known_servers(tenant, request.servers, context)
-        view, waiting = await self._view_of(tenant, servers, request, context)
-        state, listed = self._plane.state, _resources(view)
-        targets = ((key, target) for key, target in listed if _is_selected(target, servers))
-        resources, token = one_page(start, targets, messages.resource)
+        listing = await self._start_caller_list("ListResources", request, context)
+        targets = (
+            (key, target)
+            for key, target in _resources(listing.view)
+            if listing.includes(target.served.key.server_id)
+        )
+        resources, token = one_page(listing.start, targets, messages.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
-            registry_version=state.visible.version,
-            pending=[*state.pending.of(tenant), *waiting],
+            registry_version=listing.version,
+            pending=listing.pending,
             next_page_token=token,
         )
 
@@ -138,20 +168,17 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListIntroductionsRequest, context: _Context
     ) -> catalog_pb2.ListIntroductionsResponse:
         """List one page of what servers say about themselves, ordered by server."""
-        start, tenant = await self._start_list("ListIntroductions", request, context)
-        servers = await self._known_servers(tenant, request.servers, context)
-        view, waiting = await self._view_of(tenant, servers, request, context)
-        state, said = self._plane.state, view.introductions
+        listing = await self._start_caller_list("ListIntroductions", request, context)
         entries = (
             ((server_id,), (server_id, introduction))
-            for server_id, introduction in said.items()
-            if not servers or server_id in servers
+            for server_id, introduction in listing.view.introductions.items()
+            if listing.includes(server_id)
         )
-        introductions, token = one_page(start, entries, messages.introduction)
+        introductions, token = one_page(listing.start, entries, messages.introduction)
         return catalog_pb2.ListIntroductionsResponse(
             introductions=introductions,
-            registry_version=state.visible.version,
-            pending=[*state.pending.of(tenant), *waiting],
+            registry_version=listing.version,
+            pending=listing.pending,
             next_page_token=token,
         )
 
@@ -259,14 +286,25 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._wait_for_registry(context)
         return start, tenant_of(request.tenant)
 
-    async def _view_of(
-        self, tenant: str, servers: set[str], request: _CallerListRequest, context: _Context
-    ) -> tuple[View, list[str]]:
-        """Return what a caller sees, and the servers that are still being listed for it."""
-        reader = _reader(tenant, request.client)
+    async def _start_caller_list(
+        self, name: str, request: _CallerListRequest, context: _Context
+    ) -> _CallerList:
+        """Start a list of what a caller sees; wait for servers that are first listed for it."""
+        start, tenant = await self._start_list(name, request, context)
+        state = self._plane.state
+        denied = unknown_server(state, tenant, request.servers, self._plane.clock())
+        if denied is not None:
+            await abort(context, messages.denial(denied))
+        servers, reader = frozenset(request.servers), _reader(tenant, request.client)
         timeout = time_left(context, _SUBJECT_LISTING_WAIT) - 0.1
-        pending = await self._list_for(reader, servers, timeout)
-        return self._plane.state.view(reader), pending
+        waiting = await self._list_for(reader, servers, timeout)
+        return _CallerList(
+            start=start,
+            servers=servers,
+            view=state.view(reader),
+            version=state.visible.version,
+            pending=(*state.pending.of(tenant), *waiting),
+        )
 
     async def _list_for(
         self, reader: Reader, servers: Collection[str], timeout: float
@@ -286,15 +324,6 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 return []
             await plane.wait_for_change(left)
         return sorted(unlisted(plane.state, reader, servers, plane.clock()))
-
-    async def _known_servers(
-        self, tenant: str, servers: Collection[str], context: _Context
-    ) -> set[str]:
-        """Return the servers to list, empty for all; abort if one is unknown."""
-        denied = unknown_server(self._plane.state, tenant, servers, self._plane.clock())
-        if denied is not None:
-            await abort(context, messages.denial(denied))
-        return set(servers)
 
     async def _wait_for_registry(self, context: _Context) -> None:
         """Wait for the first visible registry after a start."""
@@ -429,10 +458,6 @@ def _final(outcome: _Outcome | PendingServers) -> _Outcome:
     servers = ", ".join(outcome.servers)
     message = f"No first result yet from: {servers}. Try again, or allow more time."
     return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
-
-
-def _is_selected(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
-    return not servers or target.served.key.server_id in servers
 
 
 def _resources(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarget]]:
