@@ -233,10 +233,9 @@ async def post(request):
         if seen["full"]:
             return web.Response(status=503)
         headers["Mcp-Session-Id"] = f"session-{next(numbers)}"
-        sessions[headers["Mcp-Session-Id"]] = True
+        if not seen["forgetful"]:
+            sessions[headers["Mcp-Session-Id"]] = True
     if method == "tools/call":
-        if seen["forgetful"]:
-            return web.Response(status=404)
         return await call(request, message)
     modern = is_modern(message)
     result = respond(message, modern)

@@ -279,7 +279,10 @@ class McpSession:
 
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""
-        return start_fault(self._spec, error, self._phase, stderr, self.peer.garbage)
+        peer = self.peer
+        return start_fault(
+            self._spec, error, self._phase, stderr, garbage=peer.garbage, postponed=peer.postponed
+        )
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -293,11 +296,23 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def start_fault(
-    spec: ServerSpec, error: BaseException, phase: StartPhase, stderr: StderrTail, garbage: int = 0
+    spec: ServerSpec,
+    error: BaseException,
+    phase: StartPhase,
+    stderr: StderrTail,
+    *,
+    garbage: int = 0,
+    postponed: str = "",
 ) -> Fault:
     """Return the fault for a server that did not start or list.
 
-    `garbage` is how many of its messages were not JSON-RPC.
+    Args:
+        spec: The server.
+        error: What ended the start.
+        phase: Where it ended.
+        stderr: What its process wrote.
+        garbage: How many of its messages were not JSON-RPC.
+        postponed: What it said when it wanted a request later (see `Peer`).
     """
     cause = first_cause(error)
     if isinstance(cause, handshake.GreetingFailed):
@@ -307,7 +322,7 @@ def start_fault(
     if _has_no_token(cause):
         return cause.fault
     server = spec.key.server_id
-    problem, text, facts = _describe(spec, cause, phase)
+    problem, text, facts = _describe(spec, cause, phase, postponed)
     last_words = stderr.last(lines=10, size=2048)
     metadata = {"server": server, **facts, "problem": problem}
     if last_words:
@@ -335,7 +350,7 @@ def _has_no_token(cause: BaseException) -> TypeGuard[ConnectionLost | InvalidRes
 
 
 def _describe(
-    spec: ServerSpec, cause: BaseException, phase: StartPhase
+    spec: ServerSpec, cause: BaseException, phase: StartPhase, postponed: str
 ) -> tuple[str, str, dict[str, str]]:
     """Return the problem, its sentence, and further metadata."""
     server = spec.key.server_id
@@ -349,8 +364,10 @@ def _describe(
         case InvalidResponse(fault=fault):
             return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
         case TimeoutError():
-            text = f"{head} within {spec.startup_timeout:g} s. See what it logs, "
-            return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
+            cause_shown = f": {postponed}" if postponed else ". See what it logs, or"
+            text = f"{head} within {spec.startup_timeout:g} s{cause_shown}"
+            advice = " Raise startup_timeout." if postponed else " raise startup_timeout."
+            return "START_TIMEOUT", f"{text}{advice}", {}
         case MCPError(error=answer):
             message = redact(answer.message)[:500].rstrip(".")
             text = f"{head}: it answered with error {answer.code}: {message}."

@@ -127,6 +127,13 @@ DOUBTS = {
 }
 """Refusals of which nobody knows whether the call had started."""
 
+RATE_LIMITS = {
+    "a text": status(429, "slow down"),
+    "JSON-RPC": rpc(-32004, "slow down", 429),
+    "JSON-RPC without an id": rpc(-32004, "slow down", 429, has_id=False),
+}
+"""What servers answer that want fewer requests."""
+
 
 class Server:
     """A legacy server with sessions."""
@@ -167,6 +174,8 @@ class Server:
             return self.result(key, {"tools": TOOLS})
         if method == "tools/call":
             said = message["params"]["arguments"].get("text", "")
+            if said == "missing":
+                return web.Response(status=404, text="no such document")
             if said == "bad":
                 return await rpc(-32602, "Invalid request parameters")(request, message)
             self.called.append(said)
@@ -323,6 +332,64 @@ async def test_errors_of_tools_do_not_touch_the_session(
     assert await echo(bench, instance, "on") == "on"
 
 
+@pytest.mark.parametrize("leased", [True, False])
+async def test_a_404_that_only_one_request_gets_costs_only_its_call(
+    bench: Bench, server: Server, url: str, leased: bool
+) -> None:
+    instance = await bench.start(bench.http_spec(url, truely_stateless=not leased))
+    for _ in range(2):
+        fault = await bench.call_fault(instance, "echo", {"text": "missing"})
+        assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "unknown")
+        assert "HTTP status 404 (no such document), but serves other requests" in fault.message
+        assert await echo(bench, instance, "on") == "on"
+    assert instance.state == "ready"
+    assert not leased or server.opened == 1
+
+
+@pytest.mark.parametrize("leased", [True, False])
+@pytest.mark.parametrize("how", RATE_LIMITS)
+async def test_a_rate_limit_costs_no_session(
+    bench: Bench, server: Server, url: str, how: str, leased: bool
+) -> None:
+    instance = await bench.start(bench.http_spec(url, truely_stateless=not leased))
+    session, server.current, server.refuse = server.current, "", RATE_LIMITS[how]
+    fault = await bench.call_fault(instance, "echo", {"text": "one"})
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "no")
+    assert "HTTP status 429 (slow down): it receives too many requests." in fault.message
+    server.current = session
+    assert await echo(bench, instance, "on") == "on"
+    assert (instance.state, server.opened) == ("ready", 1)
+
+
+@pytest.mark.parametrize("how", RATE_LIMITS)
+async def test_a_start_waits_while_the_server_wants_fewer_requests(
+    bench: Bench, server: Server, url: str, how: str
+) -> None:
+    refused: list[str] = []
+
+    async def refuse_once(request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message["method"] in refused:
+            return server.result(message["id"], {"tools": TOOLS})
+        refused.append(message["method"])
+        server.refuses_initialize = None
+        return await RATE_LIMITS[how](request, message)
+
+    server.refuses_lists, server.refuse = True, refuse_once
+    server.refuses_initialize = refuse_once
+    instance = await shared(bench, url)
+    assert refused == ["initialize", "tools/list"]
+    assert list(instance.tools) == ["echo"]
+
+
+async def test_a_start_that_waits_too_long_says_what_for(
+    bench: Bench, server: Server, url: str
+) -> None:
+    server.refuses_initialize = RATE_LIMITS["JSON-RPC"]
+    fault = await bench.fails(bench.http_spec(url, startup_timeout=1.0))
+    assert fault.metadata["problem"] == "START_TIMEOUT"
+    assert "within 1 s: The server remote answered with HTTP status 429" in fault.message
+
+
 @pytest.mark.parametrize("how", ["410", "-32600 with 200", "an event"])
 async def test_a_leased_instance_whose_session_is_gone_is_lost(
     bench: Bench, server: Server, url: str, how: str
@@ -347,9 +414,12 @@ async def test_a_server_that_never_listed_its_tools_fails_to_start_with_what_it_
     assert server.requests.count("tools/list") == 1
 
 
-async def test_a_short_fault_does_not_cost_a_lease(bench: Bench, server: Server, url: str) -> None:
+@pytest.mark.parametrize("refuse", [DOUBTS["503"], REJECTIONS["403"]], ids=["503", "403"])
+async def test_a_short_fault_does_not_cost_a_lease(
+    bench: Bench, server: Server, url: str, refuse: Refuse
+) -> None:
     instance = await bench.start(bench.http_spec(url))
-    session, server.current, server.refuse = server.current, "", DOUBTS["503"]
+    session, server.current, server.refuse = server.current, "", refuse
     await bench.call_fault(instance, "echo", {"text": "one"})
     await until(lambda: [reason for reason, _ in bench.warned] == ["SERVER_REFUSING"])
     server.current = session

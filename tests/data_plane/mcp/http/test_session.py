@@ -132,6 +132,7 @@ async def test_the_connection_ends_with_the_reason_if_no_new_session_is_opened(
 async def test_a_server_that_forgets_each_session_is_given_up(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
     await control(bench, address, "forgetful")
+    await control(bench, address, "forget")
     fault = await bench.call_fault(instance, "echo")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
     assert "no longer knows its MCP session" in fault.message

@@ -125,6 +125,7 @@ class Peer(Dispatcher[TransportContext]):
         asks_alone: Whether a request of a server that callers share goes to the only call in
             flight. Set before the handshake.
         offered_version: The version that `initialize` offers; empty for the newest, or a client's.
+        postponed: What the server said when it last wanted a request later; empty if it never did.
         corrected: What was corrected in the answer to `initialize`, in words; empty for nothing.
         sets_log_level: Whether the server logs from a level that the client sets.
         log_level: That level.
@@ -160,7 +161,7 @@ class Peer(Dispatcher[TransportContext]):
         self.leased = False
         self.client: McpClient | None = None
         self.asks_alone = False
-        self.offered_version = self.corrected = ""
+        self.offered_version = self.corrected = self.postponed = ""
         self.sets_log_level = False
         self.log_level = LogLevel(self._set_log_level)
         self.roots: bytes | None = None

@@ -38,9 +38,12 @@ from leaseway.data_plane.kinds.remote.http.refusals import (
     ErrorAnswer,
     Refusal,
     SessionCheck,
+    asks_to_wait,
+    is_rate_limit,
     is_transient,
     of_answer,
     of_fault,
+    of_unknown_session,
     session_gone,
 )
 from leaseway.data_plane.kinds.remote.http.responses import (
@@ -63,6 +66,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
+from leaseway.wire.timing.backoff import RETRY
 
 _logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT: Final = 2.0
@@ -230,7 +234,7 @@ class HttpConnection(Peer):
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
         try:
-            refusal = await self._post(key, line, headers, entry)
+            refusal = await self._post_in_turn(key, line, headers, entry)
             if refusal is None or self.closed.is_set:
                 return
             if key in self._probes:
@@ -245,6 +249,27 @@ class HttpConnection(Peer):
             self._fail(key, errors.unexpected(self.server, entry))
         finally:
             self._tasks.pop(key, None)
+
+    async def _post_in_turn(
+        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
+    ) -> Refusal | None:
+        """Post a request, one of ours again if the server asks to wait; its timeout bounds that.
+
+        A call's caller decides whether it waits.
+        """
+        failures = 0
+        while True:
+            try:
+                return await self._post(key, line, headers, entry)
+            except Fault as fault:
+                delay = max(fault.retry_delay or 0.0, RETRY.ceiling(failures))
+                is_ours = key in self._requests and key not in self._probes
+                if not (is_ours and asks_to_wait(fault)) or delay > bounds.STARTUP_TIMEOUT:
+                    raise
+                self.postponed = fault.message
+            failures += 1
+            entry.written = False
+            await asyncio.sleep(delay)
 
     async def _post(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
@@ -276,8 +301,8 @@ class HttpConnection(Peer):
                     in_session=in_session,
                 )
                 await self._responses.read(posted, response, self.era)
-        except SessionForgotten:
-            return Refusal(number, errors.session_expired(self.server), forgotten=True)
+        except SessionForgotten as error:
+            return of_unknown_session(number, error)
         except ErrorAnswer as error:
             return of_answer(number, error)
         except Fault as error:
@@ -330,9 +355,13 @@ class HttpConnection(Peer):
             self._deliver(key, refusal)  # it may have started, so it could not be sent again
             self.refusals.suspect()
             return
-        if refusal.session == self._renewal.number and not refusal.forgotten:
+        # A new session costs a shared server little; the state of another one is not given up for
+        # a 404 that may come from elsewhere.
+        is_certain = refusal.forgotten and self._can_renew and not self._check.trusts(refusal)
+        if refusal.session == self._renewal.number and not is_certain:
             verdict = await self._check.check(refusal)
-            if verdict is not None and not verdict.transient:
+            may_pass = verdict is not None and verdict.is_barred and not self._can_renew
+            if verdict is not None and not (verdict.transient or may_pass):
                 self._gone = verdict
             elif refusal.session == self._renewal.number:
                 self._deliver(key, refusal)
@@ -377,12 +406,14 @@ class HttpConnection(Peer):
         refusal = await self._post(key, line, headers, entry)
         if refusal is None or self.closed.is_set:
             return
-        if refusal.forgotten:
+        verdict = await self._check.check(refusal) if refusal.forgotten else refusal
+        if verdict is not None and verdict.forgotten:
             fault = errors.session_expired(self.server)
             self._fail(key, fault)
             self.end(fault)
-        else:
-            self._deliver(key, refusal)
+            return
+        self._deliver(key, refusal)
+        if verdict is not None:
             self.refusals.suspect()
 
     @property
@@ -417,7 +448,7 @@ class HttpConnection(Peer):
         try:
             await self._round_trip(self.cheap_request, None, opts, self.era)
         except InvalidResponse as error:
-            if error.fault.metadata.get("http_status") == "429":
+            if is_rate_limit(error.fault):
                 return None
             return self._probes[key] or of_fault(number, error.fault)
         except MCPError as error:
@@ -530,7 +561,12 @@ class HttpConnection(Peer):
             self._spawn(self._renew_expired(self._renewal.number))
 
     async def _renew_expired(self, number: int) -> None:
-        await self._renew(number, True, None)
+        """Renew a session that another request than that for the stream does not find, either."""
+        verdict = await self._probe_session()
+        if verdict is not None and verdict.forgotten:
+            await self._renew(number, True, None)
+        elif verdict is not None:
+            self.refusals.suspect()
 
     # The end.
 

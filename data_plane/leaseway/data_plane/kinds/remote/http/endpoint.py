@@ -150,7 +150,17 @@ class HttpEndpoint:
 
 
 class SessionForgotten(Exception):
-    """The server does not know the session of a request."""
+    """The server answered a request in a session with 404: it does not know the session.
+
+    Or something else in between, or behind the tool, was not found: a cheap request tells.
+
+    Attributes:
+        fault: That error of the request, if its session turns out to be known.
+    """
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault = fault
 
 
 class SessionRenewal:

@@ -25,6 +25,7 @@ from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.retry_after import retry_delay
 
+TOO_MANY_REQUESTS: Final = HTTPStatus.TOO_MANY_REQUESTS.value
 MAX_BODY: Final = bounds.MAX_LINE
 """Maximum bytes of a response body, as of a message over other transports."""
 
@@ -119,6 +120,14 @@ def first_line(body: bytes) -> str:
     return "" if line.startswith("<") else line[:_MAX_LINE]
 
 
+def _error_text(body: bytes) -> str:
+    """Return what an error response says: the message of its JSON-RPC error, or its first line."""
+    message = rpc_error(body)
+    if message is None:
+        return first_line(body)
+    return first_line(_decode_error_object(message.error).message.encode())
+
+
 def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None:
     """Return the target of a redirect, or None for any other response.
 
@@ -164,11 +173,11 @@ def status_fault(
     text = f"The server {server} answered with HTTP status {status}"
     if status in (401, 403) and url is not None:
         text += f" from {url.origin()}"
-    line = first_line(body)
+    line = _error_text(body)
     if line and line != f"{status}: {_phrase(status)}":
         text += f" ({line})"
     delay = retry_delay(headers)
-    refused = status == 429 or (status == 503 and delay is not None)
+    refused = status == TOO_MANY_REQUESTS or (status == 503 and delay is not None)
     started: Started = "no" if refused else "unknown" if status >= 500 else "yes"
     code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
     fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)
@@ -220,14 +229,30 @@ def of_unexpected_type(server: str, response: aiohttp.ClientResponse) -> Fault:
     return unreadable(server, f"HTTP status {response.status} and {kind or 'no content type'}")
 
 
+def not_found(server: str, body: bytes) -> Fault:
+    """Return the fault for a 404 to one request in a session that serves others."""
+    line = _error_text(body)
+    shown = f" ({line})" if line else ""
+    return _server_error(
+        server,
+        f"The server {server} answered with HTTP status 404{shown}, but serves other requests in "
+        "its MCP session: this one found nothing, or a load balancer sends the requests of one "
+        "session to different servers.",
+        "unknown",
+        HTTPStatus.NOT_FOUND,
+        METHOD_NOT_FOUND,
+    )
+
+
 def session_expired(server: str, cause: str = "") -> Fault:
     """Return the fault for a connection whose session the server no longer knows.
 
     `cause` is why no new session could be opened, if that was tried.
     """
     text = (
-        f"The server {server} no longer knows its MCP session (it was restarted, or the session "
-        "timed out); the session's state is lost."
+        f"The server {server} no longer knows its MCP session (it was restarted, the session timed "
+        "out, or a load balancer sends its requests to different servers); the session's state is "
+        "lost."
     )
     return Fault(
         Reason.SERVER_LOST,

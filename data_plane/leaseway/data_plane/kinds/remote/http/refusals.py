@@ -18,6 +18,8 @@ from typing import Final
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
+from leaseway.data_plane.kinds.remote.http.endpoint import SessionForgotten
+from leaseway.data_plane.kinds.remote.http.errors import TOO_MANY_REQUESTS
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
@@ -32,7 +34,6 @@ _TRUSTED_FOR: Final = 0.5
 """Seconds in which equal refusals need no cheap request of their own."""
 
 _MAX_TRUSTED: Final = 64
-_TOO_MANY_REQUESTS: Final = "429"
 
 
 class ErrorAnswer(Exception):
@@ -52,7 +53,7 @@ class Refusal:
         session: The number of its session.
         fault: Why, if there is no JSON-RPC error.
         answer: The JSON-RPC error, or None.
-        forgotten: Whether the server certainly does not know the session (HTTP 404).
+        forgotten: Whether the server says that it does not know the session, by HTTP 404.
         transient: Whether this may be a short fault of the server or the network. Such a request
             may have started.
         words: What the server said: equal for equal refusals.
@@ -66,6 +67,11 @@ class Refusal:
     transient: bool = False
     words: str = ""
     rejects: bool = False
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether something bars the worker (HTTP 403): often a firewall, and for a while."""
+        return self.fault is not None and self.fault.metadata.get("http_status") == "403"
 
     def deliver(self, entry: Pending) -> None:
         """End the request as the server has answered it."""
@@ -85,14 +91,22 @@ class Refusal:
 NO_REFUSAL: Final = Refusal(-1)
 
 
+def is_rate_limit(fault: Fault) -> bool:
+    """Return whether the server only wants fewer requests: no sign of anything else."""
+    return fault.metadata.get("http_status") == str(TOO_MANY_REQUESTS)
+
+
+def asks_to_wait(fault: Fault) -> bool:
+    """Return whether the server has done nothing, and wants the same request later."""
+    return is_rate_limit(fault) or (fault.started == "no" and fault.retry_delay is not None)
+
+
 def of_fault(session: int, fault: Fault) -> Refusal | None:
     """Return a fault as a refusal, or None if it says nothing of the session."""
     status = fault.metadata.get("http_status", "")
     if fault.reason not in (Reason.SERVER_ERROR, Reason.SERVER_LOST):
         return None
-    if status == _TOO_MANY_REQUESTS or (
-        fault.reason is Reason.SERVER_LOST and fault.started == "no"
-    ):
+    if is_rate_limit(fault) or (fault.reason is Reason.SERVER_LOST and fault.started == "no"):
         return None
     transient = not status or int(status) >= 500
     rejects = not transient and int(status) >= 300
@@ -105,6 +119,11 @@ def is_transient(error: MCPError) -> bool:
         refusal = of_fault(0, error.fault)
         return refusal is not None and refusal.transient
     return isinstance(error, ConnectionLost) or error.code == REQUEST_TIMEOUT
+
+
+def of_unknown_session(session: int, error: SessionForgotten) -> Refusal:
+    """Return the refusal that HTTP status 404 is."""
+    return Refusal(session, error.fault, forgotten=True, words=error.fault.message, rejects=True)
 
 
 def of_answer(session: int, error: ErrorAnswer) -> Refusal:
@@ -143,9 +162,13 @@ class SessionCheck:
         self._running: asyncio.Task[Refusal | None] | None = None
         self._trusted: OrderedDict[str, float] = OrderedDict()
 
+    def trusts(self, refusal: Refusal) -> bool:
+        """Return whether an equal refusal has just been one of its own request only."""
+        return time.monotonic() - self._trusted.get(refusal.words, -_TRUSTED_FOR) < _TRUSTED_FOR
+
     async def check(self, refusal: Refusal) -> Refusal | None:
         """Return why a cheap request was refused as well, or None if only this one is."""
-        if time.monotonic() - self._trusted.get(refusal.words, -_TRUSTED_FOR) < _TRUSTED_FOR:
+        if self.trusts(refusal):
             return None
         if self._running is None:
             self._running = asyncio.ensure_future(self._probe())

@@ -32,11 +32,12 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     response_key,
 )
 from leaseway.wire.errors import Fault
-from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM
+from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM, Backoff
+from leaseway.wire.timing.retry_after import retry_delay
 
 _logger = logging.getLogger(__name__)
 _MAX_RESUMES: Final = 2
-"""Times that a stream is resumed in a row without a new event."""
+"""Tries in a row to resume a stream that bring no new event."""
 
 _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
@@ -45,6 +46,8 @@ _HEAD: Final = 1024
 """Bytes at the start and the end of an event in which an id is looked for."""
 
 _OF_REQUESTS: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
+_NOT_NOW: Final = frozenset({408, 409, 425, 429})
+"""Statuses of a stream that the server may have at another time."""
 
 
 class EventReader:
@@ -97,9 +100,13 @@ class EventReader:
             pause = 1.0 if parser.retry is None else min(parser.retry, 60.0)
             await asyncio.sleep(max(pause, _MIN_PAUSE))
             resume_headers = {**headers, "last-event-id": last_id}
-            async with await self._endpoint.request("GET", resume_headers) as resumed_stream:
-                if resumed_stream.content_type == "text/event-stream":
-                    await self._read_stream(key, resumed_stream, parser, resumable)
+            try:
+                async with await self._endpoint.request("GET", resume_headers) as resumed_stream:
+                    if resumed_stream.content_type == "text/event-stream":
+                        await self._read_stream(key, resumed_stream, parser, resumable)
+            except errors.CONNECTION_ERRORS:
+                if resumes + 1 == _MAX_RESUMES:
+                    raise
             resumes = resumes + 1 if parser.last_id == last_id else 0
 
     async def _read_stream(
@@ -250,7 +257,12 @@ class ResponseReader:
         body = await errors.read_body(self._server, response)
         message = errors.rpc_error(body)
         if posted.session and _is_unknown_session(response.status, message):
-            raise SessionForgotten
+            raise SessionForgotten(errors.not_found(self._server, body))
+        fault = errors.status_fault(
+            self._server, response.status, response.headers, response.url, body
+        )
+        if response.status == errors.TOO_MANY_REQUESTS:
+            raise fault  # what is asked for is time, whatever the body calls it
         # Before the end of the handshake, the status is more helpful than the JSON-RPC error.
         unauthorized = response.status in (401, 403) and not era.version
         if message is not None and posted.in_session:
@@ -258,9 +270,7 @@ class ResponseReader:
         if message is not None and not unauthorized:
             self._on_message(posted.key, message)
             return
-        raise errors.status_fault(
-            self._server, response.status, response.headers, response.url, body
-        )
+        raise fault
 
 
 def _is_unknown_session(status: int, message: JsonRpcMessage | None) -> bool:
@@ -276,8 +286,12 @@ def _is_unknown_session(status: int, message: JsonRpcMessage | None) -> bool:
 class GetStream:
     """Keeps the GET stream of one session open, if the server has one.
 
+    A server that once had the stream is asked for it again however it refuses that: many count a
+    stream that a proxy has cut as open for a while, and refuse a second one (409, 400).
+
     `on_gap` is called when the stream opens and does not continue an earlier one, `on_expired` when
-    the server no longer knows the session, `on_refused` when it refuses a stream that it had.
+    the server may no longer know the session, `on_refused` when it refuses a stream that it had.
+    `pauses` are those before it is opened again.
     """
 
     def __init__(
@@ -289,6 +303,7 @@ class GetStream:
         on_gap: Callable[[], None],
         on_expired: Callable[[], None],
         on_refused: Callable[[], None],
+        pauses: Backoff = REOPEN,
     ) -> None:
         self._server = server
         self._endpoint = endpoint
@@ -297,11 +312,13 @@ class GetStream:
         self._on_gap = on_gap
         self._on_expired = on_expired
         self._on_refused = on_refused
+        self._pauses = pauses
         self._parser = SseParser(errors.MAX_BODY)
         self._was_open = False
+        self._asked_pause = 0.0
 
     async def run(self) -> None:
-        """Read the stream until the server ends it permanently or the session expires."""
+        """Read the stream until the server turns out to have none."""
         failures = 0
         while True:
             opened = time.monotonic()
@@ -312,7 +329,8 @@ class GetStream:
                 _logger.debug("The GET stream of the server %s broke: %s", self._server, error)
             steady = time.monotonic() - opened > STEADY_STREAM
             failures = 0 if steady else failures + 1
-            await asyncio.sleep(max(self._parser.retry or 0.0, REOPEN.ceiling(failures)))
+            asked = max(self._parser.retry or 0.0, self._asked_pause)
+            await asyncio.sleep(max(asked, self._pauses.ceiling(failures)))
 
     async def _read_once(self) -> bool:
         """Read one stream to its end; return whether to reopen it."""
@@ -323,11 +341,13 @@ class GetStream:
                 self._on_expired()
             elif response.status >= 400 and self._was_open:
                 self._on_refused()
-            if response.status >= 500:
-                return True
-            if response.status >= 400 or response.content_type != "text/event-stream":
+            if response.status >= 400:
+                self._asked_pause = min(retry_delay(response.headers) or 0.0, self._pauses.maximum)
+                has_stream = self._was_open or response.status in _NOT_NOW
+                return has_stream or response.status >= 500
+            if response.content_type != "text/event-stream":
                 return False
-            self._was_open = True
+            self._was_open, self._asked_pause = True, 0.0
             if not resumed:
                 self._on_gap()
             parser.restart()

@@ -1,0 +1,178 @@
+"""Streams that break or are refused are asked for again, unless the server has none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.conftest import BOUND
+
+from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint
+from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStream
+from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
+from leaseway.data_plane.outgoing import Outgoing
+from leaseway.wire.timing.backoff import Backoff
+
+
+class Streams:
+    """A server that answers GET by the statuses that are planned, one each, the last for ever.
+
+    A stream of status 200 has one event and ends.
+    """
+
+    def __init__(self) -> None:
+        self.plan: list[int] = []
+        self.asked = 0
+        self.events: asyncio.Queue[bytes] = asyncio.Queue()
+        self.expired = self.refused = 0
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Answer as planned."""
+        status = self.plan[min(self.asked, len(self.plan) - 1)]
+        self.asked += 1
+        if status != 200:
+            return web.Response(status=status)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(f"data: {self.asked}\n\n".encode())
+        return response
+
+    async def receive(self, event: SseEvent) -> None:
+        """Take an event of the client."""
+        self.events.put_nowait(event.data)
+
+    def expire(self) -> None:
+        """Count that the session may be unknown."""
+        self.expired += 1
+
+    def refuse(self) -> None:
+        """Count a refusal."""
+        self.refused += 1
+
+
+@pytest.fixture
+async def streams() -> Streams:
+    return Streams()
+
+
+@pytest.fixture
+async def stream(streams: Streams) -> AsyncIterator[GetStream]:
+    """Return the client's side of the server's streams."""
+    app = web.Application()
+    app.router.add_get("/mcp", streams.get, allow_head=False)
+    async with TestServer(app) as running, aiohttp.ClientSession() as http:
+        url = str(running.make_url("/mcp"))
+        yield GetStream(
+            "remote",
+            HttpEndpoint("remote", url, http, {}, "session-1", Outgoing()),
+            {},
+            streams.receive,
+            lambda: None,
+            streams.expire,
+            streams.refuse,
+            Backoff(initial=0.001, maximum=0.01),
+        )
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 409, 429, 503])
+async def test_a_server_that_had_the_stream_is_asked_again_however_it_refuses_it(
+    streams: Streams, stream: GetStream, status: int
+) -> None:
+    streams.plan = [200, status, status, 200]
+    async with asyncio.timeout(BOUND):
+        running = asyncio.ensure_future(stream.run())
+        assert [await streams.events.get(), await streams.events.get()] == [b"1", b"4"]
+        running.cancel()
+        await asyncio.wait([running])
+    assert (streams.expired, streams.refused) == ((2, 0) if status == 404 else (0, 2))
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 502])
+async def test_a_stream_that_is_refused_for_a_while_opens_later(
+    streams: Streams, stream: GetStream, status: int
+) -> None:
+    streams.plan = [status, status, 200]
+    async with asyncio.timeout(BOUND):
+        running = asyncio.ensure_future(stream.run())
+        assert await streams.events.get() == b"3"
+        running.cancel()
+        await asyncio.wait([running])
+    assert (streams.expired, streams.refused) == (0, 0)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405])
+async def test_a_server_without_the_stream_is_asked_once(
+    streams: Streams, stream: GetStream, status: int
+) -> None:
+    streams.plan = [status]
+    async with asyncio.timeout(BOUND):
+        await stream.run()
+    assert streams.asked == 1
+
+
+class Served:
+    """The response of an endpoint whose server cuts its first stream, and resumes it by GET.
+
+    Args:
+        failures: The tries to resume that do not reach the server.
+    """
+
+    content_type = "text/event-stream"
+
+    def __init__(self, failures: int) -> None:
+        self.content = self
+        self.asked: list[str] = []
+        self._failures = failures
+
+    async def request(self, _method: str, headers: dict[str, str]) -> Served:
+        """Resume the stream."""
+        self.asked.append(headers["last-event-id"])
+        if len(self.asked) <= self._failures:
+            raise ConnectionRefusedError
+        return self
+
+    async def __aenter__(self) -> Served:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the response."""
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        """Yield an event without a message, or the answer."""
+        if not self.asked:
+            yield b"id: 1\nretry: 1\ndata: \n\n"
+        else:
+            yield b'id: 2\ndata: {"jsonrpc":"2.0","id":7,"result":{}}\n\n'
+
+
+def reader(served: Served, answers: list[JsonRpcMessage]) -> EventReader:
+    return EventReader(
+        "remote",
+        cast("Any", served),
+        lambda _, message: answers.append(message),
+        lambda _: not answers,
+        lambda: None,
+        lambda: None,
+    )
+
+
+async def test_a_stream_is_resumed_after_a_try_that_did_not_reach_the_server() -> None:
+    served, answers = Served(failures=1), list[JsonRpcMessage]()
+    async with asyncio.timeout(BOUND):
+        await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
+    assert [answer.id for answer in answers] == [7]
+    assert served.asked == ["1", "1"]
+
+
+async def test_a_stream_that_no_try_resumes_fails_by_the_last_error() -> None:
+    served = Served(failures=5)
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(ConnectionRefusedError):
+            await reader(served, []).read(7, cast("Any", served), {}, resumable=True)
+    assert len(served.asked) == 2
