@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
 import sys
+import threading
+from typing import Any, cast
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, TraceFlags
+from tests.conftest import BOUND
 
-from leaseway.telemetry.tracing import tracing_active
+from leaseway.telemetry.logs_otlp import OtlpHandler
+from leaseway.telemetry.tracing import Telemetry, tracing_active
 from leaseway.wire.channels.trace_context import (
     context_from,
     continued,
@@ -202,3 +207,39 @@ def test_a_span_has_a_traceparent() -> None:
 )
 def test_the_sampled_flag_is_read_without_a_context(traceparent: str, sampled: bool) -> None:
     assert is_sampled(traceparent) is sampled
+
+
+class _HungProvider:
+    """A provider whose collector does not answer."""
+
+    def __init__(self) -> None:
+        self.ending, self.may_end = threading.Event(), threading.Event()
+
+    def get_logger(self, _name: str) -> None:
+        return None
+
+    def shutdown(self) -> None:
+        self.ending.set()
+        self.may_end.wait(BOUND)
+
+
+def test_what_is_queued_is_sent_all_at_once_within_one_bound(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spans, lines = _HungProvider(), _HungProvider()
+    handler = OtlpHandler(cast("Any", lines), logging.INFO)
+    logging.getLogger().addHandler(handler)
+    try:
+        Telemetry(cast("Any", spans)).shutdown(0.05)
+        assert spans.ending.wait(BOUND)
+        assert lines.ending.wait(BOUND)
+        assert [record.getMessage().split(" were ")[0] for record in caplog.records] == [
+            "The last spans",
+            "The last log lines",
+        ]
+        assert handler not in logging.getLogger().handlers
+        handler.flush()  # as the exit of the process does: it waits no longer
+        handler.close()
+    finally:
+        spans.may_end.set()
+        lines.may_end.set()

@@ -32,7 +32,6 @@ from leaseway.identity.interceptor import identity_interceptors
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.telemetry.setup import run_meter
-from leaseway.telemetry.tracing import configure_telemetry
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint
@@ -116,27 +115,23 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     """
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
-    telemetry = configure_telemetry(_NAME)
     with diagnostics_on_signal() as facts:  # first: an unhandled SIGUSR1 would end the process
-        try:
-            stopping = _stop_on_signals()
-            async with run_meter(options.metrics, _NAME) as meter, _open_store(options) as store:
-                plane = Plane(
-                    epoch=int(time.time() * 1e6),
-                    expected_workers=options.expect_workers,
-                    clock=AwakeClock(),
-                    meter=meter,
-                    store=store,
-                    follows=options.lease is not None,
-                )
-                facts.append(plane.counts)
-                authenticator.refusals.refused.connect(OperatorCommands(plane).record_refusals)
-                logins = LoginSteps(plane.streams)
-                async with _console(options, plane, logins):
-                    process = _Process(options, authenticator, plane, logins)
-                    await process.run(stopping, ready)
-        finally:
-            telemetry.shutdown()
+        stopping = _stop_on_signals()
+        async with run_meter(options.metrics, _NAME) as meter, _open_store(options) as store:
+            plane = Plane(
+                epoch=int(time.time() * 1e6),
+                expected_workers=options.expect_workers,
+                clock=AwakeClock(),
+                meter=meter,
+                store=store,
+                follows=options.lease is not None,
+            )
+            facts.append(plane.counts)
+            authenticator.refusals.refused.connect(OperatorCommands(plane).record_refusals)
+            logins = LoginSteps(plane.streams)
+            async with _console(options, plane, logins):
+                process = _Process(options, authenticator, plane, logins)
+                await process.run(stopping, ready)
     return 0
 
 

@@ -50,6 +50,7 @@ class OtlpHandler(logging.Handler):
         super().__init__(level)
         self._provider = provider
         self._logger = provider.get_logger("leaseway")
+        self._ended = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a line."""
@@ -79,11 +80,14 @@ class OtlpHandler(logging.Handler):
         )
 
     def flush(self) -> None:
-        self._provider.force_flush(int(_TIMEOUT * 1_000))
+        if not self._ended:
+            self._provider.force_flush(int(_TIMEOUT * 1_000))
 
     def close(self) -> None:
-        """Send the queue and stop."""
-        self._provider.shutdown()
+        """Send the queue and stop. At the exit of a process that has not waited for it, no-op."""
+        if not self._ended:
+            self._ended = True
+            self._provider.shutdown()
         super().close()
 
 
@@ -165,7 +169,7 @@ def _provider_of(exporters: Sequence[LogRecordExporter], service: str) -> Logger
 
     kind, _, instance = service.partition(" ")
     resource = otel_resource(describe_process(f"leaseway-{kind}", instance))
-    provider = LoggerProvider(resource=resource)
+    provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
         provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
     return provider

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from leaseway.telemetry.exporters import (
     make_exporters,
     otel_resource,
 )
+from leaseway.telemetry.logs_otlp import OtlpHandler
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ _QUEUE: Final = 8_192
 
 
 class Telemetry:
-    """The tracer provider of the process, or none if tracing is off."""
+    """The telemetry that a process sends: spans, and log lines (`OtlpHandler`); maybe neither."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider
@@ -51,18 +53,29 @@ class Telemetry:
         return self._provider is not None
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Send queued spans, for at most `timeout` seconds, and stop. Blocks."""
-        if self._provider is None:
-            return
-        # The provider itself would wait 30 s for an unresponsive collector.
-        thread = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if thread.is_alive():
-            _logger.warning(
-                f"The last spans were not exported within {timeout:g} s and are lost; check the "
-                "collector."
-            )
+        """Send what is queued, all at once and for at most `timeout` seconds, and stop. Blocks."""
+        ends: dict[str, Callable[[], None]] = {}
+        if self._provider is not None:
+            ends["spans"] = self._provider.shutdown
+        root = logging.getLogger()
+        for handler in [each for each in root.handlers if isinstance(each, OtlpHandler)]:
+            root.removeHandler(handler)
+            ends["log lines"] = handler.close
+        # A provider itself would wait 30 s for an unresponsive collector.
+        deadline = time.monotonic() + timeout
+        threads = {
+            what: threading.Thread(target=end, name=f"last {what}", daemon=True)
+            for what, end in ends.items()
+        }
+        for thread in threads.values():
+            thread.start()
+        for what, thread in threads.items():
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                _logger.warning(
+                    f"The last {what} were not exported within {timeout:g} s and are lost; check "
+                    "the collector."
+                )
 
 
 def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FLUSH: Final = 2.0  # seconds that a finished command waits for the export of its spans
+_FLUSH: Final = 1.0  # seconds that a finished command waits for the export of its telemetry
 
 
 def connect(
