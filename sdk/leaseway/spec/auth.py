@@ -55,6 +55,18 @@ WORKLOAD_IDENTITY: Final = "workload_identity"
 """Grants with keys of their own, beside `client_credentials`."""
 
 
+METADATA_URL: Final = "auth_server_metadata_url"
+ENDPOINTS: Final = (
+    "token_endpoint",
+    "authorization_endpoint",
+    "device_authorization_endpoint",
+    "registration_endpoint",
+    "revocation_endpoint",
+)
+"""Keys with the endpoints of an authorization server; its metadata name them the same."""
+ADDRESSES: Final = (METADATA_URL, *ENDPOINTS)
+
+
 def _resolved(name: str, about: str, **more: Any) -> Key:
     """Return a key of `Auth.values`."""
     return Key(OwnReader(), about, name, path=name, replaces="names", **more)
@@ -135,6 +147,30 @@ class Auth:
     issuer: str = setting(
         "", Key(OwnReader(), "The authorization server; by default the server names it.")
     )
+    auth_server_metadata_url: str = setting(
+        "",
+        Key(
+            OwnReader(),
+            "The address of the authorization server's metadata, if they are not where those of an"
+            " issuer are.",
+        ),
+    )
+    token_endpoint: str = setting(
+        "",
+        Key(OwnReader(), "Its token endpoint, if it has no metadata: the endpoints replace them."),
+    )
+    authorization_endpoint: str = setting(
+        "", Key(OwnReader(), "Where people log in in a browser.", only=(LOGIN,))
+    )
+    device_authorization_endpoint: str = setting(
+        "", Key(OwnReader(), "Where logins on another device begin.", only=(LOGIN,))
+    )
+    registration_endpoint: str = setting(
+        "", Key(OwnReader(), "Where a client is registered.", only=(LOGIN,))
+    )
+    revocation_endpoint: str = setting(
+        "", Key(OwnReader(), "Where a logout revokes tokens.", only=(LOGIN,))
+    )
     resource: str = setting(
         "", Key(OwnReader(), "The resource indicator; by default the server's; none sends none.")
     )
@@ -204,6 +240,25 @@ class Auth:
 
     def __bool__(self) -> bool:
         return bool(self.grant)
+
+    @property
+    def authority(self) -> str:
+        """Where the operator says that the authorization server is, beside its issuer.
+
+        That is the address of its metadata, or of its token endpoint; empty if it is not said.
+        """
+        return self.auth_server_metadata_url or self.token_endpoint
+
+    @property
+    def names_server(self) -> bool:
+        """Whether the operator says which authorization server issues the tokens."""
+        return bool(self.issuer or self.authority)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the authorization server that the operator wrote."""
+        written = (self.issuer, *(getattr(self, name) for name in ADDRESSES))
+        return tuple(address for address in written if address)
 
     @property
     def is_of_people(self) -> bool:

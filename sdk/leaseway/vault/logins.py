@@ -36,6 +36,8 @@ class LoginKey:
         client: The configured client id, or empty.
         issuer: The configured authorization server, or empty.
         resource: The configured resource indicator, or empty.
+        authority: The configured address of the authorization server's metadata, or of its token
+            endpoint, or empty.
     """
 
     server: str
@@ -45,13 +47,15 @@ class LoginKey:
     issuer: str = ""
     resource: str = ""
     user: str = ""
+    authority: str = ""
 
     @property
     def file_name(self) -> str:
         """The name of its file, without the suffix."""
         parts = asdict(self)
-        if not self.user:
-            del parts["user"]  # names of files without a user stay what they were
+        for later in ("user", "authority"):
+            if not parts[later]:
+                del parts[later]  # names of files without it stay what they were
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
         return f"{self.server}.{digest}"
 

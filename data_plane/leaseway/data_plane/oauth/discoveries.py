@@ -17,12 +17,15 @@ from leaseway.data_plane.oauth.metadata import (
 )
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.web import Web
+from leaseway.spec.auth import ADDRESSES
 
 ResultT = TypeVar("ResultT")
 
 _KEPT: Final = 60.0
 """Seconds."""
 _MAX_KEPT: Final = 1_024
+_CONFIGURED: Final = ("issuer", *ADDRESSES, "client_metadata_url", "resource", "dpop")
+"""What of `auth` decides what is found."""
 
 
 class Discoveries:
@@ -47,7 +50,8 @@ class Discoveries:
         """
         auth, challenge = wanted.auth, attempt.challenge
         said = (challenge.resource_metadata, challenge.asks_proof, challenge.algorithms)
-        key = (wanted.web_url, auth.issuer, auth.resource, auth.dpop, said)
+        configured = tuple(getattr(auth, name) for name in _CONFIGURED)
+        key = (wanted.web_url, configured, said)
         find = partial(discover, web, wanted.web_url, auth, challenge)
         return self._kept(key, find, is_fresh=bool(attempt.refused))
 

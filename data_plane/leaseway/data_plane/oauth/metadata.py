@@ -21,9 +21,18 @@ from leaseway.data_plane.oauth.web import (
     text_in,
     texts_in,
 )
-from leaseway.spec.auth import ALWAYS, CLIENT_ID, NEVER, NO_RESOURCE, Auth
+from leaseway.spec.auth import (
+    ALWAYS,
+    CLIENT_ID,
+    ENDPOINTS,
+    METADATA_URL,
+    NEVER,
+    NO_RESOURCE,
+    Auth,
+)
 from leaseway.wire.timing.retry_after import retry_delay
 
+_CLIENT_DOCUMENTS: Final = "client_id_metadata_document_supported"
 _MAX_ISSUERS: Final = 3
 """Authorization servers of one server that are tried."""
 
@@ -107,9 +116,9 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
     """
     from mcp.shared.auth_utils import resource_url_from_server_url
 
-    protected = None if auth.issuer else _protected_resource(web, url, challenge)
+    protected = None if auth.names_server else _protected_resource(web, url, challenge)
     if protected is None:
-        server = authorization_server(web, auth.issuer, url)
+        server = _configured_server(web, auth, url)
         proof = _proof_algorithm(auth, challenge, {}, server)
         resource = _indicator(auth, server, resource_url_from_server_url(url))
         return Discovered(server, resource, proof=proof)
@@ -235,9 +244,37 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
 
     named = challenge.resource_metadata and urljoin(url, challenge.resource_metadata)
     places = build_protected_resource_metadata_discovery_urls(named or None, url)
-    return _first_document(
-        web, dict.fromkeys(places), must_exist=bool(named), allows_pages=not named
-    )
+    named_by = "the server" if named else ""
+    return _first_document(web, dict.fromkeys(places), named_by=named_by, allows_pages=not named)
+
+
+def _configured_server(web: Web, auth: Auth, url: str) -> AuthorizationServer:
+    """Return the authorization server that the operator says, or else that of the origin of `url`.
+
+    Raises:
+        AuthorizationError: Its metadata cannot be used.
+    """
+    if auth.token_endpoint:
+        written = {name: getattr(auth, name) for name in ENDPOINTS}
+        return _server({**written, _CLIENT_DOCUMENTS: bool(auth.client_metadata_url)}, auth.issuer)
+    if not auth.auth_server_metadata_url:
+        return authorization_server(web, auth.issuer, url)
+    place = auth.auth_server_metadata_url
+    document = _first_document(web, {place: None}, named_by="auth", allows_pages=False)
+    assert document is not None  # it must exist
+    found = text_in(document, "issuer")
+    if auth.issuer and found and not is_same_issuer(found, auth.issuer):
+        raise AuthorizationError(
+            f"the metadata at {place_of(place)} are of another issuer, {place_of(found)}, than"
+            f" issuer in auth, {place_of(auth.issuer)}; nothing was sent to it",
+            is_lasting=True,
+        )
+    if not found and not auth.issuer:
+        raise AuthorizationError(
+            f"the metadata at {place_of(place)} name no issuer; write issuer in auth",
+            is_lasting=True,
+        )
+    return _server(document, found or auth.issuer)
 
 
 def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer:
@@ -249,32 +286,47 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
     from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
 
     places = build_oauth_authorization_server_metadata_discovery_urls(issuer or None, url)
-    document = _first_document(
-        web, dict.fromkeys(places), must_exist=False, allows_pages=not issuer
-    )
+    document = _first_document(web, dict.fromkeys(places), allows_pages=not issuer)
     if document is None:
         if issuer:
             raise AuthorizationError(
-                f"the authorization server {place_of(issuer)} has no metadata", is_lasting=True
+                f"the authorization server {place_of(issuer)} has no metadata where they are looked"
+                f" for; write {METADATA_URL}, or its endpoints, in auth",
+                is_lasting=True,
             )
         return _by_convention(url)
     found = text_in(document, "issuer")
     if issuer and not is_same_issuer(found, issuer):
         raise AuthorizationError(
             f"the metadata of the authorization server {place_of(issuer)} is of another issuer,"
-            f" {place_of(found)}; nothing was sent to it",
+            f" {place_of(found)}; nothing was sent to it; if that is right, write"
+            f" {METADATA_URL} in auth",
             is_lasting=True,
         )
+    return _server(document, found, issuer or url)
+
+
+def _server(document: Mapping[str, Any], issuer: str, needed_of: str = "") -> AuthorizationServer:
+    """Return the authorization server that some metadata describe.
+
+    Args:
+        document: The metadata.
+        issuer: Its issuer; may be empty.
+        needed_of: The server that must have a token endpoint, for messages; by default the issuer.
+
+    Raises:
+        AuthorizationError: They cannot be used.
+    """
     return AuthorizationServer(
-        issuer=found,
-        token_endpoint=_endpoint(document, "token_endpoint", issuer or url),
+        issuer=issuer,
+        token_endpoint=_endpoint(document, "token_endpoint", needed_of or issuer),
         authorization_endpoint=_endpoint(document, "authorization_endpoint"),
         registration_endpoint=_endpoint(document, "registration_endpoint"),
         device_endpoint=_endpoint(document, "device_authorization_endpoint"),
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         client_auth_methods=texts_in(document, "token_endpoint_auth_methods_supported"),
         scopes=texts_in(document, "scopes_supported"),
-        accepts_metadata_documents=document.get("client_id_metadata_document_supported") is True,
+        accepts_metadata_documents=document.get(_CLIENT_DOCUMENTS) is True,
         proof_algorithms=texts_in(document, "dpop_signing_alg_values_supported"),
         returns_issuer=document.get("authorization_response_iss_parameter_supported") is True,
     )
@@ -321,14 +373,14 @@ def _by_convention(url: str) -> AuthorizationServer:
 
 
 def _first_document(
-    web: Web, places: Mapping[str, None], *, must_exist: bool, allows_pages: bool
+    web: Web, places: Mapping[str, None], *, named_by: str = "", allows_pages: bool
 ) -> dict[str, Any] | None:
     """Return the first of some documents that exists, or None.
 
     Args:
         web: Sends the requests.
         places: Where it may be.
-        must_exist: Whether somebody has named it.
+        named_by: Who has named the places, so that it must exist; empty for nobody.
         allows_pages: Whether a response that is no document means that there is none, because many
             servers have a page for every address; else something is wrong for the moment.
 
@@ -354,8 +406,8 @@ def _first_document(
                 failure = failure or AuthorizationError(
                     f"{place_of(place)} did not answer with a JSON document", url=place
                 )
-        elif must_exist or response.status >= 500 or response.status == 429:
-            named = ", which the server names," if must_exist else ""
+        elif named_by or response.status >= 500 or response.status == 429:
+            named = f", which {named_by} names," if named_by else ""
             failure = failure or AuthorizationError(
                 f"{place_of(place)}{named} answered with HTTP status {response.status}",
                 url=place,

@@ -71,6 +71,7 @@ class Wanted:
             issuer=auth.issuer,
             resource=auth.resource,
             user=self.user,
+            authority=auth.authority,
         )
 
     @property
@@ -85,7 +86,7 @@ class Wanted:
         """The addresses that the operator wrote."""
         auth = self.auth
         resource = "" if auth.resource == NO_RESOURCE else auth.resource
-        named = (self.web_url, auth.issuer, resource, auth.identity_provider)
+        named = (self.web_url, *auth.addresses, resource, auth.identity_provider)
         return tuple(name for name in named if name)
 
 

@@ -193,7 +193,7 @@ class SealedTokens:
             return self._answer(login)
         web = Web((*wanted.configured, login.issuer) if login.issuer else wanted.configured)
         # A server that refuses a token may have moved to another authorization server.
-        moves = attempt.refused and not wanted.auth.issuer
+        moves = attempt.refused and not wanted.auth.names_server
         if moves and has_left(web, wanted.web_url, attempt.challenge, login.issuer):
             store.write(login.ended_by("is of an authorization server that it no longer uses"))
             raise AuthorizationError(

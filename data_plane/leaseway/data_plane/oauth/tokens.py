@@ -396,7 +396,7 @@ class _Grant:
         """
         token = self._token
         if token is None:
-            if self._challenge is None and not self._wanted.auth.issuer:
+            if self._challenge is None and not self._wanted.auth.names_server:
                 return None  # the server's refusal will name its authorization server
         else:
             now = self._now()

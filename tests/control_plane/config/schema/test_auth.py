@@ -76,6 +76,36 @@ def test_a_login_may_have_a_redirect_and_more_parameters(uri: str) -> None:
     assert auth.parameters == {"access_type": "offline", "prompt": ""}
 
 
+METADATA = "auth_server_metadata_url: 'https://login.example.com/v4/openid?p=sign_in'"
+ENDPOINTS = (
+    "issuer: 'https://a', token_endpoint: 'https://a/t', authorization_endpoint: 'https://a/a?p=b'"
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        LOGIN.format(METADATA),
+        LOGIN.format(f"{METADATA}, issuer: 'https://login.example.com'"),
+        LOGIN.format(f"client_id: me, {ENDPOINTS}"),
+        LOGIN.format(f"registration_endpoint: 'https://a/r', {ENDPOINTS}"),
+        LOGIN.format(f"client_metadata_url: 'https://b/client.json', {ENDPOINTS}"),
+        LOGIN.format(
+            "client_id: me, token_endpoint: 'https://a/t',"
+            " device_authorization_endpoint: 'https://a/d', revocation_endpoint: 'https://a/r'"
+        ),
+        MINIMAL.replace("client_id: me", f"client_id: me, {METADATA}"),
+        MINIMAL.replace("client_id: me", "client_id: me, token_endpoint: 'https://a/t'"),
+    ],
+)
+def test_the_metadata_or_the_endpoints_of_an_authorization_server_can_be_written(body: str) -> None:
+    spec = remote(body)
+    auth = part(decode_spec(spec.key, encode_spec(spec))).auth
+    assert auth == part(spec).auth
+    assert auth.names_server
+    assert auth.authority in auth.addresses
+
+
 @pytest.mark.parametrize("transport", ["streamable_http", "sse", "websocket", "http_api"])
 @pytest.mark.parametrize(
     ("grant", "more"),
@@ -153,6 +183,28 @@ def test_auth_needs_a_new_connection_and_none_keeps_the_hash_of_before() -> None
             "neither credentials",
         ),
         (MINIMAL.replace("client_id: me", "client_id: me, scopes: ['a b']"), "no scope has"),
+        (LOGIN.format(f"{METADATA}, {ENDPOINTS}"), "keep one"),
+        (LOGIN.format("authorization_endpoint: 'https://a/a'"), "needs 'token_endpoint'"),
+        (LOGIN.format("client_id: me, token_endpoint: 'https://a/t'"), "people log in there"),
+        (
+            LOGIN.format(f"client_id: me, {ENDPOINTS}").replace("issuer: 'https://a', ", ""),
+            "needs 'issuer' beside 'authorization_endpoint'",
+        ),
+        (LOGIN.format(ENDPOINTS), "needs 'client_id', or 'registration_endpoint'"),
+        (LOGIN.format("auth_server_metadata_url: 'https://a/m#b'"), "nor a fragment"),
+        (LOGIN.format("auth_server_metadata_url: '/m'"), "must be an http or https URL"),
+        (LOGIN.format("auth_server_metadata_url: 'https://a/m n'"), "contains a space"),
+        (
+            MINIMAL.replace("client_id: me", "client_id: me, registration_endpoint: 'https://a/r'"),
+            "'registration_endpoint' is not a key",
+        ),
+        (
+            (
+                "auth: {id_jag: {client_id: me, identity_provider: 'https://b',"
+                " identity_provider_client_id: one, token_endpoint: 'https://a/t'}}"
+            ),
+            "needs 'issuer' beside 'token_endpoint'",
+        ),
         (LOGIN.format("redirect_uri: 'http://a/b'"), "must lead to this machine"),
         (LOGIN.format("redirect_uri: 'https://localhost/b'"), "must lead to this machine"),
         (LOGIN.format("redirect_uri: 'http://localhost/b?c=d'"), "neither credentials"),

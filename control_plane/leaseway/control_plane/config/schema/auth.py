@@ -34,10 +34,15 @@ from leaseway.control_plane.config.schema.values import (
 from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
 from leaseway.spec.auth import (
     ACTOR_TOKEN,
+    ADDRESSES,
     ASSERTION,
     CLIENT_ID,
     CLIENT_SECRET,
+    ENDPOINTS,
+    ID_JAG,
     LISTING_TOKEN,
+    LOGIN,
+    METADATA_URL,
     NO_RESOURCE,
     PRIVATE_KEY,
     PROVIDER_ID,
@@ -79,6 +84,13 @@ _VALUES: Final = "values."
 
 
 def _address_fault(address: str) -> str | None:
+    fault = _endpoint_fault(address)
+    if fault is None and urlsplit(address).query:
+        return "may contain neither credentials, nor a query, nor a fragment."
+    return fault
+
+
+def _endpoint_fault(address: str) -> str | None:
     try:
         parts = urlsplit(address)
         host, _ = parts.hostname, parts.port
@@ -86,8 +98,10 @@ def _address_fault(address: str) -> str | None:
         return "is not a valid URL."
     if parts.scheme not in ("http", "https") or not host:
         return "must be an http or https URL, such as https://login.example.com."
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        return "may contain neither credentials, nor a query, nor a fragment."
+    if any(not "!" <= character <= "~" for character in address):
+        return "contains a space, or another character that no URL has."
+    if "@" in parts.netloc or parts.fragment:
+        return "may contain neither credentials nor a fragment."
     return None
 
 
@@ -139,6 +153,7 @@ def _value(longest: int, kind: str) -> Reader[Value]:
 
 
 _ADDRESS: Final = checked(plain_text(longest=MAX_URL, empty=False), _address_fault)
+_ENDPOINT: Final = checked(plain_text(longest=MAX_URL, empty=False), _endpoint_fault)
 _RESOURCE: Final = checked(plain_text(longest=MAX_URL, empty=False), _resource_fault)
 _PARAMETER_VALUE: Final = plain_text(longest=_MAX_PARAMETER)
 _SCOPE: Final = checked(plain_text(longest=_MAX_SCOPE, empty=False), _scope_fault)
@@ -198,6 +213,7 @@ _KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
     "redirect_uri": checked(plain_text(longest=MAX_URL, empty=False), _redirect_fault),
     "parameters": _parameters,
     "identity_provider": _ADDRESS,
+    **dict.fromkeys(ADDRESSES, _ENDPOINT),
 }
 
 
@@ -239,7 +255,7 @@ def auth(node: Tree, where: Where) -> Auth:
         place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
         raise BadValue  # already reported
     found = read.read(entry.value, place)
-    fault = _client_fault(found)
+    fault = _client_fault(found) or _server_fault(found)
     if fault:
         raise BadValue(f"{quoted(place.key)} {fault}")
     return found
@@ -261,6 +277,35 @@ def _client_fault(found: Auth) -> str | None:
         return "has 'redirect_port' and 'redirect_uri'; write the port in 'redirect_uri'."
     if (found.algorithm or found.key_id) and not has_key:
         return "has 'algorithm' or 'key_id', which belong to 'private_key'; add it, or remove them."
+    return None
+
+
+def _server_fault(found: Auth) -> str | None:
+    """Return why what is said about the authorization server does not fit together, or None."""
+    written = [name for name in ENDPOINTS if getattr(found, name)]
+    if not written:
+        return None
+    if found.auth_server_metadata_url:
+        return f"has '{METADATA_URL}', which names all endpoints, and '{written[0]}'; keep one."
+    if not found.token_endpoint:
+        return f"needs 'token_endpoint' beside '{written[0]}': endpoints replace all metadata."
+    if found.grant == ID_JAG and not found.issuer:
+        return "needs 'issuer' beside 'token_endpoint': the assertion about the caller names it."
+    if found.grant != LOGIN:
+        return None
+    if not found.authorization_endpoint and not found.device_authorization_endpoint:
+        return (
+            "needs 'authorization_endpoint' or 'device_authorization_endpoint' beside"
+            " 'token_endpoint': people log in there."
+        )
+    if found.authorization_endpoint and not found.issuer:
+        return (
+            "needs 'issuer' beside 'authorization_endpoint': a redirect from another authorization"
+            " server is refused by it."
+        )
+    has_client = CLIENT_ID in found.values or found.client_metadata_url
+    if not has_client and not found.registration_endpoint:
+        return "needs 'client_id', or 'registration_endpoint', beside 'token_endpoint'."
     return None
 
 
