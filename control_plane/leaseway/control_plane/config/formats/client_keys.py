@@ -60,7 +60,9 @@ _GRANT: Final = (
     "it says what runs without a question, and Leaseway asks no one except for tools with"
     " 'risk: financial'"
 )
-_SIGN_IN: Final = "requests are sent without this sign-in; write what the server needs in 'headers'"
+_SIGN_IN: Final = (
+    "requests are sent without this sign-in; write what the server needs in 'headers' or 'auth'"
+)
 _SHOWN: Final = "only the client shows it"
 _OWN: Final = "Leaseway decides it by itself"
 

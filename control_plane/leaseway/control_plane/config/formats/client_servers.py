@@ -23,6 +23,7 @@ from leaseway.control_plane.config.formats.client_keys import (
     looks_restrictive,
     restrictive_members,
 )
+from leaseway.control_plane.config.formats.client_oauth import is_login, login_of
 from leaseway.control_plane.config.formats.client_variables import (
     is_of_client,
     with_native_variables,
@@ -97,6 +98,7 @@ class ClientServer:
         self._on: Leaf | None = None
         self._native: dict[str, TableEntry] = {}
         self._referred: dict[str, list[TableEntry]] = {"headers": [], "env": []}
+        self._login: TableEntry | None = None
 
     def native(self) -> TableEntry | None:
         """Return the entry in native keys; None, with a warning, if nothing is to run for it.
@@ -123,6 +125,7 @@ class ClientServer:
         self._add_referred()
         self._add_transport()
         self._drop_misplaced()
+        self._add_login()
         return self._entry.with_members(self._native.values())
 
     def _skipped(self, entries: Sequence[TableEntry]) -> str:
@@ -156,6 +159,8 @@ class ClientServer:
                 self._refer_to_variables(member, where)
             elif key == "name" and _is_named(self._entry, member.value):
                 pass
+            elif is_login(member):
+                self._login = member
             elif name in SERVER_KEYS:
                 self._add(name, member, where)
             elif key in NESTED and isinstance(member.value, Table):
@@ -374,7 +379,28 @@ class ClientServer:
                 noun = "a command" if is_process else "a URL"
                 self._warn(entry, self._where.child(entry), f"it has no meaning for {noun}")
 
+    def _add_login(self) -> None:
+        """Have a person log in as the client does, unless the entry has a credential of its own."""
+        login, headers = self._login, self._native.get("headers")
+        if login is None:
+            return
+        names = {folded(header.name) for header in headers.members} if headers is not None else ()
+        if "url" not in self._native or "authorization" in names:
+            why = _NO_LOGIN if "url" not in self._native else _OWN_CREDENTIAL
+            self._warn(login, self._where.child(login), why)
+            return
+        where = self._where.child(login)
 
+        def warn(entry: TableEntry, why: str) -> None:
+            self._warn(entry, where.child(entry), why)
+
+        auth = login_of(login, where, self._form, warn)
+        if auth is not None:
+            self._native["auth"] = auth
+
+
+_NO_LOGIN: Final = "it has no meaning for a command"
+_OWN_CREDENTIAL: Final = "'headers' have the header Authorization, which is sent instead"
 _ASKS: Final = (
     "a person would have to be asked, which Leaseway does for tools with 'risk: financial' alone"
 )

@@ -1,0 +1,144 @@
+"""How people log in to servers of other clients' files (`oauth`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.specs import part
+
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.auth import NO_AUTH, Auth
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
+
+URL = "https://api.example.com/mcp"
+METADATA = "https://login.example.com/meta?p=1"
+
+
+def parsed(root: str = "mcpServers", **entry: object) -> ParsedConfig:
+    return parse_text(json.dumps({root: {"s": {"url": URL, **entry}}}), "mcp.json")
+
+
+def auth_of(found: ParsedConfig) -> Auth:
+    auth: Auth = part(found.servers[VariantKey("s")]).auth
+    return auth
+
+
+def literal(**values: str) -> dict[str, Value]:
+    return {name: Value("literal", value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("oauth", "auth"),
+    [
+        ({}, {}),
+        (  # Claude Code
+            {
+                "clientId": "me",
+                "callbackPort": 8080,
+                "authServerMetadataUrl": METADATA,
+                "scopes": "read write",
+            },
+            {
+                "values": literal(client_id="me"),
+                "redirect_uri": "http://localhost:8080/callback",
+                "auth_server_metadata_url": METADATA,
+                "scopes": ("read", "write"),
+            },
+        ),
+        (  # opencode
+            {
+                "client_id": "me",
+                "client_secret": "${env:WORD}",
+                "auth_server_metadata_url": METADATA,
+            },
+            {
+                "values": literal(client_id="me", client_secret="${WORD}"),
+                "auth_server_metadata_url": METADATA,
+            },
+        ),
+        (  # Gemini CLI
+            {
+                "enabled": True,
+                "clientId": "me",
+                "authorizationUrl": "https://login.example.com/a",
+                "tokenUrl": "https://login.example.com/t",
+                "scopes": ["read"],
+                "redirectUri": "http://localhost:7777/oauth/callback",
+            },
+            {
+                "values": literal(client_id="me"),
+                "issuer": "https://login.example.com",
+                "authorization_endpoint": "https://login.example.com/a",
+                "token_endpoint": "https://login.example.com/t",
+                "scopes": ("read",),
+                "redirect_uri": "http://localhost:7777/oauth/callback",
+            },
+        ),
+    ],
+)
+def test_a_login_of_a_client_is_taken_over(oauth: dict[str, Any], auth: dict[str, Any]) -> None:
+    found = parsed(oauth=oauth)
+    assert found.issues == ()
+    assert auth_of(found) == Auth("authorization_code", "tenant", **auth)
+
+
+def test_cursor_has_another_name_for_it() -> None:
+    found = parsed(auth={"CLIENT_ID": "me", "scopes": ["read"]})
+    assert found.issues == ()
+    values = literal(client_id="me")
+    assert auth_of(found) == Auth("authorization_code", "tenant", values=values, scopes=("read",))
+
+
+@pytest.mark.parametrize(
+    ("oauth", "said"),
+    [
+        ({"tokenParamName": "t"}, "tokenParamName"),
+        ({"redirectUri": "https://app.example.com/callback"}, "redirectUri"),
+        ({"clientSecret": "${WORD}"}, "clientSecret"),
+        ({"authorizationUrl": "https://a/a"}, "authorizationUrl"),
+        ({"tokenUrl": "https://a/t", "authServerMetadataUrl": METADATA}, "tokenUrl"),
+    ],
+)
+def test_a_part_that_is_of_no_use_is_named_and_costs_only_itself(
+    oauth: dict[str, Any], said: str
+) -> None:
+    found = parsed(oauth=oauth)
+    (issue,) = found.issues
+    assert (issue.severity, issue.reason) == ("warning", "KEY_NOT_TAKEN_OVER")
+    assert f"'{said}'" in issue.message
+    assert auth_of(found).grant == "authorization_code"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"oauth": {"enabled": False}}, ""),
+        (
+            {"oauth": {"clientId": "me"}, "headers": {"authorization": "Bearer ${T}"}},
+            "Authorization",
+        ),
+        ({"oauth": False}, "without this sign-in"),
+    ],
+)
+def test_nobody_logs_in_where_the_client_does_not(entry: dict[str, Any], said: str) -> None:
+    found = parsed(**entry)
+    assert [said in issue.message for issue in found.issues] == ([True] if said else [])
+    assert auth_of(found) == NO_AUTH
+
+
+def test_a_port_of_opencode_does_not_say_the_path_of_its_redirect() -> None:
+    entry = {"type": "remote", "url": URL, "oauth": {"callbackPort": 19_876}}
+    found = parse_text(json.dumps({"mcp": {"s": entry}}), "opencode.json")
+    (issue,) = found.issues
+    assert "'callbackPort'" in issue.message
+    assert auth_of(found) == Auth("authorization_code", "tenant")
+
+
+def test_native_auth_stays_what_it_is() -> None:
+    found = parsed(auth={"authorization_code": {"for": "user"}})
+    assert found.issues == ()
+    assert auth_of(found) == Auth("authorization_code", "user")
