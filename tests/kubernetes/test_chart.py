@@ -96,6 +96,11 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
         ("controlPlane.store.volume.enabled=true", "is for one replica"),
         ("controlPlane.podLabels.helm\\.sh/chart=x", "podLabels has helm.sh/chart"),
         ("image.repository=r@sha256:ab,image.tag=0.1.0", "image.repository has a digest"),
+        ("front.inWorkers=true", "set front.enabled, too"),
+        ("tls.existingSecret=mine,tls.certManager.enabled=true", "choose one"),
+        ("controlPlane.resources.enabled=false", "nothing configures a server"),
+        ("workers.a.podAnnotations.prometheus\\.io/scrape=true", "got boolean, want string"),
+        ("front.env[0].name=A,front.env[0].value=1", "/front/env/0/value"),
     ],
 )
 def test_an_invalid_value_is_rejected_by_its_name(helm: str, option: str, message: str) -> None:
@@ -168,6 +173,7 @@ _POD: dict[str, Any] = {
     "envFrom": [{"secretRef": {"name": "more"}}],
     "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
     "volumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+    "tmp": {"emptyDir": {"sizeLimit": "1Gi"}},
     "podAnnotations": {"team": "a"},
     "podLabels": {"team": "a"},
     "nodeSelector": {"kubernetes.io/arch": "arm64"},
@@ -183,6 +189,26 @@ _POD: dict[str, Any] = {
 """Values that every component has."""
 
 
+def test_the_container_of_a_component_may_be_changed(helm: str) -> None:
+    for component, name in (
+        ("controlPlane", "control-plane"),
+        ("workerDefaults", "worker"),
+        ("front", "front"),
+    ):
+        probe = {"timeoutSeconds": 9, "failureThreshold": 6}
+        own = {"name": name, "livenessProbe": probe, "args": ["--log-level=debug"]}
+        given = json.dumps({"containers": [own, {"name": "proxy", "image": "proxy:1"}]})
+        objects = render(
+            helm, "--set=front.enabled=true", f"--set-json={component}.podSpec={given}"
+        )
+
+        (pod,) = (pod for pod, container in containers(objects) if container["name"] == name)
+        assert [container["name"] for container in pod["containers"]] == [name, "proxy"]
+        changed = pod["containers"][0]
+        assert changed["livenessProbe"].items() > {**probe, "periodSeconds": 10}.items()
+        assert changed["args"][0] != "--log-level=debug" == changed["args"][-1]
+
+
 def test_the_pods_of_all_components_take_the_same_values(helm: str) -> None:
     options = [f"--set-json={component}={json.dumps(_POD)}" for component in _COMPONENTS]
     deployments = of_kind(render(helm, "--set=front.enabled=true", *options), "Deployment")
@@ -196,7 +222,7 @@ def test_the_pods_of_all_components_take_the_same_values(helm: str) -> None:
             assert pod[name] == _POD[name]
         for name in ("env", "envFrom", "volumeMounts"):
             assert _POD[name][-1] == container[name][-1]
-        assert {"emptyDir": {}, "name": "tmp"} in pod["volumes"]
+        assert {**_POD["tmp"], "name": "tmp"} in pod["volumes"]
         assert _POD["volumes"][0] in pod["volumes"]
         assert metadata["annotations"] == _POD["podAnnotations"]
         assert metadata["labels"].items() > _POD["podLabels"].items()
@@ -395,8 +421,9 @@ def test_a_front_in_the_workers_has_their_service_their_time_and_no_deployment(h
 
 
 def test_on_ipv6_all_processes_listen_and_are_reached_there(helm: str) -> None:
-    for front in ("front.enabled", "front.inWorkers"):
-        objects = render(helm, f"--set={front}=true", "--set=ipFamily=IPv6")
+    for in_workers in ("false", "true"):
+        front = ("--set=front.enabled=true", f"--set=front.inWorkers={in_workers}")
+        objects = render(helm, *front, "--set=ipFamily=IPv6")
         for _pod, container in containers(objects):
             arguments = dict(word.partition("=")[::2] for word in container.get("args", ()))
             if "--listen" not in arguments:

@@ -87,7 +87,7 @@ containers:
       {{- with $cp.volumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
   - name: tmp
-    emptyDir: {}
+    {{- toYaml ($cp.tmp | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- if $volume.enabled }}
   - name: data
     persistentVolumeClaim: { claimName: {{ $claim }} }

@@ -45,7 +45,7 @@ containers:
       {{- with $front.volumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
   - name: tmp
-    emptyDir: {}
+    {{- toYaml ($front.tmp | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- with include "leaseway.tlsVolume" . }}{{ . | nindent 2 }}{{ end }}
   {{- with $front.volumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}

@@ -107,7 +107,7 @@ capabilities: { drop: [ALL] }
 
 {{/*
 The specification of a pod: what all pods have, the component's own values, its `podSpec`.
-Of `podSpec`, objects are merged into the chart's, and lists are appended to them.
+`podSpec` extends them; so does its container that has the name of the chart's.
 
 root: the chart; own: the component's values; spec: what only this component has.
 */}}
@@ -126,12 +126,29 @@ root: the chart; own: the component's values; spec: what only this component has
 {{- $_ := set $spec "topologySpreadConstraints" (include "leaseway.spread" (dict "selector" .selector) | fromYamlArray) -}}
 {{- end }}
 {{- $own := deepCopy (.own.podSpec | default dict) -}}
-{{- range $field, $value := $own }}
-{{- if and (kindIs "slice" $value) (kindIs "slice" (get $spec $field)) }}
-{{- $_ := set $own $field (concat (get $spec $field) $value) -}}
+{{- $container := index $spec.containers 0 -}}
+{{- $others := list -}}
+{{- range $other := $own.containers }}
+{{- if eq $other.name $container.name }}
+{{- $container = include "leaseway.extended" (dict "base" $container "with" $other) | fromYaml -}}
+{{- else }}
+{{- $others = append $others $other -}}
 {{- end }}
 {{- end }}
-{{- mustMergeOverwrite $spec $own | toYaml -}}
+{{- $_ := set $spec "containers" (list $container) -}}
+{{- include "leaseway.extended" (dict "base" $spec "with" (set $own "containers" $others)) -}}
+{{- end }}
+
+{{/* An object with the fields of another one: objects are merged, lists appended, others replaced. */}}
+{{- define "leaseway.extended" -}}
+{{- $base := .base -}}
+{{- $with := .with -}}
+{{- range $field, $value := $with }}
+{{- if and (kindIs "slice" $value) (kindIs "slice" (get $base $field)) }}
+{{- $_ := set $with $field (concat (get $base $field) $value) -}}
+{{- end }}
+{{- end }}
+{{- mustMergeOverwrite $base $with | toYaml -}}
 {{- end }}
 
 {{/* OpenShift assigns users and groups itself, and refuses pods that name others. */}}

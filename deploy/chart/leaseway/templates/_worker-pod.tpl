@@ -106,7 +106,7 @@ containers:
       {{- with $w.volumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
   - name: tmp
-    emptyDir: {}
+    {{- toYaml ($w.tmp | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- if $w.audit.sink }}
   - name: audit
     {{- toYaml ($w.audit.volume | default (dict "emptyDir" dict)) | nindent 4 }}
