@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -312,6 +313,22 @@ async def test_a_redirect_further_inside_is_not_followed(api: RestApi, target: s
         fault = await caller.fault("moved")
     assert (fault.reason, fault.started) == ("SERVER_ERROR", "yes")
     assert f"redirects to {target}, which is inside this network" in fault.message
+
+
+async def test_a_name_that_leads_further_inside_at_the_connection_is_not_followed(
+    api: RestApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def find(host: Any, *args: Any, **options: Any) -> Any:
+        return real("169.254.169.254" if host == "rebound.example" else host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    moved = HttpTool("moved", "GET", "/redirect", retries=2)
+    async with calling(spec_of(api.url, moved, follow_redirects=True)) as caller:
+        api.elsewhere = "http://rebound.example"
+        fault = await caller.fault("moved")
+    assert "redirects to http://rebound.example, which is inside this network" in fault.message
 
 
 async def test_an_address_with_spaces_and_umlauts_is_encoded(api: RestApi) -> None:

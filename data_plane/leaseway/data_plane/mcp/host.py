@@ -36,14 +36,16 @@ class Host:
     eras: KnownEras = field(default_factory=KnownEras)
 
 
-def http_client() -> aiohttp.ClientSession:
+def http_client(connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSession:
     """Return the pooled client that all HTTP connections of a worker share.
+
+    With a connector of its own it is a client of the same kind for other connections.
 
     It keeps no cookies: they would leak from one server's instance to another's. Each instance
     keeps its own (see `outgoing`).
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+        connector=connector or aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": "leaseway"},
         max_field_size=bounds.MAX_RESPONSE_HEADER,

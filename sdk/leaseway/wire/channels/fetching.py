@@ -222,11 +222,130 @@ async def _within(timeout: float, fetch: Coroutine[Any, Any, T]) -> T:
     except FetchError:
         raise
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        inner = error.__cause__
-        if isinstance(inner, FetchError):
-            raise inner from None
+        refusal = leads_inside(error)
+        if refusal is not None:
+            raise FetchError(
+                f"it leads to {str(refusal)[:200]}, which is inside this network; configure that"
+                " address itself"
+            ) from None
         is_outage = not isinstance(error, ValueError)  # of an address
         raise FetchError(str(error) or type(error).__name__, is_outage=is_outage) from None
+
+
+class LeadsInside(OSError):
+    """An address is further inside than it may be; the message is its host."""
+
+
+def leads_inside(error: BaseException) -> LeadsInside | None:
+    """Return the refusal of a `Guard` that a request ended with, or None."""
+    refusals = (each for each in (error, error.__cause__) if isinstance(each, LeadsInside))
+    return next(refusals, None)
+
+
+class Guard:
+    """Lets requests lead no further inside than the configured addresses are (`Zone`).
+
+    The addresses of a name are checked at the connection: a name that is looked up twice may have
+    another address the second time. A configured host may have any.
+
+    Args:
+        origins: The addresses that an operator wrote.
+        zone: Returns the zone of an IP address.
+        find: Looks up a name, for a port and a family; returns families and addresses. Blocks.
+    """
+
+    def __init__(
+        self,
+        origins: Sequence[URL],
+        zone: Callable[[str], Zone] = zone_of,
+        find: Callable[[str, int, int], list[tuple[int, str]]] | None = None,
+    ) -> None:
+        self._origins = origins
+        self._zone = zone
+        self._find = find or _look_up
+        self._reach = Zone.LINK
+
+    def connector(self) -> Any:
+        """Return a connector for aiohttp. It keeps neither connections nor addresses."""
+        import aiohttp
+
+        return aiohttp.TCPConnector(
+            resolver=_resolver(self.look_up), force_close=True, use_dns_cache=False
+        )
+
+    async def admit(self, target: URL, *, proxied: bool) -> None:
+        """Decide how far inside the next connection may lead.
+
+        Args:
+            target: Where the next request leads.
+            proxied: Whether a proxy looks up its name, so that the connection leads to the proxy.
+
+        Raises:
+            LeadsInside: The target is an address further inside.
+        """
+        self._reach = await self._checked_reach(target)
+        if proxied:
+            self._reach = Zone.LINK
+
+    async def check_name(self, target: URL) -> None:
+        """Check a target as it is known here, although a proxy will look it up.
+
+        Raises:
+            LeadsInside: It leads further inside.
+        """
+        reach = await self._checked_reach(target)
+        try:
+            found = await in_thread(self._find, str(target.host), 0, socket.AF_UNSPEC)
+        except (OSError, UnicodeError):
+            return  # only the proxy knows the name
+        self._check(str(target.host), [address for _, address in found], reach)
+
+    async def look_up(self, host: str, port: int, family: int) -> list[tuple[int, str]]:
+        """Look up a name for a connection.
+
+        Raises:
+            LeadsInside: It leads further inside.
+        """
+        found = await in_thread(self._find, host, port, family)
+        self._check(host, [address for _, address in found], self._reach)
+        return found
+
+    async def _checked_reach(self, target: URL) -> Zone:
+        """Return how far inside the addresses of a target may be.
+
+        Raises:
+            LeadsInside: The target is an address further inside.
+        """
+        if any(target.host == origin.host for origin in self._origins):
+            return Zone.LINK
+        addresses = _literal(target)
+        if addresses and self._zones(addresses) is Zone.OUTER:
+            return Zone.OUTER
+        reach = await self._reach_of_origins()
+        self._check(str(target.host), addresses, reach)
+        return reach
+
+    def _check(self, host: str, addresses: list[str], reach: Zone) -> None:
+        if self._zones(addresses) > reach:
+            raise LeadsInside(host)
+
+    def _zones(self, addresses: list[str]) -> Zone:
+        """Return the innermost zone of some addresses."""
+        return max(map(self._zone, addresses), default=Zone.OUTER)
+
+    async def _reach_of_origins(self) -> Zone:
+        """Return the innermost zone of the configured addresses, without link-local ones."""
+        reach = Zone.OUTER
+        for origin in self._origins:
+            host = str(origin.host)
+            try:
+                found = _literal(origin) or [
+                    address for _, address in await in_thread(self._find, host, 0, socket.AF_UNSPEC)
+                ]
+            except (OSError, UnicodeError):
+                continue  # only a proxy knows the name
+            reach = max(reach, self._zones(found))
+        return min(reach, Zone.MACHINE)
 
 
 class _Fetch:
@@ -246,8 +365,7 @@ class _Fetch:
         self._limit = limit
         self._accept = accept
         self._is_protected = is_protected
-        self._zone = zone
-        self._reach = Zone.LINK
+        self._guard = Guard(origins, zone)
 
     async def run(self) -> bytes:
         """Return the content of a response of status 200."""
@@ -263,9 +381,8 @@ class _Fetch:
         """Return the response after redirects."""
         import aiohttp
 
-        connector = aiohttp.TCPConnector(resolver=_resolver(self._look_up), force_close=True)
         async with aiohttp.ClientSession(
-            connector=connector,
+            connector=self._guard.connector(),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept": self._accept, "User-Agent": "leaseway"},
             timeout=aiohttp.ClientTimeout(total=None),  # `_within` bounds all of it
@@ -273,9 +390,7 @@ class _Fetch:
             target, method = self._target, "GET" if content is None else "POST"
             for _ in range(MAX_REDIRECTS + 1):
                 proxy = proxy_for(target.scheme, str(target.host))
-                self._reach = await self._checked_reach(target)
-                if proxy is not None:  # its name is looked up here, the target's there
-                    self._reach = Zone.LINK
+                await self._guard.admit(target, proxied=proxy is not None)
                 async with http.request(
                     method, target, data=content, headers=headers, allow_redirects=False,
                     proxy=proxy,
@@ -292,12 +407,6 @@ class _Fetch:
                         raise FetchError("it redirects to http")
         raise FetchError(f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _look_up(self, host: str, port: int, family: int) -> list[tuple[int, str]]:
-        """Look up a name, and refuse addresses further inside than redirects may lead."""
-        found = await in_thread(_look_up, host, port, family)
-        self._check(host, [address for _, address in found], self._reach)
-        return found
-
     async def _read(self, response: Any) -> Response:
         content = bytearray()
         async for part in response.content.iter_chunked(_PART):
@@ -308,46 +417,6 @@ class _Fetch:
         if _CHALLENGES in headers:  # a server may send one for each scheme
             headers[_CHALLENGES] = ", ".join(response.headers.getall(_CHALLENGES))
         return Response(response.status, headers, bytes(content))
-
-    async def _checked_reach(self, target: URL) -> Zone:
-        """Return how far inside the addresses of a target may be.
-
-        Raises:
-            FetchError: The target is an address further inside.
-        """
-        if any(target.host == origin.host for origin in self._origins):
-            return Zone.LINK
-        addresses = _literal(target)
-        if addresses and self._zones(addresses) is Zone.OUTER:
-            return Zone.OUTER
-        reach = await self._reach_of_origins()
-        self._check(str(target.host), addresses, reach)
-        return reach
-
-    def _check(self, host: str, addresses: list[str], reach: Zone) -> None:
-        if self._zones(addresses) > reach:
-            raise FetchError(
-                f"it leads to {host[:200]}, which is inside this network; configure that address"
-                " itself"
-            )
-
-    def _zones(self, addresses: list[str]) -> Zone:
-        """Return the innermost zone of some addresses."""
-        return max(map(self._zone, addresses), default=Zone.OUTER)
-
-    async def _reach_of_origins(self) -> Zone:
-        """Return the innermost zone of the configured addresses, without link-local ones."""
-        reach = Zone.OUTER
-        for origin in self._origins:
-            host = str(origin.host)
-            try:
-                found = _literal(origin) or [
-                    address for _, address in await in_thread(_look_up, host, 0, socket.AF_UNSPEC)
-                ]
-            except OSError:
-                continue  # only a proxy knows the name
-            reach = max(reach, self._zones(found))
-        return min(reach, Zone.MACHINE)
 
 
 def _resolver(look_up: Callable[[str, int, int], Awaitable[list[tuple[int, str]]]]) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Container, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
@@ -17,17 +18,14 @@ from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
-from leaseway.data_plane.kinds.http_api.redirects import (
-    addresses_of,
-    redirect_target,
-    refusal,
-)
+from leaseway.data_plane.kinds.http_api.redirects import leaves_encryption, redirect_target
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
-from leaseway.wire.channels.fetching import MAX_REDIRECTS, in_thread
+from leaseway.wire.channels.fetching import MAX_REDIRECTS, Guard, in_thread, leads_inside
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.timing.retry_after import retry_delay
 
@@ -210,7 +208,7 @@ class HttpToolClient:
                 cookies.add_to(told, url)
             if credential is not None and is_own:
                 told.update(credential.headers(request.method, sent))
-            async with self._http.request(
+            async with self._connections(start, url, route) as http, http.request(
                 request.method, sent, data=body, headers=told, allow_redirects=False,
                 skip_auto_headers=_NOT_IMPLIED,
                 timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,
@@ -219,7 +217,7 @@ class HttpToolClient:
                     credential.learn(response.headers)
                 if cookies is not None and is_own:
                     cookies.store(response)
-                target = await self._redirect(request, start, url, response)
+                target = self._redirect(request, url, response)
                 if target is None:
                     return await self._read(response, request.method in _OF_HEADERS)
             url = target
@@ -245,13 +243,37 @@ class HttpToolClient:
         text = str(url)
         return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
-    async def _redirect(
-        self, request: HttpRequest, start: URL, url: URL, response: aiohttp.ClientResponse
+    @asynccontextmanager
+    async def _connections(
+        self, start: URL, url: URL, route: Route
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """Yield what connects to a URL: for other hosts than the API's, to no inner address.
+
+        Raises:
+            Fault: SERVER_ERROR: it leads further inside than the API.
+        """
+        if url.host == start.host:
+            yield self._http
+            return
+        guard = Guard([start])
+        try:
+            await guard.admit(url, proxied=route.proxy is not None)
+            if route.proxy is not None:
+                await guard.check_name(url)
+            async with http_client(guard.connector()) as http:
+                yield http
+        except (aiohttp.ClientError, OSError) as error:
+            if leads_inside(error) is None:
+                raise
+            raise self._not_followed(url, "inside this network") from None
+
+    def _redirect(
+        self, request: HttpRequest, url: URL, response: aiohttp.ClientResponse
     ) -> URL | None:
         """Return the address that a response redirects to, or None if it is not followed.
 
         Raises:
-            Fault: SERVER_ERROR: it leads where an API may not lead.
+            Fault: SERVER_ERROR: it leads out of encryption.
         """
         if not self._follows_redirects:
             return None
@@ -259,16 +281,18 @@ class HttpToolClient:
         target = redirect_target(request.method, url, response.status, location, names)
         if target is None:
             return None
-        why = await refusal(start, url, target, addresses_of)
-        if why:
-            raise Fault(
-                Reason.SERVER_ERROR,
-                f"The server {self._server} redirects to {target.origin()}, which is {why}; this is"
-                " not followed. If it is right, set base_url of its entry to that address.",
-                "yes",
-                {"server": self._server},
-            )
+        if leaves_encryption(url, target):
+            raise self._not_followed(target, "without encryption")
         return target
+
+    def _not_followed(self, target: URL, why: str) -> Fault:
+        return Fault(
+            Reason.SERVER_ERROR,
+            f"The server {self._server} redirects to {target.origin()}, which is {why}; this is"
+            " not followed. If it is right, set base_url of its entry to that address.",
+            "yes",
+            {"server": self._server},
+        )
 
     async def _read(self, response: aiohttp.ClientResponse, is_of_headers: bool) -> HttpResponse:
         parts: list[bytes] = []
