@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.control_plane.core.builders import listing, spec
 
 from leaseway.control_plane.core.catalog import building, variants
-from leaseway.control_plane.core.catalog.building import SnapshotBuilder, build_snapshot
+from leaseway.control_plane.core.catalog.building import SnapshotBuilder
 from leaseway.control_plane.core.catalog.exposure import ClashResult, Exposure, resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
@@ -44,7 +44,7 @@ def test_a_variant_loses_the_names_that_it_loses_among_all_that_its_tenant_sees(
         key: good(key.server_id, key.tenant, prefix, *sorted(tools))
         for key, (prefix, tools) in chosen.items()
     }
-    built, _ = build_snapshot(1, works)
+    built, _ = SnapshotBuilder().build(1, works)
     for key, each_work in works.items():
         seen = {other.server_id: work for other, work in works.items() if not other.tenant}
         seen |= {o.server_id: work for o, work in works.items() if o.tenant == key.tenant}
@@ -67,7 +67,7 @@ def test_a_commit_after_others_is_what_it_is_alone(
             for key, (prefix, tools) in chosen.items()
         }
         held = [key for key in withheld if key not in works]
-        assert builder.build(1, works, held) == build_snapshot(1, works, held)
+        assert builder.build(1, works, held) == SnapshotBuilder().build(1, works, held)
 
 
 def test_a_commit_does_not_resolve_all_names_again_for_each_tenant(
@@ -94,7 +94,7 @@ def test_a_commit_does_not_resolve_all_names_again_for_each_tenant(
         VariantKey("s008", tenant): good("s008", tenant, f"{tenant}_", *tools[:5])
         for tenant in (f"own{number}" for number in range(3))
     }
-    build_snapshot(1, works)
+    SnapshotBuilder().build(1, works)
     assert resolved == 5 + 3 * 5, "once for all tenants whose variants expose the same"
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control_plane.core.builders import listing, spec
 
-from leaseway.control_plane.core.catalog.building import build_snapshot
+from leaseway.control_plane.core.catalog.building import SnapshotBuilder
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import build_good
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
@@ -17,7 +17,7 @@ def snapshot(version: int, **tools: str) -> Snapshot:
     last_known_good = {
         VariantKey(name): build_good(spec(name), listing(tool))[0] for name, tool in tools.items()
     }
-    return build_snapshot(version, last_known_good)[0]
+    return SnapshotBuilder().build(version, last_known_good)[0]
 
 
 def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:

@@ -28,13 +28,6 @@ Pairs = tuple[tuple[str, str], ...]
 _NOTHING_LOST: Final[tuple[SkippedNames, tuple[Problem, ...]]] = (frozenset(), ())
 
 
-def build_snapshot(
-    version: int, works: Mapping[VariantKey, LastKnownGood], withheld: Collection[VariantKey] = ()
-) -> tuple[Snapshot, tuple[Problem, ...]]:
-    """Return the first snapshot, as `SnapshotBuilder.build` does."""
-    return SnapshotBuilder().build(version, works, withheld)
-
-
 class SnapshotBuilder:
     """Builds one snapshot after another; what it keeps changes no result."""
 

@@ -230,10 +230,6 @@ class LeaseTable:
                 tenant_full=True,
             )
 
-    def held_by(self, tenant: str) -> int:
-        """Return the number of leases that a tenant holds."""
-        return self._per_tenant[tenant]
-
     @property
     def held_by_tenants(self) -> Mapping[str, int]:
         """The number of leases of each tenant that holds any."""
