@@ -20,7 +20,7 @@ from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.control_plane.core.workers.roster import Roster
 from leaseway.spec.canonical import plain_fields
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire.messages.events import EventRecord, History
+from leaseway.wire.messages.events import EventRecord, EventSeverity, History
 from leaseway.wire.messages.states import WorkerState
 
 _MAX_RUNS: Final = 1_000
@@ -212,7 +212,7 @@ class EventRecorder:
         now_is: tuple[str, WorkerState] | None,
         now: Moment,
     ) -> None:
-        severity = "info"
+        severity: EventSeverity = "info"
         if now_is is None:
             action, words = "gone", "is lost; its leases may be placed on other workers"
             if was is not None and was[1] == "draining":

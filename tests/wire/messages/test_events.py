@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from leaseway.wire.messages.events import (
     MAX_DETAILS,
+    EventKind,
     EventRecord,
     History,
     event_from_proto,
@@ -14,7 +15,7 @@ from leaseway.wire.messages.events import (
 )
 
 
-def _event(kind: str = "reload", at: float = 1.0, server_id: str = "") -> EventRecord:
+def _event(kind: EventKind = "reload", at: float = 1.0, server_id: str = "") -> EventRecord:
     return EventRecord(kind, "applied", "It happened.", at, server_id=server_id)
 
 
@@ -78,7 +79,7 @@ def test_an_event_survives_the_wire() -> None:
     after=st.integers(0, 60),
 )
 def test_after_returns_each_recorded_event_once_in_order(
-    kinds: list[str], rare: int, frequent: int, after: int
+    kinds: list[EventKind], rare: int, frequent: int, after: int
 ) -> None:
     history = History(rare=rare, frequent=frequent)
     added = [history.add(_event(kind)) for kind in kinds]

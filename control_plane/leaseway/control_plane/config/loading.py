@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
@@ -17,6 +16,7 @@ from leaseway.control_plane.config.layers.sources import (
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.files import Gone, Unreadable, read_config
+from leaseway.wire.messages.states import Severity
 from leaseway.wire.names import is_valid_name, is_valid_tenant
 
 FileContent = str | Unreadable | None
@@ -152,9 +152,7 @@ def _missing(source: Source) -> str:
     )
 
 
-def _issue(
-    source: Source, severity: Literal["error", "warning"], reason: IssueReason, message: str
-) -> ConfigIssue:
+def _issue(source: Source, severity: Severity, reason: IssueReason, message: str) -> ConfigIssue:
     file = str(source.path)
     return ConfigIssue(
         file=file,

@@ -13,7 +13,7 @@ from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import LEASE_MEMORY
-from leaseway.wire.messages.events import EventRecord, History
+from leaseway.wire.messages.events import EventRecord, EventSeverity, History
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.secrets.redaction import redact
@@ -124,7 +124,7 @@ class Reports:
         self._changed.set()
 
     def record_lease_event(
-        self, lease: WorkerLease, action: str, message: str, severity: str = "info"
+        self, lease: WorkerLease, action: str, message: str, severity: EventSeverity = "info"
     ) -> None:
         key = lease.key
         self._record(

@@ -36,6 +36,7 @@ from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
 from leaseway.wire.clients.greeting import Greeting
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.events import EventSeverity
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_kept, check_lease_ttl
@@ -534,7 +535,7 @@ class WorkerLeaseManager:
         if start is not None:
             start.done.set_exception(ended)
             start.task.cancel()
-        severity = "warning" if outcome == "lost" else "info"
+        severity: EventSeverity = "warning" if outcome == "lost" else "info"
         record = self._table.find_ended(lease.id, self._clock())
         unasked = record is not None and record.unasked
         self._context.reports.add_lease_end(LeaseEnd(lease, outcome, ended.message, unasked))

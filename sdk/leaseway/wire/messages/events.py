@@ -35,11 +35,11 @@ _FREQUENT_KINDS: Final = frozenset({"lease", "instance", "server", "approval"})
 class EventRecord:
     """One event; the fields are those of the message `Event`."""
 
-    kind: str
+    kind: EventKind
     action: str
     message: str
     at: float
-    severity: str = "info"
+    severity: EventSeverity = "info"
     reason: str = ""
     server_id: str = ""
     tenant: str = ""

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from leaseway.control_plane.config.tree.yaml_tree import Position, TableEntry
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.messages.states import Severity
 
 MAX_ISSUES: Final = 1_000
 """Listed issues of one file; the others are counted."""
@@ -90,7 +91,7 @@ class ConfigIssue:
     line: int
     column: int
     key: str
-    severity: Literal["error", "warning"]
+    severity: Severity
     reason: str
     message: str
     server_id: str | None = None
@@ -319,9 +320,7 @@ class Where:
     def _path(self, name: str) -> str:
         return f"{self.key}.{name}" if self.key else name
 
-    def _report(
-        self, at: Position, severity: Literal["error", "warning"], reason: str, message: str
-    ) -> None:
+    def _report(self, at: Position, severity: Severity, reason: str, message: str) -> None:
         issue = ConfigIssue(
             file=at.file,
             line=at.line,
