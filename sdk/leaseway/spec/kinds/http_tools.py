@@ -33,23 +33,28 @@ from leaseway.wire.messages.json_schema import CHOICES, TOOL_HINTS
 from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
 
 Position = Literal["path", "query", "header", "cookie", "body"]
-Body = Literal["json", "form", "multipart", "binary", "text"]
-Style = Literal["repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix"]
+Body = Literal["json", "form", "multipart", "binary", "text", "lines"]
+Style = Literal[
+    "repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix", "bare"
+]
 
 
-METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "QUERY")
 POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "cookie", "body")
-BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text")
+BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text", "lines")
 STYLES: Final[tuple[Style, ...]] = (
-    "repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix",
+    "repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix", "bare",
 )  # fmt: skip
 """How lists and mappings are serialized: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
-mapping as a separate pair, `a[b]=1`, JSON, and in paths `.1.2` and `;a=1,2`."""
+mapping as a separate pair, `a[b]=1`, JSON, in paths `.1.2` and `;a=1,2`, and in a query the value
+alone, without a name."""
 
-IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
+IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "QUERY"))
 """Methods that may be retried when it is unknown whether the request arrived."""
 READ_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing and have no body."""
+SAFE_METHODS: Final = READ_METHODS | {"QUERY"}
+"""Methods that change nothing."""
 
 MAX_TOOLS: Final = 2_000
 """Limit of tools of one server."""
@@ -112,7 +117,8 @@ class HttpParameter:
         Key(
             Choice(STYLES),
             "How a list or object is written: `a=1&a=2`, `a=1,2`, with spaces or pipes between,"
-            " each member as a pair of its own, `a[b]=1`, JSON; in paths also `.a.b` or `;id=a,b`.",
+            " each member as a pair of its own, `a[b]=1`, JSON; in paths also `.a.b` or `;id=a,b`;"
+            " in a query also the value without a name.",
         ),
     )
     is_body: bool = setting(
@@ -225,8 +231,8 @@ class HttpTool:
         0,
         Key(
             Whole(0, MAX_RETRIES),
-            "How often the request is repeated; only GET, HEAD, OPTIONS, PUT and DELETE may be sent"
-            " twice.",
+            "How often the request is repeated; only GET, HEAD, OPTIONS, PUT, DELETE and QUERY may"
+            " be sent twice.",
             default="the server's",
         ),
     )
@@ -234,7 +240,7 @@ class HttpTool:
         (),
         Key(
             OwnReader(),
-            "Overrides of what the method implies: `readOnlyHint` for GET, HEAD and OPTIONS,"
+            "Overrides of what the method implies: `readOnlyHint` for GET, HEAD, OPTIONS and QUERY,"
             " `destructiveHint` for PUT, PATCH and DELETE, `idempotentHint` for PUT and DELETE.",
             inside=HINT_KEYS,
         ),
@@ -510,7 +516,7 @@ def _body_faults(tool: HttpTool) -> Iterator[ToolFault]:
             "has 'body: multipart' and a content_type that is none of its kinds, such as"
             " multipart/related, or has a boundary, which each request has of its own",
         )
-    if tool.body in ("binary", "text") and members and not whole and len(members) != 1:
+    if tool.body in ("binary", "text", "lines") and members and not whole and len(members) != 1:
         yield ToolFault("body", f"has 'body: {tool.body}', which needs exactly one body parameter")
 
 

@@ -427,3 +427,15 @@ def test_a_placeholder_in_the_query_of_a_path_is_a_parameter_of_the_query() -> N
 def test_examples_and_deprecation_are_told(parameter: str, schema: dict[str, Any]) -> None:
     made = only(f"{{ parameters: [ {{ name: p, in: query, {parameter} }} ] }}")
     assert made.parameters[0].parsed == schema
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [("/^[a-z]+$/", "^[a-z]+$"), ("/^a$/u", "^a$"), ("/^a$/i", None), ("^/a/$", "^/a/$")],
+)
+def test_a_pattern_as_javascript_writes_it_is_one_of_json_schema(
+    pattern: str, kept: str | None
+) -> None:
+    given = {"name": "q", "in": "query", "schema": {"type": "string", "pattern": pattern}}
+    tool = only(json.dumps({"parameters": [given]}))
+    assert tool.parameters[0].parsed.get("pattern") == kept

@@ -11,11 +11,14 @@ from leaseway.spec.kinds.http_tools import Body, holds_bytes, is_media_type
 _JSONS: Final = ("application/json", "application/merge-patch+json", "text/json")
 """Preferred over other JSON types; a merge patch is a plain object."""
 _ANY_TYPE: Final = ("*/*", "application/*")
-_TEXTS: Final = ("/xml", "+xml", "/yaml", "+yaml", "/x-ndjson", "/jsonl", "/graphql", "/javascript")
+_TEXTS: Final = ("/xml", "+xml", "/yaml", "+yaml", "/graphql", "/javascript")
+_LINES: Final = ("jsonl", "ndjson", "jsonlines", "json-seq")
+"""Types whose bodies are one JSON value after another."""
+FORM: Final = "application/x-www-form-urlencoded"
 _FORM_DATA: Final = "multipart/form-data"
 _FORMS: Final[Mapping[str, Body]] = {
     _FORM_DATA: "multipart",
-    "application/x-www-form-urlencoded": "form",
+    FORM: "form",
 }
 
 
@@ -28,6 +31,7 @@ class BodyType:
         body: How its values are encoded.
         schema: Its schema; may be anything.
         encoding: How each member is written, by its name.
+        item_encoding: How each item of a list is written.
         examples: Whole bodies.
     """
 
@@ -35,6 +39,7 @@ class BodyType:
     body: Body
     schema: Any = field(default_factory=dict)
     encoding: Mapping[str, Any] = field(default_factory=dict)
+    item_encoding: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Any, ...] = ()
 
 
@@ -49,6 +54,8 @@ def choose_body(content: Mapping[str, Any]) -> BodyType:
         if kind in kinds:
             return _body_type(content, kinds[kind], body)
     for kind, written in kinds.items():
+        if kind.endswith(_LINES):
+            return _body_type(content, written, "lines")
         if kind.startswith("text/") or kind.endswith(_TEXTS):
             return _body_type(content, written, "text")
     for kind, written in kinds.items():
@@ -65,12 +72,16 @@ def _body_type(content: Mapping[str, Any], kind: Any, body: Body) -> BodyType:
     media = content[kind]
     if not isinstance(media, Mapping):
         return BodyType(str(kind), body)
-    encoding = media.get("encoding")
+    encoding, of_items = media.get("encoding"), media.get("itemEncoding")
+    schema = media.get("schema", {})
+    if "schema" not in media and "itemSchema" in media:
+        schema = {"type": "array", "items": media["itemSchema"]}
     return BodyType(
         kind=str(kind),
         body=body,
-        schema=media.get("schema", {}),
+        schema=schema,
         encoding=encoding if isinstance(encoding, Mapping) else {},
+        item_encoding=of_items if isinstance(of_items, Mapping) else {},
         examples=tuple(examples_of(media)),
     )
 

@@ -36,7 +36,7 @@ _MAX_DESCRIPTION: Final = 2_048
 _OF_EMPTY: Final = {"type", "properties", "additionalProperties", "description", "title"}
 _MAX_TITLE: Final = 128
 _MAX_METHOD: Final = 32
-_OTHER_METHODS: Final = ("TRACE", "QUERY")
+_OTHER_METHODS: Final = ("TRACE",)
 """Methods that OpenAPI knows and no tool has."""
 
 

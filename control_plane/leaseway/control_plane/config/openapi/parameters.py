@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.media import (
+    FORM,
     BodyType,
     choose_body,
     examples_of,
@@ -78,6 +79,8 @@ class Parameters:
             )
             reserved = given.get("allowReserved") is True
             self._add(name, "query", schema, required, style, allow_reserved=reserved)
+        elif place == "querystring":
+            self._add_query(name, given, required)
         elif place == "header":
             style = self._simple_style(given, _HEADER_STYLES)
             self._add(name, "header", schema, required, style, explode=explode)
@@ -100,6 +103,8 @@ class Parameters:
         chosen = choose_body(
             {kind: self._references.follow(media) for kind, media in content.items()}
         )
+        if chosen.body == "lines" and not self._schemas.accepts(chosen.schema, "array"):
+            chosen = replace(chosen, body="text")  # its schema is of one line, or of the text
         required = given.get("required") is True
         text = given.get("description")
         description = text[:_MAX_TEXT] if isinstance(text, str) else ""
@@ -108,6 +113,26 @@ class Parameters:
         else:
             self._add_values(chosen, required, description)
         return chosen.body, sent_type(chosen)
+
+    def _add_query(self, name: str, given: Mapping[str, Any], required: bool) -> None:
+        """Add a parameter that is the whole query: the fields of a form, or one text."""
+        content = given.get("content")
+        content = content if isinstance(content, Mapping) and content else {FORM: {}}
+        kind = next(iter(content))
+        chosen = choose_body({kind: self._references.follow(content[kind])})
+        if chosen.body != "form":
+            self._add(name, "query", self._schema(given), required, "bare")
+            return
+        members = self._objects.object_of(chosen.schema)
+        if members is None or len(members["properties"]) > _MAX_MEMBERS:
+            self._add(name, "query", self._schema(given), required, "spread")
+            return
+        for field, schema in members["properties"].items():
+            encoding = chosen.encoding.get(field)
+            encoding = encoding if isinstance(encoding, Mapping) else {}
+            is_required = required and field in members["required"]
+            style = self._form_style(schema, encoding)
+            self._add(field, "query", self._schemas.read(schema), is_required, style)
 
     def fit(self) -> None:
         """Leave the largest schemas open in their depths until all are within `MAX_SCHEMAS`."""
@@ -152,6 +177,9 @@ class Parameters:
             read = read if "properties" in read else _any_fields(read, description)
         elif is_multipart and not self._schemas.accepts(chosen.schema, "array"):
             raise Unsupported("its multipart body is neither an object nor a list")
+        if chosen.item_encoding and "items" in read:
+            items = self._references.follow(chosen.schema).get("items")
+            read["items"], _ = self._part(items, chosen.item_encoding)
         if description and "description" not in read:
             read["description"] = description
         is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())

@@ -8,6 +8,7 @@ server does without a value is no reason to send it one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
@@ -42,6 +43,9 @@ _MAX_DEFAULT: Final = 200
 """Characters of a default that a description names."""
 _MAX_EXAMPLES: Final = 5
 _MAX_ENUM: Final = 500
+
+_LITERAL: Final = re.compile(r"/(\^.*)/([a-z]*)", re.DOTALL)
+"""A pattern between slashes, as JavaScript has it, which no text would match."""
 
 _KEPT: Final = frozenset(
     ("type", "format", "title", "description", "enum", "const", "pattern", "minLength",
@@ -363,6 +367,9 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
             not isinstance(value, list) or not value or len(value) > _MAX_ENUM
         ):
             del converted[key]
+    literal = _LITERAL.fullmatch(str(converted.get("pattern")))
+    if literal:
+        converted["pattern"] = literal[1] if literal[2] in ("", "g", "u") else None
     for key, is_valid in _VALID.items():
         if key in converted and not is_valid(converted[key]):
             del converted[key]

@@ -1,4 +1,4 @@
-"""Encodes the body of a request: a form, parts, bytes, text or JSON. Pure."""
+"""Encodes the body of a request: a form, parts, bytes, text, lines of JSON or JSON. Pure."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
 _FORM_DATA: Final = "multipart/form-data"
 _TEXT: Final = "text/plain; charset=utf-8"
+_LINES: Final = "application/jsonl"
+_SEQUENCE: Final = "json-seq"
+_BEFORE_RECORD: Final = b"\x1e"
+"""Begins each record of a JSON text sequence (RFC 7464)."""
 _JOINED: Final = ("comma", "space", "pipe")
 
 
@@ -47,6 +51,8 @@ def encode_body(body: Body, values: Values, kind: str = "") -> tuple[bytes, str]
         case "text":
             kind = kind or parameter.media_type or _TEXT
             return text_of(value).encode("utf-8", "replace"), kind
+        case "lines":
+            return _lines(value, kind or _LINES), kind or _LINES
     if parameter.is_body:
         return msgspec.json.encode(value), kind or _JSON
     return msgspec.json.encode({field.sent_as: item for field, item in values}), kind or _JSON
@@ -81,6 +87,13 @@ def _bytes(parameter: HttpParameter, value: Any) -> bytes:
         return base64.b64decode(text_of(value), validate=True)
     except (binascii.Error, ValueError):
         raise unsendable(parameter.name, "is neither base64 nor an artifact's reference") from None
+
+
+def _lines(value: Any, kind: str) -> bytes:
+    """Return each item of a list, or a value that is none, as JSON on a line of its own."""
+    before = _BEFORE_RECORD if kind.partition(";")[0].strip().endswith(_SEQUENCE) else b""
+    items = value if isinstance(value, list) else [value]
+    return b"".join(before + msgspec.json.encode(item) + b"\n" for item in items)
 
 
 def _multipart(values: Values, kind: str) -> tuple[bytes, str]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.spec.kinds.http_tools import IDEMPOTENT, READ_METHODS, HttpParameter, HttpTool
+from leaseway.spec.kinds.http_tools import IDEMPOTENT, SAFE_METHODS, HttpParameter, HttpTool
 
 _BYTES: Final = "Base64, or the reference of an artifact (artifacts/mcp/...)."
 
@@ -51,7 +51,7 @@ def _schema(parameter: HttpParameter) -> Mapping[str, Any]:
 
 def _annotations(tool: HttpTool) -> dict[str, bool]:
     """Return the hints for the method, with the tool's own overrides."""
-    reads = tool.method in READ_METHODS
+    reads = tool.method in SAFE_METHODS
     hints = {"readOnlyHint": reads, "openWorldHint": True}
     if not reads:
         hints["destructiveHint"] = tool.method in ("PUT", "PATCH", "DELETE")

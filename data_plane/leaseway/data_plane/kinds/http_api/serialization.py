@@ -77,7 +77,10 @@ def joined(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
 
 
 def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
-    """Yield `name=value` for each pair of a value in a query or form, percent-encoded."""
+    """Yield `name=value` for each pair of a value in a query or form, percent-encoded.
+
+    A value in the style `bare` is the whole query, without a name.
+    """
 
     def quoted(text: str) -> str:
         safe = _RESERVED if parameter.allow_reserved else ""
@@ -86,7 +89,9 @@ def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
     name, style = parameter.sent_as, parameter.style
     if is_undefined(parameter, value):
         return
-    if style == "deep":
+    if style == "bare":
+        yield quoted(text_of(value))
+    elif style == "deep":
         for key, text in _deep(name, value):
             yield f"{quote_name(key)}={quoted(text)}"
     elif isinstance(value, dict) and style == "spread":

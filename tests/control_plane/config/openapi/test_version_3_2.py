@@ -1,0 +1,106 @@
+"""What version 3.2 of OpenAPI has added: whole queries, items of lists, the method QUERY."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.kinds.http_api.definitions import definition, input_schema
+from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
+from leaseway.spec.kinds.http_tools import HttpTool
+
+
+def only(operation: str, method: str = "get") -> HttpTool:
+    paths = {"/x": {method: yaml.safe_load(operation)}}
+    made = import_document({"openapi": "3.2.0", "paths": paths})
+    assert not made.skipped, made.skipped
+    assert not made.notes, made.notes
+    return made.tools[0]
+
+
+def request(tool: HttpTool, **arguments: Any) -> HttpRequest:
+    assert not ArgumentCheck(input_schema(tool)).violations(arguments)
+    return build_request(tool, "http://a", arguments)
+
+
+QUERY = "parameters: [ { name: q, in: querystring, required: true, content: { %s } } ]"
+FIELDS = """application/x-www-form-urlencoded: {
+  schema: { type: object, required: [a], properties: { a: { type: string },
+    l: { type: array, items: { type: integer } },
+    o: { type: object, properties: { n: { type: integer } } } } },
+  encoding: { o: { style: deepObject } } }"""
+
+
+def test_the_fields_of_a_whole_query_are_parameters() -> None:
+    tool = only(QUERY % FIELDS)
+    assert input_schema(tool)["required"] == ["a"]
+    sent = request(tool, a="x y&", l=[1, 2], o={"n": 3})
+    assert sent.url == "http://a/x?a=x%20y%26&l=1&l=2&o%5Bn%5D=3"
+
+
+@pytest.mark.parametrize(
+    ("content", "value", "query"),
+    [
+        ("application/json: { schema: { type: object } }", {"a": [1]}, "%7B%22a%22%3A%5B1%5D%7D"),
+        ("application/jsonpath: { schema: { type: string } }", "$.a[1]", "%24.a%5B1%5D"),
+        ("application/x-www-form-urlencoded: { schema: { type: object } }", {"b": "1"}, "b=1"),
+        ("", {"b": ["1", "2"]}, "b=1&b=2"),
+    ],
+    ids=["json", "text", "free form", "nothing"],
+)
+def test_a_whole_query_without_known_fields_is_one_parameter(
+    content: str, value: Any, query: str
+) -> None:
+    assert request(only(QUERY % content), q=value).url == f"http://a/x?{query}"
+
+
+def test_a_part_that_is_not_there_leaves_no_query() -> None:
+    tool = only("parameters: [ { name: q, in: querystring, content: { text/plain: {} } } ]")
+    assert request(tool).url == "http://a/x"
+
+
+ITEM = "{ type: object, required: [a], properties: { a: { type: integer } } }"
+BODY = "requestBody: { required: true, content: { %s: { %s } } }"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("application/jsonl", b'{"a":1}\n{"a":2}\n'),
+        ("application/x-ndjson", b'{"a":1}\n{"a":2}\n'),
+        ("application/json-seq", b'\x1e{"a":1}\n\x1e{"a":2}\n'),
+    ],
+)
+@pytest.mark.parametrize("schema", ["itemSchema: %s", "schema: { type: array, items: %s }"])
+def test_items_are_sent_on_lines_of_their_own(kind: str, sent: bytes, schema: str) -> None:
+    tool = only(BODY % (kind, schema % ITEM), "post")
+    made = request(tool, body=[{"a": 1}, {"a": 2}])
+    assert (made.body, made.headers["Content-Type"]) == (sent, kind)
+    assert ArgumentCheck(input_schema(tool)).violations({"body": [{"a": "1"}]})
+
+
+@pytest.mark.parametrize("schema", [f"schema: {ITEM}", "schema: { type: string }"])
+def test_lines_whose_schema_is_no_list_are_text(schema: str) -> None:
+    tool = only(BODY % ("application/x-ndjson", schema), "post")
+    assert request(tool, body='{"a":1}\n').body == b'{"a":1}\n'
+
+
+def test_items_of_a_mixed_body_are_parts_with_their_encoding() -> None:
+    encoding = "itemSchema: {}, itemEncoding: { contentType: image/png }"
+    made = request(only(BODY % ("multipart/mixed", encoding), "post"), body=["AAAA", "BBBB"])
+    assert made.body is not None
+    assert made.body.count(b"Content-Type: image/png\r\n\r\n") == 2
+    made = request(only(BODY % ("multipart/mixed", f"itemSchema: {ITEM}"), "post"), body=[{"a": 1}])
+    assert made.body is not None
+    assert b'Content-Type: application/json\r\n\r\n{"a":1}\r\n' in made.body
+
+
+def test_the_method_query_reads_and_has_a_body() -> None:
+    tool = only(BODY % ("application/json", f"schema: {ITEM}"), "query")
+    made = request(tool, a=1)
+    assert (made.method, made.body) == ("QUERY", b'{"a":1}')
+    assert definition(tool)["annotations"] == {"readOnlyHint": True, "openWorldHint": True}
