@@ -99,6 +99,8 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
         ("front.inWorkers=true", "set front.enabled, too"),
         ("tls.existingSecret=mine,tls.certManager.enabled=true", "choose one"),
         ("controlPlane.resources.enabled=false", "nothing configures a server"),
+        ("podSecurityContext=null", "--reset-then-reuse-values"),  # as after --reuse-values
+        ("front.service=null", "--reset-then-reuse-values"),
         ("workers.a.podAnnotations.prometheus\\.io/scrape=true", "got boolean, want string"),
         ("front.env[0].name=A,front.env[0].value=1", "/front/env/0/value"),
     ],

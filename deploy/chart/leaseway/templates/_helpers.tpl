@@ -1,3 +1,13 @@
+{{/* `helm upgrade --reuse-values` keeps the values of the chart before, without what is new in this one. */}}
+{{- define "leaseway.checkValues" -}}
+{{- range $name := list "podSecurityContext" "front" "tests" }}
+{{- $value := get $.Values $name }}
+{{- if or (not (kindIs "map" $value)) (and (eq $name "front") (not (hasKey $value "service"))) }}
+{{- fail (printf "%s has no value: `helm upgrade --reset-then-reuse-values` adds what an older chart did not have" (ternary "front.service" $name (eq $name "front"))) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "leaseway.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end }}
