@@ -16,7 +16,7 @@ from leaseway.data_plane.audit.chain import RunReport
 from leaseway.data_plane.audit.heads import RunHeads
 from leaseway.data_plane.audit.log import AuditUnavailable
 from leaseway.data_plane.audit.verifying import verify_sink
-from leaseway.wire.audit_heads import AuditAnchor, AuditHead
+from leaseway.wire.audit_heads import AuditAnchor, AuditHead, Mark
 
 NOW = 1_800_000_000.0
 SINK = "s3://audit/fleet"
@@ -119,6 +119,24 @@ async def test_a_vanished_worker_is_a_fault_until_another_has_shipped_its_folder
         f"{RUN}/000001.000000000000"
     ]
     assert (await verified(killed.sink, told)).faults
+
+
+def test_a_killed_worker_without_a_sink_leaves_a_note_as_its_files_are_all_that_there_is() -> None:
+    head = AuditHead(RUN, sink="", written=Mark(48, "a"))
+
+    def compared(last: int) -> RunReport:
+        report = RunReport(last=last)
+        Anchors.of([AuditAnchor(head, "w1", NOW, NOW - LOST_AFTER - 1)], NOW).compare(RUN, report)
+        return report
+
+    whole = compared(63)
+    [note] = whole.remarks
+    assert whole.faults == []
+    assert "Worker w1 has vanished" in note
+    assert "15 records after that" in note
+    cut = compared(40)
+    [fault] = cut.faults
+    assert fault.startswith("The records from 41 to 48 are missing")
 
 
 async def test_a_run_without_an_anchor_says_so(tmp_path: Path) -> None:

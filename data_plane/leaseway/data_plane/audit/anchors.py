@@ -49,7 +49,9 @@ class Anchors:
                 "plane has started since it ended. So records may be missing at its end."
             )
             return
-        report.faults += _faults(anchor, report.last, self.at)
+        is_lost = anchor.lost_at is not None and self.at - anchor.lost_at > LOST_AFTER
+        report.faults += _faults(anchor, report.last, is_lost=is_lost)
+        report.remarks += _remarks(anchor, report.last, is_lost=is_lost)
         waiting = anchor.head.written.seq - report.last
         if waiting > 0 and not report.faults:
             report.remarks.append(f"{waiting} records wait to be shipped.")
@@ -67,7 +69,7 @@ class Anchors:
         return missing
 
 
-def _faults(anchor: AuditAnchor, last: int, now: float) -> list[str]:
+def _faults(anchor: AuditAnchor, last: int, *, is_lost: bool) -> list[str]:
     """Return what is wrong with a run whose last record has this number."""
     head, worker = anchor.head, anchor.worker_id
     told = _time(anchor.told_at)
@@ -77,7 +79,6 @@ def _faults(anchor: AuditAnchor, last: int, now: float) -> list[str]:
             "Workers have told the control plane different hashes of one record: the run was "
             "rewritten, or another one has its name."
         )
-    is_lost = anchor.lost_at is not None and now - anchor.lost_at > LOST_AFTER
     if last < head.shipped.seq:
         found.append(
             f"The records from {last + 1} to {head.shipped.seq} are missing: the sink had "
@@ -93,14 +94,33 @@ def _faults(anchor: AuditAnchor, last: int, now: float) -> list[str]:
             f"The run ended with record {head.written.seq}, as worker {worker} said at {told}; "
             "somebody else has added the records after it."
         )
-    if is_lost and not head.has_ended:
-        assert anchor.lost_at is not None
+    if head.sink and is_lost and not head.has_ended:
         found.append(
-            f"Worker {worker} has vanished at {_time(anchor.lost_at)}, after record "
-            f"{head.written.seq} at {told}: what it has recorded since then is not known. Start a "
-            "worker with its audit folder, which ships the rest; if the folder is lost, so is that."
+            f"{_vanished(anchor)}: what it has recorded since then is not known. Start a worker "
+            "with its audit folder, which ships the rest; if the folder is lost, so is that."
         )
     return found
+
+
+def _remarks(anchor: AuditAnchor, last: int, *, is_lost: bool) -> list[str]:
+    """Return what nobody knows of a run without a sink: the files are all that there ever was."""
+    head = anchor.head
+    if head.sink or head.has_ended or not is_lost or last < head.written.seq:
+        return []
+    more = last - head.written.seq
+    note = (
+        f"{_vanished(anchor)}. Its files have all that it told, and {more} records after that. If "
+        "more were removed at the end, that does not show."
+    )
+    return [note]
+
+
+def _vanished(anchor: AuditAnchor) -> str:
+    assert anchor.lost_at is not None
+    return (
+        f"Worker {anchor.worker_id} has vanished at {_time(anchor.lost_at)}, after record "
+        f"{anchor.head.written.seq} at {_time(anchor.told_at)}"
+    )
 
 
 def _time(seconds: float) -> str:
