@@ -169,7 +169,7 @@ def test_a_rule_denies_if_it_is_true_or_cannot_be_evaluated(
     ("expression", "reason"),
     [
         ("args.path +", "mismatched input"),
-        ("arg.path == 1", "undeclared reference to 'arg"),
+        ("arg.path == 1", "undeclared reference to 'arg.*; a rule has the variables method, tool"),
         ("tenant", "STRING"),
         ("tenant + 1", "no matching overload"),
     ],
@@ -198,6 +198,29 @@ def test_an_invalid_rule_is_rejected_with_a_reason(expression: str, reason: str)
 def test_a_rule_gets_the_facts_that_it_uses(expression: str, given: dict[str, object]) -> None:
     facts = {**FACTS, "args": {"a": 1, "b": 2, "c": 3}}
     assert Needs.of_expression(expression).select(facts) == given
+
+
+@pytest.mark.parametrize(
+    ("expressions", "arguments", "judged"),
+    [
+        (["args.path == 'x'"], {"Path": "x"}, False),
+        (["args['path'] == 'x'"], {"Path": "x"}, False),
+        (["'path' in args && args.size() > 1"], {"PATH": "x"}, False),
+        (["args.to.path == 'x'"], {"to": {"Path": "x"}}, False),
+        (["args.to['path'] == 'x'"], {"to": [{"PATH": "x"}]}, False),
+        (["args.list.exists(x, x.path == 'x')"], {"list": [{"patH": "x"}]}, False),
+        (["args.path == 'x'", "args == {}"], {"Path": "x"}, False),
+        (["args.to.path == 'x'"], {"to": {"path": "x", "other": 1}}, True),
+        (["args.to.path == 'x'"], {"Path": "x", "to": {}}, True),
+        (["args.to.endsWith('.ENV')"], {"to": {"env": 1}}, True),
+        (["args.path == 'x' && has(args.to)"], {"to": {"Path": "x"}}, True),
+    ],
+)
+def test_arguments_with_a_name_that_differs_only_in_case_from_one_in_a_rule_cannot_be_judged(
+    expressions: list[str], arguments: dict[str, object], judged: bool
+) -> None:
+    rules = Expressions([compile_expression(text) for text in expressions])
+    assert rules.can_judge(arguments) is judged
 
 
 _MEMBERS = st.sampled_from(["a", "b", "ab", "tool"])

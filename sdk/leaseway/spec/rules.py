@@ -23,6 +23,16 @@ _NAMED: Final = re.compile(rf"\b(?:{'|'.join(VARIABLES[:-1])})\b")
 _CONTAINERS: Final = (dict, list)
 _ARGUMENTS: Final = re.compile(r"\bargs\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w|\s*\())?")
 """Each use of `args`, with the member that it selects if it does nothing else."""
+_SELECTED: Final = re.compile(
+    r"""
+      \.\s*([A-Za-z_]\w*)(?!\w|\s*\()
+    | \[\s*["']([^"'\\]*)["']\s*\]
+    | ["']([^"'\\]*)["']\s*in\b
+    | "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*'  # other texts name nothing
+    """,
+    re.VERBOSE,
+)
+"""A name that an expression looks up in a value: `x.name`, `x["name"]`, `"name" in x`."""
 
 
 class Expression(Protocol):
@@ -63,28 +73,41 @@ class Needs:
     Args:
         names: Variables besides `args`.
         members: Members of `args`; None for all.
+        inner: Names that are looked up inside the members, or anywhere in `args` if it needs all.
     """
 
-    __slots__ = ("_folded", "_members", "_names")
+    __slots__ = ("_folded", "_inner", "_inner_folded", "_members", "_names")
 
-    def __init__(self, names: frozenset[str], members: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        names: frozenset[str],
+        members: frozenset[str] | None,
+        inner: frozenset[str] = frozenset(),
+    ) -> None:
         self._names = names
         self._members = members
+        self._inner = inner
         self._folded = frozenset(name.casefold() for name in members or ())
+        self._inner_folded = frozenset(name.casefold() for name in inner)
 
     @staticmethod
     def of_expression(text: str) -> Needs:
         """Return the needs of an expression; names inside string literals count too."""
         members = {match[1] for match in _ARGUMENTS.finditer(text)}
+        takes_all = None in members
+        looked_up = _SELECTED.findall(text if takes_all else _ARGUMENTS.sub("args", text))
         return Needs(
             frozenset(_NAMED.findall(text)),
-            None if None in members else frozenset(members),
+            None if takes_all else frozenset(members),
+            frozenset(name for found in looked_up for name in found if name),
         )
 
     def __or__(self, other: Needs) -> Needs:
         mine, others = self._members, other._members
-        both = mine | others if mine is not None and others is not None else None
-        return Needs(self._names | other._names, both)
+        inner = self._inner | other._inner
+        if mine is not None and others is not None:
+            return Needs(self._names | other._names, mine | others, inner)
+        return Needs(self._names | other._names, None, inner | (mine or others or frozenset()))
 
     def are_met_by(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether rules can judge arguments: they are few, and have no similar names.
@@ -93,7 +116,7 @@ class Needs:
         """
         members = self._members
         if members is None:
-            return _is_small(arguments)
+            return self._is_clear(arguments)
         nested: list[Any] = []
         for name, value in arguments.items():
             if name in members:
@@ -101,7 +124,30 @@ class Needs:
                     nested.append(value)
             elif name.casefold() in self._folded:
                 return False
-        return not nested or _is_small(nested)  # a rule names far fewer members than `MAX_VALUES`
+        return not nested or self._is_clear(nested)  # rules name far fewer than `MAX_VALUES`
+
+    def _is_clear(self, value: Any) -> bool:
+        """Return whether a value is small, and has no name like one that is looked up in it."""
+        count, remaining = 0, [value]
+        while remaining:
+            value = remaining.pop()
+            count += 1
+            if isinstance(value, _CONTAINERS):  # as JSON is parsed
+                if len(value) > MAX_VALUES:
+                    return False
+                if isinstance(value, dict):
+                    if self._inner and self._hides_one(value):
+                        return False
+                    remaining.extend(value.values())
+                else:
+                    remaining.extend(value)
+            if count + len(remaining) > MAX_VALUES:
+                return False
+        return True
+
+    def _hides_one(self, value: Mapping[str, Any]) -> bool:
+        inner, folded = self._inner, self._inner_folded
+        return any(name not in inner and name.casefold() in folded for name in value)
 
     def select(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed part of the facts of a call."""
@@ -117,20 +163,6 @@ class Needs:
                 if name in args:
                     members[name] = args[name]
         return chosen
-
-
-def _is_small(value: Any) -> bool:
-    count, remaining = 0, [value]
-    while remaining:
-        value = remaining.pop()
-        count += 1
-        if isinstance(value, _CONTAINERS):  # as JSON is parsed
-            if len(value) > MAX_VALUES:
-                return False
-            remaining.extend(value.values() if isinstance(value, dict) else value)
-        if count + len(remaining) > MAX_VALUES:
-            return False
-    return True
 
 
 _NOTHING: Final = Needs(frozenset(), frozenset())
@@ -221,7 +253,10 @@ def compile_expression(text: str) -> Expression:
         compiled = environment.compile(text)
     except RuntimeError as error:
         lines = str(error).removeprefix("INVALID_ARGUMENT: ERROR: ").splitlines()
-        raise RuleNotCompiled(lines[0][:300] if lines else "it does not parse") from None
+        why = lines[0][:300] if lines else "it does not parse"
+        if "undeclared reference" in why:
+            why += f"; a rule has the variables {', '.join(VARIABLES)}, and CEL's own functions"
+        raise RuleNotCompiled(why) from None
     kind = compiled.return_type()
     if kind not in (cel.Type.BOOL, cel.Type.DYN):
         raise RuleNotCompiled(f"its value is {kind}, and must be true or false")
