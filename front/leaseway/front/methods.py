@@ -7,34 +7,19 @@ deal with headers, streams and session ids.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
 
-from leaseway.front.calling import approvals, handles
-from leaseway.front.calling.conversations import (
-    Conversations,
-    SessionOptions,
-    client_name,
-)
-from leaseway.front.calling.handles import (
-    ACQUIRE,
-    SessionOffer,
-    acquire,
-    handle_tool,
-    release,
-)
+from leaseway.front.calling import handles
+from leaseway.front.calling.conversations import Conversations, SessionOptions
+from leaseway.front.calling.handles import SessionOffer
 from leaseway.front.calling.listening import listen
 from leaseway.front.calling.listing import listed_in, shown_to
-from leaseway.front.calling.media import (
-    MediaMode,
-    artifact_ref,
-    read_artifact,
-)
-from leaseway.front.calling.places import Place, Places
+from leaseway.front.calling.media import MediaMode, artifact_ref, read_artifact
+from leaseway.front.calling.places import Place
 from leaseway.front.calling.plain_calls import PlainCalls, find_tool
 from leaseway.front.calling.requests import (
     Request,
@@ -42,27 +27,22 @@ from leaseway.front.calling.requests import (
     payload_of,
     protocol_session,
     read_params,
+    session_of,
     traced,
-)
-from leaseway.front.calling.session_argument import (
-    InvalidSessionArgument,
-    announce,
+    wants_links,
 )
 from leaseway.front.calling.suspended_calls import (
-    TIMEOUT,
     Binding,
     HeldSessions,
     SuspendedCalls,
     asks_for_input,
-    is_suspended,
     pass_answers_on,
-    seal_state,
 )
+from leaseway.front.calling.tool_calls import ToolCalls
 from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.declaring import CAPABILITY_OF, Declaring
-from leaseway.front.eras import to_2025_11_25
 from leaseway.front.handshake import discover_result
-from leaseway.front.lists.definitions import ListKind, PagedListing, server_arguments
+from leaseway.front.lists.definitions import ListKind, PagedListing
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import (
     CallParams,
@@ -72,39 +52,23 @@ from leaseway.front.messages import (
     ListParams,
     PromptParams,
     ResourceParams,
-    ResumableParams,
     SetLevelParams,
     encode,
 )
-from leaseway.front.results import (
-    adapt_result,
-    error_result,
-    resource_error,
-    rpc_error,
-    tool_error,
-)
-from leaseway.front.sessions.live_session import LiveSession
+from leaseway.front.results import adapt_result, resource_error, rpc_error
 from leaseway.front.starts import check_problems
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
-from leaseway.sdk import (
-    AsyncClient,
-    ConfirmationRequired,
-    LeaseError,
-    LeasewayError,
-    Tool,
-    ToolResult,
-)
+from leaseway.sdk import AsyncClient, LeasewayError, Tool
 from leaseway.sdk.relay import (
     BegunCall,
     McpRequest,
-    call_tool,
     prompt_completion,
     prompt_request,
     read_request,
     send_request,
     template_completion,
 )
-from leaseway.wire.messages.mcp import INVALID_PARAMS, METHOD_NOT_FOUND, TRACEPARENT
+from leaseway.wire.messages.mcp import INVALID_PARAMS, METHOD_NOT_FOUND
 
 _EMPTY: Final = b"{}"
 
@@ -114,7 +78,7 @@ Handler = Callable[["Methods", Request], Awaitable[bytes]]
 def _list_handler(kind: ListKind) -> Handler:
     async def list_page(methods: Methods, request: Request) -> bytes:
         params = read_params(request, ListParams)
-        live = methods._session(request, tells_end=False)
+        live = session_of(request, methods._conversations, tells_end=False)
         listing = await shown_to(methods.catalog, kind, request, live)
         return listing.page(params.cursor, modern=request.modern)
 
@@ -160,9 +124,7 @@ class Methods:
         self._search = ToolSearch() if search else None
         options = sessions or SessionOptions()
         self._conversations = Conversations(options)
-        self._rules = options.rules
         self._offer = SessionOffer(options) if handles else None
-        self._places = Places(self.catalog, self._conversations, self._offer)
         self.plain_calls = PlainCalls(
             self.catalog,
             self._conversations,
@@ -171,6 +133,9 @@ class Methods:
         )
         self._suspended = SuspendedCalls()
         self._held = HeldSessions(client)
+        self._calls = ToolCalls(
+            client, self.catalog, self._conversations, self._offer, self._held, media
+        )
 
     async def handle(self, request: Request) -> bytes:
         """Return the result of a request as JSON.
@@ -199,25 +164,14 @@ class Methods:
         """
         params = read_params(request, CallParams)
         request.begun = begun
-        call = self._call_in(request, place, tool, params, begun.payload)
-        binding = Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
+        call = self._calls.call_in(request, place, tool, params, begun.payload)
         try:
-            return await self._suspendable(request, params, binding, _adapted(call, request))
+            return await self._suspended.run(request, params, _binding(request, params), call)
         except LeasewayError as error:
             raise rpc_error(error, modern=request.modern) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
         return find_tool(await self.catalog.listing("tools", scope), name)
-
-    async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
-        """Return a tool that only a session has, or None."""
-        if live is None or not live.sdk.leases():
-            return None
-        tool = live.own_lists.find(name)
-        if tool is None:
-            await listed_in(self.catalog, "tools", request, live)
-            tool = live.own_lists.find(name)
-        return tool
 
     async def _ping(self, request: Request) -> bytes:
         read_params(request, ListParams)
@@ -235,7 +189,7 @@ class Methods:
         offer = self._offer
         is_own = False
         if shown is None or offer is not None or self._shows_problems:
-            live = self._session(request, tells_end=False)
+            live = session_of(request, self._conversations, tells_end=False)
             listing = await listed_in(self.catalog, "tools", request, live)
             if self._shows_problems and not listing.keys:
                 await check_problems(self.client)
@@ -250,7 +204,7 @@ class Methods:
     def _call_tool(self, request: Request) -> Awaitable[bytes]:
         params = read_params(request, CallParams)
         if self._search is None and not request.modern:
-            return self._call(request, params)
+            return self._calls.call(request, params)
         if self._search is not None:
             return self._call_searched(request, params, self._search)
         return self._begin_call(request, params)
@@ -260,7 +214,7 @@ class Methods:
     ) -> bytes:
         """Call a tool of a client that searches for tools."""
         if params.name in (SEARCH, DESCRIBE):
-            live = self._session(request, tells_end=False)
+            live = session_of(request, self._conversations, tells_end=False)
             listing = await shown_to(self.catalog, "tools", request, live)
             if params.name == SEARCH:
                 found = search.search(listing, params.arguments_json())
@@ -275,164 +229,10 @@ class Methods:
 
     def _begin_call(self, request: Request, params: CallParams) -> Awaitable[bytes]:
         if not request.modern:  # other versions have no calls of several rounds
-            return self._call(request, params)
-        binding = Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
+            return self._calls.call(request, params)
+        binding = _binding(request, params)
         pass_answers_on(request, params, binding)
-        return self._suspendable(request, params, binding, self._call(request, params))
-
-    async def _suspendable(
-        self,
-        request: Request,
-        params: ResumableParams,
-        binding: Binding,
-        call: Coroutine[Any, Any, bytes],
-    ) -> bytes:
-        """Let a modern client get server requests as `input_required` results."""
-        if not request.modern:
-            return await call
-        if not request.listener.answers:
-            payload = await call
-        elif params.state is None or not is_suspended(params.state):
-            payload = await self._suspended.start(request.listener, call, binding)
-        else:
-            call.close()  # the suspended call continues instead
-            answers = bytes(params.responses)
-            payload = await self._suspended.resume(request.listener, params.state, answers, binding)
-        if not asks_for_input(payload):
-            return payload
-        return seal_state(request.carried.sessions, payload, binding, request.waiting)
-
-    async def _call(self, request: Request, params: CallParams) -> bytes:
-        arguments = params.arguments_json()
-        listing = self.catalog.cached("tools", request.scope)
-        if listing is None:
-            listing = await self.catalog.listing("tools", request.scope)
-        tool = find_tool(listing, params.name)
-        if tool is None and self._offer is not None and (own_tool := handle_tool(params.name)):
-            carried, client = request.carried, client_name(request.meta, request.carried)
-            scope, declared = request.scope, request.listener.mcp_client
-            if own_tool == ACQUIRE:
-                where = (carried.sessions, carried.handle, scope)
-                result_json = await acquire(*where, client, arguments, declared)
-            else:
-                result_json = await release(carried, scope, client, arguments)
-            return adapt_result(result_json, modern=request.modern)
-        if tool is None and request.scope:
-            tool = (await self.catalog.fresh("tools", request.scope)).items.get((params.name,))
-        if tool is not None and tool.shared:
-            place = Place(self._session(request, tells_end=False))
-        else:
-            try:
-                place, arguments = await self._places.find(request, tool, arguments)
-            except InvalidSessionArgument as error:
-                return adapt_result(tool_error(str(error)), modern=request.modern)
-            tool = tool or await self._own_tool(request, place.session, params.name)
-            if tool is None and request.scope:
-                raise JsonRpcError(
-                    INVALID_PARAMS,
-                    f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
-                    "returns its tools.",
-                )
-        if tool is not None:
-            arguments = server_arguments(tool, arguments)
-        try:
-            payload = await self._call_in(request, place, tool, params, arguments)
-        except BaseException:
-            if place.is_new and place.session is not None and not place.session.calls_in_flight:
-                await request.carried.sessions.end(place.session)  # its client does not know it
-            raise
-        return adapt_result(payload, modern=request.modern)
-
-    async def _call_in(
-        self,
-        request: Request,
-        place: Place,
-        tool: Tool | None,
-        params: CallParams,
-        arguments: bytes,
-    ) -> bytes:
-        """Call a tool of a server in its place; return the result for the client's version."""
-        if (request.media or self._media) == "links":
-            is_told = place.is_carried or (tool is not None and tool.shared)
-            self._choose_media(request, is_told and place.is_lasting(tool))
-        if request.modern and approvals.is_answer(params.state):
-            await approvals.apply_answer(self.client, params.state or "", bytes(params.responses))
-            request.listener.input = b""
-        try:
-            try:
-                result = await self._relay(request, place, tool, params.name, arguments)
-            except ConfirmationRequired as error:
-                if not place.is_lasting(tool) or not approvals.can_ask(request.listener, error):
-                    raise
-                if request.modern:
-                    return await approvals.input_required(self.client, error)
-                await approvals.ask_user(self.client, request.listener, error)
-                result = await self._relay(request, place, tool, params.name, arguments)
-        except LeasewayError as error:
-            correctable = error_result(error)
-            if correctable is None:
-                raise
-            if place.is_new and place.session is not None:
-                await request.carried.sessions.end(place.session)  # the server saw no call
-            return correctable
-        payload = payload_of(result, request)
-        if tool is not None and not request.scope:
-            payload = result_for_client(payload, tool.server_id)
-        if place.is_told and place.session is not None:
-            payload = self._told(request, place, place.session, payload)
-        if not request.modern:
-            schema = tool.output_schema if tool is not None else None
-            is_wrapped = schema is not None and to_2025_11_25.is_wrapped(schema)
-            payload = to_2025_11_25.tool_result(payload, wrapped=is_wrapped)
-        return payload
-
-    def _told(self, request: Request, place: Place, live: LiveSession, payload: bytes) -> bytes:
-        """Return a result that says the session of its call."""
-        if request.modern and asks_for_input(payload):
-            request.waiting = live.id
-            live.waits_until = time.monotonic() + TIMEOUT
-        elif (offered := place.argument) is not None:
-            return announce(
-                payload,
-                live.id,
-                offered.argument,
-                is_structured=offered.is_structured,
-            )
-        return payload
-
-    def _choose_media(self, request: Request, is_lasting: bool) -> None:
-        """Keep images and audio as artifacts if the client wants links and can read them later."""
-        if is_lasting and (request.media or self._media) == "links":
-            request.listener.inline_media = False
-
-    async def _relay(
-        self, request: Request, place: Place, tool: Tool | None, name: str, arguments: bytes
-    ) -> ToolResult:
-        live, listener, meta = place.session, request.listener, request.meta
-        begun, request.begun = request.begun, None
-        if live is not None:
-            listener.lease_ttl = live.lease_ttl
-            if begun is None:  # one that has begun may have outlasted its session
-                if live.on_idle is None and live.id and not (tool is not None and tool.shared):
-                    await request.carried.sessions.admit(live)
-                live.begin_call()
-            try:
-                if not meta or TRACEPARENT not in meta:  # without context managers
-                    return await call_tool(live.sdk, name, arguments, listener, begun=begun)
-                with traced(meta):
-                    return await call_tool(live.sdk, name, arguments, listener, begun=begun)
-            except LeaseError:
-                live.forget_own_lists()
-                raise
-            finally:
-                live.end_call()
-        with traced(request.meta):
-            if tool is not None and tool.shared:
-                return await call_tool(self.client, name, arguments, listener, begun=begun)
-            async with self._held.opened(request) as waiting:
-                result = await call_tool(waiting.session, name, arguments, listener)
-                waiting.has_to_wait = asks_for_input(result.payload)
-                return result
+        return self._suspended.run(request, params, binding, self._calls.call(request, params))
 
     def _as_listed(self, request: Request, listing: PagedListing[Tool], tool: Tool) -> Tool:
         """Return a tool as it is listed to the client."""
@@ -441,41 +241,28 @@ class Methods:
         offered = self._offer.of_tool(listing, request.scope, tool)
         return tool if offered is None else offered.tool
 
-    def _session(self, request: Request, *, tells_end: bool = True) -> LiveSession | None:
-        """Return the session of a request without arguments for one, or None.
-
-        Raises:
-            EndedConversation: It has ended, and `tells_end` is set.
-        """
-        return self._conversations.find(
-            request.carried,
-            request.meta,
-            request.scope,
-            self._rules,
-            tells_end=tells_end,
-            reply=request.reply,
-        )
-
     async def _get_prompt(self, request: Request) -> bytes:
         params = read_params(request, PromptParams)
         arguments = encode(params.arguments)
         binding = Binding(request.scope, "prompts/get", params.name, arguments)
         pass_answers_on(request, params, binding)
-        self._choose_media(request, self._session(request) is not None)
+        live = session_of(request, self._conversations)
+        if live is not None and wants_links(request, self._media):
+            request.listener.inline_media = False
         mcp_request = prompt_request(params.name, params.arguments, request.scope or None)
         server = None
         if not request.scope:
             prompt = (await self.catalog.listing("prompts")).items.get((params.name,))
             server = prompt.server_id if prompt is not None else None
         call = self._send(request, mcp_request, server)
-        return await self._suspendable(request, params, binding, call)
+        return await self._suspended.run(request, params, binding, call)
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
         binding = Binding(request.scope, "resources/read", params.uri)
         pass_answers_on(request, params, binding)
         if (ref := artifact_ref(params.uri)) is not None:
-            live = self._session(request)
+            live = session_of(request, self._conversations)
             reader = live.sdk if live is not None else self.client
             contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
             return adapt_result(contents, modern=request.modern, cached=True)
@@ -484,7 +271,7 @@ class Methods:
         server = resource.server if resource.is_renamed else None
         try:
             call = self._send(request, mcp_request, server, cached=True)
-            return await self._suspendable(request, params, binding, call)
+            return await self._suspended.run(request, params, binding, call)
         except LeasewayError as error:
             modern, at_server = request.modern, resource.uri
             raise resource_error(error, params.uri, modern=modern, at_server=at_server) from None
@@ -519,7 +306,7 @@ class Methods:
             server: The server whose URIs differ for the client, or None.
             cached: Whether the result carries cache hints in modern versions.
         """
-        live, listener = self._session(request), request.listener
+        live, listener = session_of(request, self._conversations), request.listener
         with traced(request.meta):
             if live is not None:
                 listener.lease_ttl = live.lease_ttl
@@ -549,7 +336,7 @@ class Methods:
     async def _subscribe(self, request: Request) -> bytes:
         uri = read_params(request, ResourceParams).uri
         protocol = protocol_session(request)
-        live = self._session(request) or protocol
+        live = session_of(request, self._conversations) or protocol
         resource = await self.catalog.resource(uri, request.scope)
         try:
             await protocol.subscribe(uri, live.sdk, resource)
@@ -568,13 +355,13 @@ class Methods:
     async def _listen(self, request: Request) -> bytes:
         """Send change notifications until the client cancels its request, or the front ends."""
         filters = read_params(request, ListenParams).notifications
-        live = self._session(request)
+        live = session_of(request, self._conversations)
         session = live.sdk if live is not None else self.client
         return await listen(request, filters, self.catalog, session, self._ending, live)
 
 
-async def _adapted(call: Awaitable[bytes], request: Request) -> bytes:
-    return adapt_result(await call, modern=request.modern)
+def _binding(request: Request, params: CallParams) -> Binding:
+    return Binding(request.scope, "tools/call", params.name, bytes(params.arguments))
 
 
 _COMMON: Final[dict[str, Handler]] = {

@@ -1,4 +1,4 @@
-"""The context of client requests: which session they belong to, lease handles, approvals, media.
+"""How client requests are done: their sessions, calls of tools, lease handles, approvals, media.
 
 Imports sessions, messages, results and definitions; never a transport.
 """

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry import context as otel_context
 
-from leaseway.front.calling.conversations import Carried, TakesCookie
+from leaseway.front.calling.conversations import Carried, Conversations, TakesCookie
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
 from leaseway.front.envelope import RequestMessage
 from leaseway.front.handshake import LOG_LEVEL_KEY
@@ -88,6 +88,29 @@ def protocol_session(request: Request) -> LiveSession:
             "to initialize has.",
         )
     return request.carried.protocol
+
+
+def session_of(
+    request: Request, conversations: Conversations, *, tells_end: bool = True
+) -> LiveSession | None:
+    """Return the session of a request without arguments for one, or None.
+
+    Raises:
+        EndedConversation: It has ended, and `tells_end` is set.
+    """
+    return conversations.find(
+        request.carried,
+        request.meta,
+        request.scope,
+        conversations.options.rules,
+        tells_end=tells_end,
+        reply=request.reply,
+    )
+
+
+def wants_links(request: Request, by_default: MediaMode) -> bool:
+    """Return whether a client wants links to images and audio that it can read later."""
+    return (request.media or by_default) == "links"
 
 
 class Asked(NamedTuple):

@@ -247,6 +247,40 @@ class SuspendedCalls:
     def __init__(self) -> None:
         self._calls: dict[str, _SuspendableCall] = {}
 
+    async def run(
+        self,
+        request: Request,
+        params: ResumableParams,
+        binding: Binding,
+        call: Coroutine[Any, Any, bytes],
+    ) -> bytes:
+        """Run a request's call, or continue the one that it answers; return the result.
+
+        Modern clients get server requests as `input_required` results.
+
+        Args:
+            request: The client's request.
+            params: Its params.
+            binding: The same request for every try.
+            call: The call; it is closed if a suspended one continues.
+
+        Raises:
+            JsonRpcError, LeasewayError: The call failed, or is not suspended here.
+        """
+        if not request.modern:
+            return await call
+        if not request.listener.answers:
+            payload = await call
+        elif params.state is None or not is_suspended(params.state):
+            payload = await self.start(request.listener, call, binding)
+        else:
+            call.close()  # the suspended call continues instead
+            answers = bytes(params.responses)
+            payload = await self.resume(request.listener, params.state, answers, binding)
+        if not asks_for_input(payload):
+            return payload
+        return seal_state(request.carried.sessions, payload, binding, request.waiting)
+
     async def start(
         self,
         listener: Listener,
