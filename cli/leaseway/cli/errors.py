@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -31,3 +32,18 @@ def as_failure(kind: type[Exception], status: int = FAILED) -> Iterator[None]:
         yield
     except kind as error:
         raise CliFailure(str(error), status) from None
+
+
+def os_failure(error: OSError) -> str:
+    """Return the sentence for an error of the system that ends a process, or of our own."""
+    text = str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return (
+            f"{error.strerror}: this process may not open more. Raise the limit, by `ulimit -n` or "
+            "LimitNOFILE= of a systemd unit."
+        )
+    if error.errno == errno.ENOENT and error.filename is None and "temporary directory" in text:
+        return (
+            f"{error.strerror}. Mount a folder at /tmp that can be written, or name one in TMPDIR."
+        )
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import subprocess
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.conftest import BOUND
 
+from leaseway.cli.errors import os_failure
 from leaseway.cli.options.store import StoreOptions
 from leaseway.control_plane import app as control_plane_app
 from leaseway.control_plane.store.references import DsnReference
@@ -317,3 +320,40 @@ def test_artifacts_for_other_machines_need_a_key_and_ports(run: Run, plane: _Pla
     done = run("up", "--workers", "3", "--artifacts-http", "127.0.0.1:65534")
     assert "leaves no ports for 2 workers" in done.stderr
     assert plane.options is None
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"), [(64, 4096, 4096), (64, 100, 100), (4096, 4096, 4096)]
+)
+def test_a_process_asks_for_the_files_that_the_system_lets_it_open(
+    soft: int, hard: int, raised: int
+) -> None:
+    code = (
+        "import resource\n"
+        "from leaseway.cli.commands.running.planes import raise_file_limit\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "raise_file_limit()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=BOUND
+    )
+    assert done.stdout.split() == [str(raised), str(hard)]
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "Raise the limit, by `ulimit -n`"),
+        (
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
+            "Mount a folder at /tmp",
+        ),
+        (OSError("A sentence of our own."), "A sentence of our own."),
+    ],
+)
+def test_an_error_of_the_system_that_ends_a_process_says_what_to_do(
+    error: OSError, advice: str
+) -> None:
+    assert advice in os_failure(error)
+    assert "[Errno" not in os_failure(error)

@@ -6,13 +6,14 @@ import asyncio
 import gc
 import os
 import re
+import resource
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,7 +22,7 @@ import click
 
 from leaseway.cli.commands.running.fronts import check_no_front, front_at, session_options
 from leaseway.cli.commands.running.memory import collect_rarely
-from leaseway.cli.errors import FAILED, CliFailure
+from leaseway.cli.errors import FAILED, CliFailure, os_failure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.audit import AuditOptions, audit_options
 from leaseway.cli.options.common import (
@@ -59,6 +60,7 @@ Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ListenerT = TypeVar("ListenerT", bound="HttpListener")
 _FILE_THREADS = 8
+_FILES: Final = 65_536
 """Limit of concurrent blocking operations, such as file reads and name lookups."""
 
 _DNS: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -405,6 +407,7 @@ def run_process(
     from leaseway.telemetry.tracing import configure_telemetry
 
     log.configure(f"{kind} {instance}".strip())
+    raise_file_limit()
     telemetry = configure_telemetry(f"leaseway-{kind}", instance=instance)
     if exit_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
@@ -414,9 +417,24 @@ def run_process(
             collect_rarely(loop.get_loop())
             return loop.run(runner())
     except OSError as error:
-        raise CliFailure(str(error), FAILED) from None
+        raise CliFailure(os_failure(error), FAILED) from None
     finally:
         telemetry.shutdown()
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system lets it, up to 65,536.
+
+    A server takes three to five, and each connection one, but shells and systemd begin with 1,024
+    (macOS with 256) and leave it to programs to ask for more. Servers inherit the limit, so it has
+    a bound: some programs visit each number below it at their start.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager
