@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import TemplateFailure
+from leaseway.templates.renderer import decoded
 
 # Written by `go run main.go` in go_table/, which contains the cases.
 _TABLE = json.loads(Path(__file__).with_name("go_table.json").read_text())
@@ -83,7 +84,10 @@ def test_a_template_is_compiled_once_while_it_is_used() -> None:
     ("text", "line", "part"),
     [
         ("a\n{{ if }}", 2, "has no value"),
-        ("{{ .a }}\n\n{{ nosuch . }}", 3, "'nosuch' is not defined"),
+        ("{{ .a }}\n\n{{ nosuch . }}", 3, "'nosuch' is not defined: there are add, and, call"),
+        ("{{ user.name }}", 1, "has a dot before it, as in .user"),
+        ("{{ .users.0.name }}", 1, "is written like (index .list 0)"),
+        ("{{ .x-rate }}", 1, 'is written like (index . "a-key")'),
         ("{{ range .a }}\n{{ end }}\n{{ end }}", 3, "without a block"),
         ("x\n{{ template \"t\" }}", 2, "'t' is not defined"),
         ("x" * 65_537, 1, "more than 65,536 characters"),
@@ -136,6 +140,45 @@ _json = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "output"),
+    [
+        ("{{ range $i, $x := .l }}{{ add $i 1 }}.{{ $x }} {{ end }}", "1.a 2.b "),
+        ("{{ index .l (sub (len .l) 1) }}", "b"),
+        ("{{ add 1 .f 2 }} {{ sub .f 1 }} {{ 1 | add }}", "5.5 1.5 1"),
+    ],
+)
+def test_numbers_can_be_added_and_subtracted(text: str, output: str) -> None:
+    assert _rendered(text, {"l": ["a", "b"], "f": 2.5}) == output
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('{{ add "1" 2 }}', "add accepts numbers, not a string"),
+        ("{{ sub true 2 }}", "sub accepts numbers, not a boolean"),
+        ("{{ add .missing 2 }}", "add accepts numbers, not null"),
+        ("{{ add 1e308 1e308 }}", "the result of add is too large"),
+    ],
+)
+def test_what_is_no_number_is_not_added(text: str, part: str) -> None:
+    with pytest.raises(TemplateFailure, match=part):
+        _rendered(text, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (rb'"\ud800x"', "\ufffdx"),
+        (rb'"a\udc00"', "a\ufffd"),
+        (rb'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
+        (rb'"\\ud800 \ud800"', "\\ud800 \ufffd"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_a_replacement_character(body: bytes, text: str) -> None:
+    assert decoded(body) == text
 
 
 @settings(max_examples=40)

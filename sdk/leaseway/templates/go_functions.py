@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -227,6 +228,34 @@ def _ge(budget: Budget, first: Any, second: Any) -> bool:
     return not _lt(budget, first, second)
 
 
+# Arithmetic, which Go's own functions lack and templates number their items with.
+
+
+def _add(budget: Budget, first: Any, *others: Any) -> Any:
+    budget.step()
+    total = _number(first, "add")
+    for other in others:
+        total += _number(other, "add")
+    return _finite(total, "add")
+
+
+def _sub(budget: Budget, first: Any, second: Any) -> Any:
+    budget.step()
+    return _finite(_number(first, "sub") - _number(second, "sub"), "sub")
+
+
+def _number(value: Any, function: str) -> Any:
+    if _basic(value) in _NUMBERS:
+        return value
+    raise TemplateFailure(f"{function} accepts numbers, not {_kind(value)}")
+
+
+def _finite(value: float, function: str) -> float:
+    if isinstance(value, float) and not isfinite(value):
+        raise TemplateFailure(f"the result of {function} is too large")
+    return value
+
+
 # Parts.
 
 
@@ -401,6 +430,8 @@ FUNCTIONS: Final[Mapping[str, Signature]] = {
     "le": Signature(_le, 2, 2),
     "gt": Signature(_gt, 2, 2),
     "ge": Signature(_ge, 2, 2),
+    "add": Signature(_add, 1),
+    "sub": Signature(_sub, 2, 2),
     "len": Signature(_len, 1, 1),
     "index": Signature(_index, 1),
     "slice": Signature(_slice, 1, 4),

@@ -193,9 +193,10 @@ class _Lexer:
     def _check_end_of_word(self, end: int) -> None:
         rest = self._text[end : end + 1]
         if rest and rest not in _ENDS_WORD and not self._text.startswith("}}", end):
-            raise TemplateSyntaxError(
-                self.line, f"{rest!a} may not follow {self._text[self._at : end][:64]!r}"
-            )
+            text = f"{rest!a} may not follow {self._text[self._at : end][:64]!r}"
+            if rest in "-#@*[":
+                text += '; a key with other characters is written like (index . "a-key")'
+            raise TemplateSyntaxError(self.line, text)
 
     def _number(self) -> Token:
         match = _NUMBER.match(self._text, self._at)

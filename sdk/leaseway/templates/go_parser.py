@@ -7,6 +7,7 @@ without a function), so that the error is reported when the configuration is loa
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from typing import Final
 
@@ -36,6 +37,7 @@ _MAX_DEPTH: Final = 16
 """Maximum nesting of blocks; Python compiles at most 20 nested loops."""
 _MAX_PARENTHESES: Final = 32
 _INT_LIMIT: Final = 2**63
+_NUMBER_AS_FIELD: Final = re.compile(r"\.\d+\Z")
 _OPERANDS: Final = frozenset(
     ("word", "field", "dot", "variable", "number", "char", "string", "bool", "open")
 )
@@ -289,6 +291,13 @@ class _Parser:
                 return variable
         raise self._error(token, f"the variable {name[:64]} is not declared")
 
+    def _unknown(self, name: str) -> str:
+        names = ", ".join(sorted(self._functions))
+        return (
+            f"the function {name!r} is not defined: there are {names}. A field of the response has "
+            f"a dot before it, as in .{name}"
+        )
+
     def _command(self) -> list[Operand]:
         operands: list[Operand] = []
         while True:
@@ -303,7 +312,11 @@ class _Parser:
             if following.kind == "pipe":
                 self._take()
             elif following.kind not in ("right", "close"):
-                raise self._error(following, f"a space is missing before {_shown(following)}")
+                text = f"a space is missing before {_shown(following)}"
+                if _NUMBER_AS_FIELD.match(following.value):
+                    at = following.value[1:]
+                    text += f"; an element of a list is written like (index .list {at})"
+                raise self._error(following, text)
             break
         if not operands:
             raise self._error(token, "a command is missing")
@@ -328,7 +341,7 @@ class _Parser:
         match token.kind:
             case "word":
                 if token.value not in self._functions:
-                    raise self._error(token, f"the function {token.value[:64]!r} is not defined")
+                    raise self._error(token, self._unknown(token.value[:64]))
                 return Function(token.value)
             case "dot":
                 return Dot()

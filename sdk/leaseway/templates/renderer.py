@@ -9,8 +9,10 @@ when the process is ready, is empty.
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
+from contextlib import suppress
 from typing import IO, Final
 
 import msgspec
@@ -40,6 +42,12 @@ class Rendered(msgspec.Struct):
 
 
 NOT_JSON: Final = "the response is not JSON"
+_ESCAPES: Final = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""An escaped backslash or surrogate pair, or else half of a pair."""
+_REPLACEMENT: Final = rb"\ufffd"
 
 
 def main() -> None:
@@ -52,12 +60,24 @@ def main() -> None:
         write_frame(sink, msgspec.msgpack.encode(rendered))
 
 
+def decoded(body: bytes) -> object:
+    """Decode a response; halves of surrogate pairs become U+FFFD, as in Go.
+
+    Raises:
+        TemplateFailure: It is not JSON.
+    """
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(body)
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(
+            _ESCAPES.sub(lambda found: found[1] or _REPLACEMENT, body),
+        )
+    raise TemplateFailure(NOT_JSON)
+
+
 def _render(rendering: Rendering, kept: list[object]) -> Rendered:
     try:
-        data = msgspec.json.decode(rendering.body)
-    except (ValueError, RecursionError):
-        return Rendered(failure=NOT_JSON)
-    try:
+        data = decoded(rendering.body)
         template = compiled(rendering.template)
         if template not in kept:
             kept[_KEPT:] = []

@@ -182,6 +182,15 @@ async def test_an_error_status_is_an_error_of_the_tool_with_status_and_body(
     assert result["_meta"].get("leaseway/retry_after", "") == more
 
 
+async def test_an_empty_body_is_no_failure_of_the_template(api: RestApi) -> None:
+    """A model that is told of an error would send what has succeeded again."""
+    tool = HttpTool("t", "DELETE", "/status/204", response_template="{{ .x }}")
+    async with calling(spec_of(api.url, tool)) as caller:
+        outcome = await caller.outcome("t")
+        assert not outcome.is_error
+        assert b"HTTP 204 No Content" in outcome.payload
+
+
 async def test_a_failed_template_reports_the_reason_and_the_response(api: RestApi) -> None:
     tool = replace(GET_USER, response_template="a\n{{ .data.name.first }}")
     page = HttpTool("page", "GET", "/html", response_template="{{ . }}")

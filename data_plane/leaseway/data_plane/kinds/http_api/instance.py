@@ -275,7 +275,7 @@ class HttpInstance:
     async def _result(
         self, response: HttpResponse, template: Template | None, hide: Callable[[str], str]
     ) -> tuple[bytes, bool]:
-        if template is not None and response.is_success:
+        if template is not None and response.is_success and response.body:
             try:
                 text = await self._renderers.render(self._server, template, response.utf8)
             except TemplateFailure as failure:

@@ -22,7 +22,7 @@ import msgspec
 from leaseway.data_plane.background import FairThreads
 from leaseway.templates.engine import Template
 from leaseway.templates.limits import Budget, OutOfFuel, TemplateFailure
-from leaseway.templates.renderer import NOT_JSON, Rendered, Rendering, read_frame, write_frame
+from leaseway.templates.renderer import Rendered, Rendering, decoded, read_frame, write_frame
 from leaseway.wire.bounds import KIB
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Renderers:
         """
         if len(body) <= _QUICK_BODY and len(template.text) <= _QUICK_TEMPLATE:
             with contextlib.suppress(OutOfFuel):
-                return template.render(_decoded(body), Budget(_QUICK_STEPS, _QUICK_SECONDS))
+                return template.render(decoded(body), Budget(_QUICK_STEPS, _QUICK_SECONDS))
         rendering = Rendering(template.text, body)
         rendered = await self._threads.run(server, partial(self._render, rendering))
         self._end_idle_later()
@@ -182,10 +182,3 @@ class _Process:
     def _kill(self) -> None:
         self._timed_out = True
         self._process.kill()
-
-
-def _decoded(body: bytes) -> object:
-    try:
-        return msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        raise TemplateFailure(NOT_JSON) from None
