@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -301,6 +302,23 @@ async def test_the_page_reconnects_to_a_restarted_control_plane_without_a_reload
         await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
         await page.until("document.body.innerText.includes('Everything works')")
         assert await page.run("window.stayed")
+
+
+async def test_the_page_tells_that_a_control_plane_which_hangs_is_silent(
+    page: Page, tmp_path: Path
+) -> None:
+    async with System(tmp_path, {}, console=True) as system:
+        await page.open(system.console)
+        await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
+        assert system.control_plane is not None
+        process = system.control_plane.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await page.run("(() => { const now = Date.now; Date.now = () => now() + 60000; })()")
+            await page.until("document.body.innerText.includes('disconnected; data from')")
+        finally:
+            process.send_signal(signal.SIGCONT)
+        await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
 
 
 async def test_a_viewer_gets_no_button_that_changes_anything(page: Page) -> None:

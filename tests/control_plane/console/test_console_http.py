@@ -402,6 +402,28 @@ async def test_a_page_gets_events_and_changes_live(console: Open) -> None:
                 break
 
 
+async def test_an_open_stream_ends_when_its_credential_is_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key, record = make_key(roles=[Role.VIEWER], tenant=None, agent=None, now=0.0)
+    add_key(path, record)
+    authenticator = authenticator_for(None, keys=path)
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), authenticator.for_role(*SEES_ALL))
+    plane = Plane(epoch=1)
+    sent = {"Authorization": f"Bearer {key}"}
+    with closing(listener):
+        async with (
+            serve_console(listener, plane, recheck=0.0),
+            aiohttp.ClientSession() as session,
+            asyncio.timeout(60),
+            session.get(listener.url + "api/live", headers=sent) as stream,
+        ):
+            await _messages(stream, {"state", "traffic"})  # the credential was checked before both
+            revoke_key(path, record.id, 0.0)
+            await authenticator.refresh()  # which it does each second
+            while await stream.content.readline():
+                pass
+
+
 async def test_equal_requests_of_many_pages_query_the_workers_once() -> None:
     asked = 0
     now = 0.0

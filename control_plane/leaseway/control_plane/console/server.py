@@ -64,6 +64,8 @@ _MAX_TEXT: Final = 256
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON allows it, UTF-8 has none
 _GONE: Final = "It does not exist any more."
 _HEARTBEAT: Final = 10.0
+_RECHECK: Final = 10.0
+"""Seconds after which the credential of an open stream is checked again."""
 _IDLE_TIMEOUT: Final = 60.0
 _MAX_BODY: Final = MIB
 _MAX_KEY: Final = 16 * KIB
@@ -103,6 +105,7 @@ async def serve_console(
     plane: Plane,
     key: str | None = None,
     logins: LoginSteps | None = None,
+    recheck: float = _RECHECK,
 ) -> AsyncIterator[None]:
     """Serve the console while the block runs.
 
@@ -111,14 +114,23 @@ async def serve_console(
         plane: The plane.
         key: The key for calls to workers, or None.
         logins: Lets workers take the steps of logins.
+        recheck: Seconds after which the credential of an open stream is checked again.
     """
     inspector = Inspector(plane)
     rows = ServerRows(plane)
     live = Live(plane, inspector, rows)
     steps = logins or LoginSteps(plane.streams)
     pages = LoginPages(steps, listener.login_url, is_open=listener.admit is None)
+    access = ConsoleAccess(listener.admit, time.monotonic)
     site = _ConsoleSite(
-        plane, inspector, live, rows, ConsoleAccess(listener.admit, time.monotonic), pages, key
+        plane=plane,
+        inspector=inspector,
+        live=live,
+        rows=rows,
+        access=access,
+        logins=pages,
+        key=key,
+        recheck=recheck,
     )
     app = web.Application(middlewares=[site.guard], client_max_size=_MAX_BODY)
     site.add_routes(app)
@@ -141,6 +153,7 @@ class _ConsoleSite:
         access: ConsoleAccess,
         logins: LoginPages,
         key: str | None,
+        recheck: float,
     ) -> None:
         self._plane = plane
         self._inspector = inspector
@@ -148,6 +161,7 @@ class _ConsoleSite:
         self._rows = rows
         self._cache = ResponseCache()
         self._access = access
+        self._recheck = recheck
         self._logins = logins
         self._actions = Actions(plane, key)
         page = files("leaseway.control_plane.console") / "page"
@@ -232,7 +246,12 @@ class _ConsoleSite:
         try:
             with self._live.page(_holder(_principal.get(), request.remote)) as queue:
                 await response.prepare(request)
+                check_at = time.monotonic() + self._recheck
                 while True:
+                    if time.monotonic() >= check_at:
+                        if not await self._is_still_admitted(request):
+                            break
+                        check_at = time.monotonic() + self._recheck
                     try:
                         async with asyncio.timeout(_HEARTBEAT):
                             text = await queue.get()
@@ -246,6 +265,14 @@ class _ConsoleSite:
         except ConnectionResetError:
             pass
         return response
+
+    async def _is_still_admitted(self, request: web.Request) -> bool:
+        """Return whether the credential of a stream, or its session, has not ended meanwhile."""
+        try:
+            await self._access.check(request)
+        except HttpRefusal as refusal:
+            return refusal.status not in (401, 403)  # any other: nobody has judged the credential
+        return True
 
     def _read(self, answer: Callable[[Json], Json | None]) -> Handler:
         async def handler(request: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ import { ServerPage, Servers } from "./servers.js";
 import { ToolPage, Tools } from "./tools.js";
 
 const SAMPLES = 60;
+const SILENT = 20000; // ms; the control plane says something every few seconds
 const NO_LOAD = { in_flight: 0, waiting: 0, oldest_wait: null };
 const NO_RIGHTS = { operator: false, caller: false };
 
@@ -41,8 +42,9 @@ function useRoute() {
   return { name, words: rest.map(decodeURIComponent) };
 }
 
-// Receives live updates. The stream is reopened after errors and after a restart of the control
-// plane; until then the page shows how old its data is.
+// Receives live updates. The stream is reopened after errors, after a restart of the control plane
+// and when it is silent (a process that hangs, a network that is gone, a computer that slept); until
+// then the page shows how old its data is.
 function useLive(onRights, onRefused) {
   const [live, setLive] = useState({ overview: null, revisions: {}, events: [], connected: false });
   const [traffic, setTraffic] = useState({ rows: [], silent: [], workers: {} });
@@ -50,29 +52,36 @@ function useLive(onRights, onRefused) {
   useEffect(() => {
     let source = null;
     let timer = 0;
+    let heard = 0;
+    const listen = (kind, take) => source.addEventListener(kind, (message) => {
+      heard = Date.now();
+      take(JSON.parse(message.data));
+    });
     const open = () => {
+      heard = Date.now();
       source = new EventSource("api/live");
-      source.addEventListener("state", (message) => {
-        const { overview, revisions } = JSON.parse(message.data);
+      listen("state", (content) => {
+        const { overview, revisions } = content;
         setLive((old) => ({ ...old, overview, revisions, connected: true, clockGap: overview.now - Date.now() / 1000 }));
       });
-      source.addEventListener("events", (message) => {
-        const fresh = JSON.parse(message.data);
+      listen("events", (fresh) => {
         setLive((old) => {
           const known = new Set(old.events.map((event) => event.number));
           const added = fresh.filter((event) => !known.has(event.number)).reverse();
           return { ...old, events: [...added, ...old.events].slice(0, 200) };
         });
       });
-      source.addEventListener("traffic", (message) => setTraffic(rates(JSON.parse(message.data), before.current)));
-      source.onerror = () => {
-        setLive((old) => ({ ...old, connected: false }));
-        source.close();
-        timer = setTimeout(retry, 1000);
-      };
+      listen("traffic", (content) => setTraffic(rates(content, before.current)));
+      source.onerror = lose;
+    };
+    const lose = () => {
+      setLive((old) => ({ ...old, connected: false }));
+      source.close();
+      source = null;
+      timer = setTimeout(retry, 1000);
     };
     const retry = () =>
-      get("api/session").then((rights) => {
+      get("api/session", AbortSignal.timeout(SILENT)).then((rights) => {
         onRights(rights);
         open();
       }, (error) => {
@@ -80,7 +89,9 @@ function useLive(onRights, onRefused) {
         else timer = setTimeout(retry, 1000);
       });
     open();
+    const watch = setInterval(() => source && Date.now() - heard > SILENT && lose(), 1000);
     return () => {
+      clearInterval(watch);
       clearTimeout(timer);
       source?.close();
     };

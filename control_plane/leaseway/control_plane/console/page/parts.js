@@ -3,8 +3,8 @@ import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 export { html, useEffect, useRef, useState };
 
-export async function get(path) {
-  const answer = await fetch(path, { headers: { Accept: "application/json" } });
+export async function get(path, signal) {
+  const answer = await fetch(path, { headers: { Accept: "application/json" }, signal });
   return read(answer);
 }
 
