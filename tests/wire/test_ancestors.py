@@ -28,3 +28,9 @@ def test_only_a_few_different_ones_may_run_within_one_another(tmp_path: Path) ->
         assert not ancestors.contains(environment, token)
         environment = ancestors.extended(environment, token)
     assert ancestors.contains(environment, tokens[-1])
+
+
+def test_a_link_in_a_circle_is_a_name_like_others(tmp_path: Path) -> None:
+    circle = tmp_path / "mcp.yaml"
+    circle.symlink_to(circle.name)
+    assert ancestors.of_files([circle]) != ancestors.of_files([tmp_path / "other.yaml"])

@@ -1,9 +1,19 @@
 """Updates of the desired state; its registry version never decreases."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
+from leaseway.data_plane.core.desired_state import (
+    Changes,
+    DesiredState,
+    HeldVariant,
+    Update,
+    apply,
+    working_folder,
+)
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -80,3 +90,15 @@ def test_versions_and_epochs_never_fall(deltas: list[tuple[int, int]]) -> None:
         desired_state, _ = apply(desired_state, Update(epoch, version))
         assert desired_state.registry_version == max(before.registry_version, version)
         assert desired_state.epoch == max(before.epoch, epoch)
+
+
+def test_a_worker_whose_folder_was_deleted_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = server_spec(VariantKey("files"), "stdio", command="true")
+    gone = tmp_path / "release-1"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert working_folder(spec) == str(gone)
+    gone.rmdir()
+    assert working_folder(spec) == ""

@@ -57,7 +57,10 @@ def working_folder(spec: ServerSpec) -> str:
     part = spec.part
     if not part.on_worker or "$" in part.cwd:
         return ""
-    return part.cwd or str(Path.cwd())
+    try:
+        return part.cwd or str(Path.cwd())
+    except OSError:  # it was deleted, such as with the release that the worker was started in
+        return ""
 
 
 @dataclass(frozen=True)

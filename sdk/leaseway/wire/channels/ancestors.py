@@ -8,6 +8,7 @@ they serve, and a command that finds itself in the mark does not start.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ MAX_DEPTH: Final = 4
 
 def of_files(paths: Iterable[Path]) -> str:
     """Return the token of a Leaseway that reads these files."""
-    names = "\n".join(sorted(str(path.resolve()) for path in paths))
+    names = "\n".join(sorted(os.path.realpath(path) for path in paths))
     return f"files-{hashlib.sha256(names.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
