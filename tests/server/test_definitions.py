@@ -84,6 +84,8 @@ async def test_texts_that_look_like_json_stay_texts() -> None:
         (ToolResult("said", {"a": 1}), "said", {"a": 1}),
         ({"content": [{"type": "text", "text": "own"}], "isError": True}, "own", None),
         (Image(data=b"png", format="png"), "cG5n", None),
+        ("ä".encode(), "ä", None),
+        (bytearray(b"\x89PNG\r\n\x1a\n"), "iVBORw0KGgo=", None),
         (date(2026, 1, 2), "2026-01-02", None),
         (None, "", None),
     ],
@@ -120,6 +122,16 @@ class Values(BaseMCPServer):
     @tool
     def size(self) -> Size:
         return Size.SMALL
+
+
+async def test_bytes_that_are_no_text_are_a_resource() -> None:
+    def answer() -> bytes:
+        return b"\xff\x00"
+
+    (tool,) = tools_of(Shop(), [answer])
+    assert tool.output_schema is None
+    (block,) = (await tool.run({}, Context(), convert_result=True)).content
+    assert (block.resource.blob, block.resource.mime_type) == ("/wA=", "application/octet-stream")
 
 
 async def test_results_of_hinted_classes_are_plain_text_and_structured() -> None:
@@ -189,7 +201,7 @@ def test_parameters_that_the_package_cannot_tell_apart_are_an_error() -> None:
 
 
 def test_a_type_without_a_json_schema_is_an_error() -> None:
-    def odd(value: Shop) -> None: ...
+    def odd(name: str, value: Shop) -> None: ...
 
-    with pytest.raises(TypeError, match="No JSON Schema can be made for tool 'odd'"):
+    with pytest.raises(TypeError, match="The parameter 'value' of tool 'odd' has the type Shop"):
         tools_of(Shop(), [odd])

@@ -222,12 +222,17 @@ async def test_an_unsendable_result_or_exit_fails_only_its_call() -> None:
             ("leaves", ", in leaves: SystemExit: 3"),
             ("leaves_the_loop", ", in leaves_the_loop: SystemExit: 3"),
             ("interrupts", ", in interrupts: KeyboardInterrupt"),
+            ("closes", ", in closes: GeneratorExit"),
+            ("closes_the_loop", ", in closes_the_loop: GeneratorExit"),
+            ("fails_in_a_task", ", in _fail: KeyError: 'unit'"),
             ("awaits_what_was_cancelled", ", in awaits_what_was_cancelled: CancelledError"),
             ("cancels", ", in cancels: CancelledError"),
         ]:
             result = await client.call_tool(name, {})
             assert result.is_error
             assert message in text(result)
+        told = await client.call_tool("fails_in_a_task", {"is_told": True})
+        assert text(told) == "There is no such city."
         assert text(await client.call_tool("fixed", {"number": 1})) == "1"
 
 

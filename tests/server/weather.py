@@ -126,6 +126,25 @@ class Harsh(BaseMCPServer):
         raise KeyboardInterrupt
 
     @tool
+    def closes(self) -> str:
+        raise GeneratorExit
+
+    @tool
+    async def closes_the_loop(self) -> str:
+        raise GeneratorExit
+
+    @tool
+    async def fails_in_a_task(self, *, is_told: bool = False) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._fail(ToolError("There is no such city.")))
+            if not is_told:
+                group.create_task(self._fail(KeyError("unit")))
+        return "never"
+
+    async def _fail(self, error: Exception) -> None:
+        raise error
+
+    @tool
     async def awaits_what_was_cancelled(self) -> str:
         task = asyncio.ensure_future(asyncio.sleep(60, "done"))
         task.cancel()

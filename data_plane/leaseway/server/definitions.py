@@ -7,6 +7,7 @@ takes a parameter without a type hint for a text, and flattens lists in the text
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +20,13 @@ from mcp.server.mcpserver import Audio, Image
 from mcp.server.mcpserver.exceptions import InvalidSignature
 from mcp.server.mcpserver.tools import Tool as McpTool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
-from pydantic import BaseModel, ValidationError, create_model
-from pydantic.errors import PydanticUserError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import to_json, to_jsonable_python
 
 from leaseway.server.base import Tool, ToolError, ToolResult, find_marks
 from leaseway.server.faults import DefinitionError, location_of
+from leaseway.wire.messages.artifact_refs import type_of_bytes
 from leaseway.wire.names import is_valid_name
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -39,6 +41,9 @@ _BLOCKS: Final = (
     types.InputRequiredResult,
 )
 
+_ANY_TYPE: Final = ConfigDict(arbitrary_types_allowed=True)
+_ANY_BYTES: Final = "application/octet-stream"
+_BYTES: Final = (bytes, bytearray, memoryview)
 _SCHEMALESS: Final = (*_BLOCKS, BaseModel, Mapping, inspect.Parameter.empty)
 
 
@@ -61,6 +66,8 @@ class _Metadata(FuncMetadata):
                     structured_content=result.structured and dict(result.structured),
                     is_error=result.is_error,
                 )
+            case bytes() | bytearray() | memoryview():
+                converted = types.CallToolResult(content=[_content_of(bytes(result))])
             case {"content": [*blocks]} if all(_is_block(block) for block in blocks):
                 converted = types.CallToolResult.model_validate(dict(result))
             case _ if _is_content(result):
@@ -204,7 +211,7 @@ def describe_function(
         else:
             named[key] = parameter
     original = inspect.unwrap(function)
-    is_text = signature.return_annotation is ToolResult or (
+    is_text = signature.return_annotation in (ToolResult, *_BYTES) or (
         inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
     )
     signature = signature.replace(parameters=list(named.values()))
@@ -217,8 +224,7 @@ def describe_function(
         model = create_model(name, __base__=made.arg_model, __cls_kwargs__={"extra": extra})
         schema = model.model_json_schema()
     except (PydanticUserError, InvalidSignature) as error:
-        reason = error.args[0]
-        raise DefinitionError(f"No JSON Schema can be made for tool {name!r}: {reason}") from None
+        raise DefinitionError(_without_schema(name, signature, error.args[0])) from None
     arguments = {field.alias or key for key, field in model.model_fields.items()}
     for lost in named.keys() - arguments - {tool.context_kwarg, *tool.resolved_params}:
         reason = "the official package cannot tell it from another: rename one of them"
@@ -249,6 +255,41 @@ def _wrapped(name: str, hint: Any, made: FuncMetadata) -> dict[str, Any]:
 def _no_argument(tool: str, parameter: str, reason: str) -> DefinitionError:
     text = f"The parameter {parameter!r} of tool {tool!r} cannot be an argument: {reason}."
     return DefinitionError(text)
+
+
+def _without_schema(tool: str, signature: inspect.Signature, reason: str) -> str:
+    """Return why a tool has no JSON Schema, with the parameter whose type has none."""
+    for name, parameter in signature.parameters.items():
+        fields: dict[str, Any] = {"value": (parameter.annotation, ...)}
+        try:
+            create_model(tool, __config__=_ANY_TYPE, **fields).model_json_schema()
+        except PydanticInvalidForJsonSchema:
+            hint = getattr(parameter.annotation, "__name__", str(parameter.annotation))
+            return (
+                f"The parameter {name!r} of tool {tool!r} has the type {hint}, which JSON does not"
+                " have: use a dataclass, a pydantic model or a type of JSON."
+            )
+        except PydanticUserError:
+            break
+    return f"No JSON Schema can be made for tool {tool!r}: {reason}"
+
+
+def _content_of(content: bytes) -> types.ContentBlock:
+    """Return bytes as MCP's content: as text if they are that, or else by their first bytes."""
+    kind = type_of_bytes(content)
+    try:
+        if not kind:
+            return types.TextContent(text=content.decode())
+    except UnicodeDecodeError:
+        kind = _ANY_BYTES
+    data = base64.b64encode(content).decode()
+    match kind.partition("/")[0]:
+        case "image":
+            return types.ImageContent(data=data, mime_type=kind)
+        case "audio":
+            return types.AudioContent(data=data, mime_type=kind)
+    blob = types.BlobResourceContents(uri="result:", mime_type=kind, blob=data)
+    return types.EmbeddedResource(resource=blob)
 
 
 def _is_block(block: Any) -> bool:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from leaseway.server.base import ToolError
+
 RAISED: Final = "leaseway.server: a call raised: "
 """The start of the line after a call's traceback; a worker reports that line as a problem."""
 
@@ -38,17 +40,34 @@ def contained_exits() -> Iterator[None]:
     """Raise `HandlerExitError` for exceptions that would end the server instead of the call.
 
     A handler may await a cancelled task, raise `KeyboardInterrupt`, or call `sys.exit()`. A
-    `CancelledError` passes only if the current task is being cancelled.
+    `CancelledError` passes only if the current task is being cancelled, and a `GeneratorExit` if
+    the loop has ended, which closes what still waits.
     """
     try:
         yield
-    except (Exception, GeneratorExit):
+    except Exception:
         raise
     except BaseException as error:
-        task = asyncio.current_task()
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            raise error from None
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         raise HandlerExitError(str(error) or type(error).__name__) from error
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return what happened: of a group of errors, such as that of a `TaskGroup`, the first bug.
+
+    A group without a bug is its first `ToolError`.
+    """
+    if isinstance(error, HandlerExitError) and error.__cause__ is not None:
+        error = error.__cause__
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [cause_of(member) for member in error.exceptions]
+    return next((cause for cause in causes if not isinstance(cause, ToolError)), causes[0])
 
 
 def location_of(function: Callable[..., Any]) -> str:
@@ -70,8 +89,7 @@ def describe(
         module: The server's module, which is own code even if it is installed.
         function: The function of the server whose result caused the error, if known.
     """
-    if isinstance(error, HandlerExitError) and error.__cause__ is not None:
-        error = error.__cause__
+    error = cause_of(error)
     text = " ".join(str(error).split())[:_MAX_TEXT]
     if isinstance(error, DefinitionError):
         return text

@@ -26,7 +26,7 @@ import anyio
 from mcp.shared.exceptions import MCPDeprecationWarning
 
 from leaseway.server.base import BaseMCPServer, Notifier
-from leaseway.server.faults import DefinitionError, HandlerExitError, describe
+from leaseway.server.faults import DefinitionError, cause_of, describe
 from leaseway.server.serving import serve
 from leaseway.telemetry.tracing import configure_telemetry
 
@@ -63,12 +63,10 @@ def run(build: Callable[[Notifier], BaseMCPServer], module: str) -> int:
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # noqa: BLE001 - the process ends with a sentence
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        if isinstance(error, HandlerExitError) and isinstance(error.__cause__, SystemExit):
-            error = error.__cause__
-        if isinstance(error, SystemExit):
-            return error.code if isinstance(error.code, int) else 1
+        cause = cause_of(error)
+        if isinstance(cause, SystemExit):
+            return cause.code if isinstance(cause.code, int) else 1
+        error = cause
         if not isinstance(error, DefinitionError):
             traceback.print_exception(error)
         print(describe(error, module), file=sys.stderr)  # noqa: T201

@@ -32,6 +32,8 @@ from leaseway.server.definitions import convert_tools
 from leaseway.server.faults import (
     RAISED,
     DefinitionError,
+    HandlerExitError,
+    cause_of,
     contained_exits,
     describe,
     location_of,
@@ -146,11 +148,12 @@ class _Served(MCPServer[None]):
             return await super().call_tool(name, arguments, context)
         except McpToolError as raised:
             error, tool = raised.__cause__ or raised, self._tool_manager.get_tool(name)
-            is_crash = not isinstance(error, ToolError | McpToolError)
-            if tool is not None and (is_crash or isinstance(error, UnexpectedToolError)):
+            cause = cause_of(error)
+            is_crash = not isinstance(cause, ToolError | McpToolError)
+            if tool is not None and (is_crash or isinstance(cause, UnexpectedToolError)):
                 text = f"The tool {name} failed: {self._log(error, tool.fn)}"
             else:
-                text = _sendable(error)
+                text = _sendable(cause)
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
     async def list_resources(self) -> list[types.Resource]:
@@ -189,7 +192,9 @@ class _Served(MCPServer[None]):
             return await returned if inspect.isawaitable(returned) else returned
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        return await anyio.to_thread.run_sync(function, limiter=self._one_thread)
+        return await anyio.to_thread.run_sync(
+            partial(_without_close, function), limiter=self._one_thread
+        )
 
     async def _guard(
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
@@ -203,9 +208,10 @@ class _Served(MCPServer[None]):
             return result
         except MCPError:
             raise
-        except ToolError as error:
-            raise MCPError(types.INVALID_PARAMS, _sendable(error)) from None
         except Exception as error:  # noqa: BLE001 - a server raises what it likes
+            cause = cause_of(error)
+            if isinstance(cause, ToolError):
+                raise MCPError(types.INVALID_PARAMS, _sendable(cause)) from None
             text = f"The server could not answer {ctx.method}: {self._log(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
         finally:
@@ -231,6 +237,14 @@ async def serve(build: Callable[[StdioNotifier], BaseMCPServer], module: str) ->
         # Output that is not flushed when the connection ends must not reach stdout, either.
         with redirect_stdout(sys.stderr):
             await _Served(build(StdioNotifier()), module).serve(reader, writer)
+
+
+def _without_close(function: Callable[[], Any]) -> Any:
+    """Call a function; its `GeneratorExit` would close the coroutine that waits for the thread."""
+    try:
+        return function()
+    except GeneratorExit as error:
+        raise HandlerExitError(type(error).__name__) from error
 
 
 async def _items_of(generator: AsyncGenerator[Any, Any]) -> list[Any]:
