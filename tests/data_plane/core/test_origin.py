@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from leaseway.data_plane.core.origin import same_origin
+from leaseway.data_plane.core.origin import kept_encrypted, same_origin
 
 _DEFAULTS = {"http": 80, "https": 443}
 _SCHEMES = st.sampled_from(["http", "https"])
@@ -80,3 +80,42 @@ def test_credentials_stay_with_their_origin(source: str, target: str) -> None:
 
 def test_names_in_other_scripts_are_compared_as_they_are_asked() -> None:
     assert same_origin(URL("https://bücher.example/"), URL("https://xn--bcher-kva.example/"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "asked"),
+    [
+        ("https://a.example/mcp", "http://a.example/mcp/?x=1", "https://a.example/mcp/?x=1"),
+        ("https://a.example/mcp", "http://A.example:80/mcp/", "https://a.example/mcp/"),
+        ("https://a.example:8443/mcp", "http://a.example:8443/m", "https://a.example:8443/m"),
+        ("https://a.example:8443/mcp", "http://a.example/mcp/", "https://a.example:8443/mcp/"),
+        ("https://[::1]/mcp", "http://[::1]/mcp/", "https://[::1]/mcp/"),
+    ],
+)
+def test_a_server_that_names_itself_without_encryption_is_asked_with_it(
+    source: str, target: str, asked: str
+) -> None:
+    kept = kept_encrypted(URL(source), URL(target))
+    assert kept == URL(asked)
+    assert same_origin(URL(source), kept)
+
+
+@given(_SCHEMES, _HOSTS, _PORTS, _SCHEMES, _HOSTS, _PORTS, _PATHS)
+def test_a_target_that_was_changed_is_on_the_same_origin(
+    scheme: str,
+    host: str,
+    port: int,
+    other_scheme: str,
+    other_host: str,
+    other_port: int,
+    path: str,
+) -> None:
+    source, target = (
+        _url(scheme, host, port, "/mcp"),
+        _url(other_scheme, other_host, other_port, path),
+    )
+    kept = kept_encrypted(source, target)
+    assert kept.raw_path_qs == target.raw_path_qs
+    if kept != target:
+        assert same_origin(source, kept)
+        assert (scheme, other_scheme, host) == ("https", "http", other_host)

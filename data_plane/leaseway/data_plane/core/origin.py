@@ -30,6 +30,18 @@ def same_origin(source: URL, target: URL) -> bool:
     return source.scheme == target.scheme and source.port == target.port
 
 
+def kept_encrypted(source: URL, target: URL) -> URL:
+    """Return a target on the host of an https source with that source's scheme and port.
+
+    A server behind a proxy that ends TLS does not know of it and names itself by http, such as in a
+    redirect to the same path with a slash. Asked over http it would get the credentials in clear.
+    """
+    names_itself = target.scheme == "http" and target.port in (80, source.port)
+    if source.scheme != "https" or not names_itself or _host(source) != _host(target):
+        return target
+    return target.with_scheme("https").with_port(source.explicit_port)
+
+
 def _host(url: URL) -> str:
     host = (url.raw_host or "").lower().removesuffix(".")
     try:

@@ -280,9 +280,16 @@ class McpSession:
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""
         peer = self.peer
-        return start_fault(
+        fault = start_fault(
             self._spec, error, self._phase, stderr, garbage=peer.garbage, postponed=peer.postponed
         )
+        if not peer.echoes:
+            return fault
+        text = (
+            f"{fault.message.rstrip('.')}. It sends back what is sent to it, as a terminal does: "
+            "run it without one (docker run -i, not -it)."
+        )
+        return replace(fault, message=text)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -143,6 +143,7 @@ class Peer(Dispatcher[TransportContext]):
         late_replies: Responses to requests that are no longer pending, including duplicates.
         stray_replies: Responses to requests that were never sent.
         garbage: Messages that were not JSON-RPC.
+        echoes: Our own requests that came back.
     """
 
     correlates = False
@@ -152,7 +153,7 @@ class Peer(Dispatcher[TransportContext]):
     """Whether calls carry headers, as over HTTP."""
 
     transport_type = ""
-    garbage = 0
+    garbage = echoes = 0
 
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
         self.server = server

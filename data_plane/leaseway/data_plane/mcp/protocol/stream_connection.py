@@ -17,6 +17,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_notification,
     request_key,
 )
+from leaseway.data_plane.mcp.protocol.messages.incoming import REQUESTS_OF_CLIENTS
 from leaseway.data_plane.mcp.protocol.messages.nameless import SilentMessages
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
@@ -25,11 +26,12 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     invalid_result,
 )
 from leaseway.data_plane.mcp.protocol.messages.reading import (
-    BYTE_ORDER_MARK,
     SMALL,
+    after_prompt,
     read,
     read_repaired,
     response_key,
+    shown,
     split_batch,
 )
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Transport
@@ -150,7 +152,9 @@ class StreamPeer(Peer):
     def _handle_message(self, line: bytes) -> None:
         if not line.startswith(b"{"):
             # A server may log here: do not try to decode lines that can't be messages.
-            line = line.removeprefix(BYTE_ORDER_MARK).lstrip()
+            line = shown(line)
+            if not self.era.version:
+                line = after_prompt(line)
             if not line.startswith(b"{"):
                 self._handle_batch(line)
                 return
@@ -212,7 +216,9 @@ class StreamPeer(Peer):
         self._fail_response(response_key(line[:_HEAD], line[-_HEAD:]))
 
     def _dispatch(self, message: JsonRpcMessage) -> None:
-        if message.method is not None:
+        if message.id is not None and message.method in REQUESTS_OF_CLIENTS:
+            self._count_echo()
+        elif message.method is not None:
             self._inbox.handle(message, self._only_call())
         elif message.is_response and message.id is not None:
             self._handle_response(message)
@@ -261,6 +267,16 @@ class StreamPeer(Peer):
                 self.server,
                 self.transport_type,
                 self.transport.stray_advice,
+            )
+
+    def _count_echo(self) -> None:
+        """Count a request of ours that came back: an answer would come back, too, and end it."""
+        self.echoes += 1
+        if self.echoes == 1:
+            _logger.warning(
+                "The server %s sends back what is sent to it, as a terminal does; that is ignored. "
+                "Run it without one (docker run -i, not -it).",
+                self.server,
             )
 
     def overlong(self, head: bytes, tail: bytes, size: int) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
-from leaseway.data_plane.core.origin import same_origin
+from leaseway.data_plane.core.origin import kept_encrypted, same_origin
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.transport import Receipt
@@ -132,7 +132,8 @@ def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None
     """Return the target of a redirect, or None for any other response.
 
     Only redirects that keep the method and the origin are followed (or change from http to https on
-    the same host's default ports): credentials must not be sent to another server.
+    the same host's default ports): credentials must not be sent to another server. One from https
+    to http on the same host is followed over https.
 
     Raises:
         Fault: SERVER_ERROR for a redirect that is not followed; it names the target.
@@ -140,7 +141,7 @@ def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None
     location = response.headers.get("location")
     if response.status not in _REDIRECTS or location is None:
         return None
-    target = response.url.join(URL(location))
+    target = kept_encrypted(response.url, response.url.join(URL(location)))
     keeps_method = response.method == "GET" or response.status in (307, 308)
     if keeps_method and same_origin(response.url, target):
         return target

@@ -54,6 +54,15 @@ _MAX_PROGRESS_TEXT: Final = 4096
 
 _MAX_LOGGER: Final = 256
 _MAX_LEVEL: Final = 32
+REQUESTS_OF_CLIENTS: Final = frozenset(
+    {
+        *("initialize", "server/discover", "tools/list", "tools/call"),
+        *("prompts/list", "prompts/get", "completion/complete", "logging/setLevel"),
+        *("resources/list", "resources/templates/list", "resources/read"),
+        *("resources/subscribe", "resources/unsubscribe", "subscriptions/listen"),
+    }
+)
+"""Requests that no server sends. A terminal between the two sends back what a client has sent."""
 _LIST_CHANGED: Final = frozenset(
     f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
 )

@@ -2,12 +2,14 @@
 
 Nearly every message is read as it is, after one scan in C. Servers also send what their language
 takes for JSON: Latin-1, texts cut in the middle of an emoji, `NaN`, line breaks in strings, a byte
-order mark. That is repaired, so that it costs neither the answer nor its neighbours, and everything
-behind this module reads the same text. Of a line that is too long, the request's id is found.
+order mark; and what a terminal does not show, such as colours, or a message right behind another
+one. That is repaired, so that it costs neither the answer nor its neighbours, and everything behind
+this module reads the same text. Of a line that is too long, the request's id is found.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -191,6 +193,13 @@ _decode_batch: Final = msgspec.json.Decoder(list[JsonRpcMessage]).decode
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_cut_batch: Final = msgspec.json.Decoder(list[CutMessage]).decode
 _starts_batch: Final = re.compile(rb"\[%b\{%b[\"}]" % (_WS, _WS)).match
+# What a terminal does not show: control characters, colours, titles, a byte order mark.
+_UNSHOWN: Final = (
+    rb"(?:\x1b\[[0-?]{0,64}+[ -/]{0,8}+[@-~]|\x1b\][^\x07\x1b\n]{0,512}+(?:\x07|\x1b\\)"
+    rb"|\x1b[ -/]{0,8}+[0-Z^-~]|\xef\xbb\xbf|[\x00-\x1a\x1c-\x20\x7f])*+"
+)
+_drop_unshown: Final = re.compile(rb"\A" + _UNSHOWN).sub
+_match_more: Final = re.compile(_UNSHOWN + rb"(?=\{)").match
 _find_endless: Final = re.compile(rb"(?<![\d.+eE])\d{%d}" % (_MAX_DIGITS + 1)).search
 
 
@@ -249,15 +258,73 @@ def read_body(data: bytes) -> Sequence[JsonRpcMessage]:
 
 
 def read_repaired(data: bytes) -> Sequence[JsonRpcMessage]:
-    """Decode a message or a batch after `repair`.
+    """Decode a message or a batch after `repair`, or messages that stand side by side.
 
     Raises:
         ValueError: It is not JSON-RPC.
     """
     data, was_cut = repair(data)
-    if not _is_batch(data):
-        return ((_decode_cut if was_cut else _decode)(data),)
-    return _bounded(_decode_cut_batch if was_cut else _decode_batch, data)
+    if _is_batch(data):
+        return _bounded(_decode_cut_batch if was_cut else _decode_batch, data)
+    decode: Callable[[bytes], JsonRpcMessage] = _decode_cut if was_cut else _decode
+    try:
+        return (decode(data),)
+    except ValueError:
+        first, *others = _split_joined(data)
+        if len(first) == len(data):
+            raise
+    return [decode(first), *_readable(decode, others)]
+
+
+def _readable(
+    decode: Callable[[bytes], JsonRpcMessage], messages: Iterable[bytes]
+) -> Iterable[JsonRpcMessage]:
+    for message in messages:
+        with contextlib.suppress(ValueError, RecursionError):
+            yield decode(message)
+
+
+def _split_joined(data: bytes) -> list[bytes]:
+    """Split objects that stand side by side; what follows them is none, and left out.
+
+    Programs that write from several threads join lines so, and others write behind a message.
+    """
+    found: list[bytes] = []
+    start = at = depth = 0
+    for index, part in enumerate(_strings.split(data)):  # the strings have odd indices
+        for bracket in () if index % 2 else _brackets(part):
+            if at + bracket.start() < start:
+                continue  # of a colour between two messages
+            depth += 1 if bracket[0] in b"[{" else -1
+            if depth:
+                continue
+            found.append(data[start : at + bracket.end()])
+            more = _match_more(data, at + bracket.end())
+            if more is None or len(found) == bounds.MAX_JSON_RPC_BATCH:
+                return found
+            start = more.end()
+        at += len(part)
+    return [*found, data[start:]]
+
+
+def shown(line: bytes) -> bytes:
+    """Return what a terminal shows of a line: no colours at its start, and what its last CR leaves.
+
+    A program that shows how far it is writes over its line, which may end with a message.
+    """
+    line = _drop_unshown(b"", line.rstrip(), 1)
+    if line.startswith(b"{"):
+        return line
+    return _drop_unshown(b"", line[line.rfind(b"\r") + 1 :], 1)
+
+
+def after_prompt(line: bytes) -> bytes:
+    """Return the message that ends a line which begins as a text; the line itself without one.
+
+    Only for the start of a server, when it has seen no text of anybody that could look like one.
+    """
+    at = line.find(b'{"jsonrpc"')
+    return line if at < 0 or _starts_batch(line) is not None else line[at:]
 
 
 def split_batch(line: bytes) -> Sequence[bytes]:
