@@ -147,6 +147,7 @@ class Server:
         self.refuses_lists = False
         self.refuses_initialize: Refuse | None = None
         self.keeps_sessions = True
+        self.misrouted = 0
         self.has_ids = True
         self.capabilities: dict[str, Any] = {"tools": {}}
 
@@ -165,6 +166,9 @@ class Server:
             return web.Response(status=202)
         if method == "server/discover":
             return await rpc(-32601, "Method not found")(request, message)
+        if method == "tools/call" and self.misrouted:
+            self.misrouted -= 1
+            return web.Response(status=404, text="default backend")
         known = request.headers.get("mcp-session-id") == self.current or not self.has_ids
         if not known or not self.current:
             return await self.refuse(request, message)
@@ -344,6 +348,17 @@ async def test_a_404_that_only_one_request_gets_costs_only_its_call(
         assert await echo(bench, instance, "on") == "on"
     assert instance.state == "ready"
     assert not leased or server.opened == 1
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_a_call_that_a_proxy_sends_to_another_server_is_sent_again(
+    bench: Bench, server: Server, url: str, leased: bool
+) -> None:
+    instance = await bench.start(bench.http_spec(url, truely_stateless=not leased))
+    server.misrouted = 1 if leased else 2
+    assert await echo(bench, instance, "on") == "on"
+    assert (server.called, server.misrouted, instance.state) == (["on"], 0, "ready")
+    assert server.opened == (1 if leased else 2)
 
 
 @pytest.mark.parametrize("leased", [True, False])

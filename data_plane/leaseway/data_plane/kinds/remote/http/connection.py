@@ -364,6 +364,9 @@ class HttpConnection(Peer):
             if verdict is not None and not (verdict.transient or may_pass):
                 self._gone = verdict
             elif refusal.session == self._renewal.number:
+                if refusal.forgotten and verdict is None:
+                    await self._post_again(key, line, headers, entry, tries=1)
+                    return
                 self._deliver(key, refusal)
                 if verdict is not None:
                     self.refusals.suspect()
@@ -374,7 +377,7 @@ class HttpConnection(Peer):
             self._deliver(key, refusal)  # an error of the request itself, in an earlier session
         elif await self._renew(refusal.session, is_lost, entry if rejected else None):
             if rejected:
-                await self._post_again(key, line, headers, entry)
+                await self._post_again(key, line, headers, entry, tries=2)
             else:
                 self._fail(key, session_gone(self.server, refusal))
         else:
@@ -401,12 +404,21 @@ class HttpConnection(Peer):
         )
 
     async def _post_again(
-        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
+        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending, tries: int
     ) -> None:
-        refusal = await self._post(key, line, headers, entry)
-        if refusal is None or self.closed.is_set:
-            return
-        verdict = await self._check.check(refusal) if refusal.forgotten else refusal
+        """Post a rejected request again, `tries` times while it alone gets 404 in its session.
+
+        A 404 means that nothing was done. So does a load balancer that asks the wrong server.
+        """
+        while True:
+            entry.written = False
+            refusal = await self._post(key, line, headers, entry)
+            if refusal is None or self.closed.is_set:
+                return
+            verdict = await self._check.check(refusal) if refusal.forgotten else refusal
+            tries -= 1
+            if verdict is not None or not tries:
+                break
         if verdict is not None and verdict.forgotten:
             fault = errors.session_expired(self.server)
             self._fail(key, fault)
