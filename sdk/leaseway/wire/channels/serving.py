@@ -67,6 +67,9 @@ CHANNEL_OPTIONS: Final[Options] = (
     # Despite its name this sets how long one connection attempt may take. A peer that stalls or is
     # far away is not lost; a refused connection fails at once anyway.
     ("grpc.min_reconnect_backoff_ms", 5_000),
+    # A peer that has moved to another machine keeps its name: by default gRPC looks a name up again
+    # only after 30 s, and tries the old address until then.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 """The options of every Leaseway channel."""
 
