@@ -111,7 +111,7 @@ def set_secret(place: VaultPlace, name: str, value: str) -> bool:
             has_new_key = True
         return keys
 
-    _update(place, change)
+    update_secrets(place, change)
     return has_new_key
 
 
@@ -127,7 +127,7 @@ def remove_secret(place: VaultPlace, name: str) -> None:
             raise VaultError(f"The vault {place.path} has no secret '{name[:128]}'.")
         return keys
 
-    _update(place, change)
+    update_secrets(place, change)
 
 
 def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
@@ -174,7 +174,12 @@ Change = Callable[[dict[str, Secret], Sequence[str]], Sequence[str]]
 """Changes the entries and returns the keys to write with; it gets the current keys."""
 
 
-def _update(place: VaultPlace, change: Change) -> None:
+def update_secrets(place: VaultPlace, change: Change) -> None:
+    """Change the secrets of a vault.
+
+    Raises:
+        VaultError: The vault is unchanged.
+    """
     with _locked(place):
         content = _read_file(place.path)
         keys = read_keys(place)

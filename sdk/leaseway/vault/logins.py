@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from leaseway.vault.clients import ClientStore
 from leaseway.vault.file import LOGIN_SUFFIX, read_vault, set_secret
 from leaseway.vault.key import VaultError, VaultPlace, read_keys
 from leaseway.vault.private_file import PrivateFileError, locked, read_private, write_private
@@ -98,9 +99,13 @@ class LoginStore:
 
     Args:
         place: The vault.
+
+    Attributes:
+        clients: The clients that were registered for logins.
     """
 
     def __init__(self, place: VaultPlace) -> None:
+        self.clients = ClientStore(place)
         self._place = place
         self._folder = place.logins
 

@@ -35,6 +35,8 @@ class Guarded:
         status: Of the plain API.
         unknown: The status of requests without any token.
         registered: What clients have been registered with.
+        registration: More members of the answers to registrations.
+        unknown_clients: Clients that it has forgotten.
         only_scopes: The scopes that a client may be registered with; None for all.
         protected: Overrides members of the resource's metadata.
     """
@@ -55,6 +57,8 @@ class Guarded:
         self.status = 200
         self.unknown = 401
         self.registered: list[dict[str, Any]] = []
+        self.registration: dict[str, Any] = {}
+        self.unknown_clients: set[str] = set()
         self.only_scopes: set[str] | None = None
         self.tokens = itertools.count(1)
         self.base = ""
@@ -113,6 +117,8 @@ class Guarded:
         form = {name: str(value) for name, value in (await request.post()).items()}
         self.granted.append(form)
         self.clients.append(request.headers.get("Authorization"))
+        if form.get("client_id") in self.unknown_clients:
+            return web.json_response({"error": "invalid_client"}, status=401)
         if self.answer is not None:
             return await self.answer(form)
         return self.grant(form)
@@ -124,9 +130,12 @@ class Guarded:
         ):
             return web.json_response({"error": "invalid_client_metadata"}, status=400)
         self.registered.append(wanted)
-        return web.json_response({"client_id": f"registered-{len(self.registered)}"}, status=201)
+        client = {"client_id": f"registered-{len(self.registered)}", **self.registration}
+        return web.json_response(client, status=201)
 
     async def _device(self, request: web.Request) -> web.Response:
+        if (await request.post()).get("client_id") in self.unknown_clients:
+            return web.json_response({"error": "invalid_client"}, status=401)
         said = {"verification_uri": f"{self.base}/enter", "interval": 1, "expires_in": 60}
         return web.json_response({"device_code": "planted-device", "user_code": "AB-CD", **said})
 

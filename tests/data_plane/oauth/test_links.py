@@ -9,12 +9,14 @@ import pytest
 
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.data_plane.oauth.logins import links as module
+from leaseway.data_plane.oauth.logins.clients import LoginClient, PlannedLogin
 from leaseway.data_plane.oauth.logins.links import LoginLinks
 from leaseway.data_plane.oauth.logins.login import BegunLogin
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, Discovered
 from leaseway.data_plane.oauth.obtaining import Wanted
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.spec.auth import Auth
+from leaseway.vault.clients import ClientStore
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.errors import Fault
 
@@ -36,10 +38,15 @@ async def test_a_login_ends_what_others_have_begun_at_its_link(
     def begin(wanted: Wanted, _store: object, redirect: str) -> BegunLogin:
         found = Discovered(AuthorizationServer("https://as.example", ""), "")
         return BegunLogin(
-            wanted=wanted,
+            planned=PlannedLogin(
+                wanted=wanted,
+                server=found.server,
+                kind=redirect,
+                scopes=(),
+                store=cast("ClientStore", object()),
+            ),
             found=found,
-            scopes=(),
-            registered=None,
+            client=LoginClient(wanted.client, is_configured=True),
             redirect=redirect,
             state=str(next(states)),
             verifier="v",

@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.conftest import BOUND
 from tests.data_plane.oauth.guarded import Guarded
+from tests.data_plane.oauth.logging_in import CONSOLE, Logging, query_of, wanted_of
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.logins.login import (
-    LoginRequest,
-    Told,
     begin_login,
     finish_login,
-    log_in,
 )
 from leaseway.data_plane.oauth.logins.redirects import Redirect
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, discover, habits_of
-from leaseway.data_plane.oauth.obtaining import Wanted
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.auth import Auth
-from leaseway.vault.logins import Login, LoginStore
+from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.fetching import Response, in_thread
-
-CONSOLE = "http://127.0.0.1/login/callback"
-
-
-def wanted_of(guarded: Guarded, client: Client | None = None, **more: Any) -> Wanted:
-    return Wanted(
-        server="mail",
-        url=f"{guarded.base}/mcp",
-        auth=Auth("authorization_code", "tenant", **more),
-        client=client or Client(""),
-        tenant="acme",
-    )
-
-
-def query_of(address: str) -> dict[str, str]:
-    return dict(parse_qsl(urlsplit(address).query))
 
 
 @pytest.fixture
@@ -140,32 +119,6 @@ async def test_the_issuer_of_a_redirect_is_compared_as_others_are(
 
 
 # The redirect.
-
-
-class Logging:
-    """A command that logs somebody in, with a pipe as its terminal."""
-
-    def __init__(self, wanted: Wanted, store: LoginStore, *, by_device: bool = False) -> None:
-        self._told: asyncio.Queue[Told] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
-        self._terminal, self.keys = os.pipe()
-        request = LoginRequest(wanted, self._tell, by_device=by_device, pasted=self._terminal)
-        self._running = asyncio.ensure_future(in_thread(log_in, request, store))
-
-    def _tell(self, told: Told) -> None:
-        self._loop.call_soon_threadsafe(self._told.put_nowait, told)
-
-    async def told(self) -> Told:
-        async with asyncio.timeout(BOUND):
-            return await self._told.get()
-
-    async def login(self) -> Login:
-        try:
-            async with asyncio.timeout(BOUND):
-                return (await self._running)[0]
-        finally:
-            os.close(self._terminal)
-            os.close(self.keys)
 
 
 @pytest.mark.parametrize(

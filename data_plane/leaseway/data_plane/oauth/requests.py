@@ -39,6 +39,8 @@ _CLOCK_DIFFERENCE: Final = 30.0
 _OF_SECRETS: Final = ("client_secret_basic", "client_secret_post")
 """How a secret is sent; the first if an authorization server does not say (RFC 8414, section 2)."""
 INVALID_CLIENT: Final = "invalid_client"
+OF_CLIENT: Final = frozenset({INVALID_CLIENT, "unauthorized_client"})
+"""Codes of an authorization server that does not accept a client."""
 _MAX_ACCEPTED: Final = 1_024
 _accepted: Final[dict[tuple[str, str], str]] = {}
 """How a client's secret was accepted where the likeliest way was not, by endpoint and client: some

@@ -28,7 +28,7 @@ from leaseway.data_plane.oauth.obtaining import (
 )
 from leaseway.data_plane.oauth.proofs import PROOF_ALGORITHMS, USE_NONCE, ProofKey
 from leaseway.data_plane.oauth.requests import (
-    INVALID_CLIENT,
+    OF_CLIENT,
     Client,
     TokenAnswer,
     hidden_tokens,
@@ -47,7 +47,6 @@ _ENDED: Final = frozenset(
 )
 """Codes of an authorization server that does not know a refresh token any more. The first is the
 standard's (RFC 6749, section 5.2)."""
-_OF_CLIENT: Final = frozenset({INVALID_CLIENT, "unauthorized_client"})
 _OF_REQUEST: Final = frozenset(
     {"invalid_scope", "invalid_target", "unsupported_grant_type", "invalid_dpop_proof", USE_NONCE}
 )
@@ -258,10 +257,19 @@ class SealedTokens:
 
         Every attempt changes the login's file, after which workers look for a new login at once.
         """
+        if error.code in OF_CLIENT:  # the next login registers another one
+            self._forget_client(store, login)
         error.needs_login = error.has_ended = True
         error.args = (f"the login cannot be renewed: {error}",)
         refused = [self._now() + _REFUSED_FOR, error.code, str(error)]
         store.write(replace(login, metadata={**login.metadata, _REFUSED: refused}))
+
+    def _forget_client(self, store: LoginStore, login: Login) -> None:
+        server, client = server_of(login), client_of(login, Client(""))
+        try:
+            store.clients.forget(server.issuer or server.token_endpoint, client.id)
+        except VaultError as error:
+            _logger.warning("A client that was refused is still kept: %s", error)
 
     def _check_not_refused(self, login: Login) -> None:
         until, code, text = login.metadata.get(_REFUSED) or (0.0, "", "")
@@ -405,7 +413,7 @@ def _needs_another(login: Login, code: str) -> bool:
     one. Some authorization servers have other codes for a refresh token that they do not accept.
     The login stays, because they may be wrong.
     """
-    if code in _OF_CLIENT:
+    if code in OF_CLIENT:
         return bool(login.metadata.get(CLIENT))
     return bool(code) and code not in _OF_REQUEST
 

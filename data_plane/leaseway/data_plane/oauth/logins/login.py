@@ -7,9 +7,10 @@ configured, named by its metadata document, or registered (RFC 7591).
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -17,6 +18,14 @@ from urllib.parse import urlencode, urlsplit
 
 from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.logins.clients import (
+    DEVICE,
+    DEVICE_GRANT,
+    LoginClient,
+    PlannedLogin,
+    forget_refused,
+    keep,
+)
 from leaseway.data_plane.oauth.logins.redirects import MAX_CODE, Redirect, code_of
 from leaseway.data_plane.oauth.metadata import (
     AuthorizationServer,
@@ -30,9 +39,7 @@ from leaseway.data_plane.oauth.requests import (
     Client,
     TokenAnswer,
     hidden_tokens,
-    is_success,
     post,
-    refusal,
     request_token,
 )
 from leaseway.data_plane.oauth.sealed import (
@@ -45,19 +52,18 @@ from leaseway.data_plane.oauth.sealed import (
 from leaseway.data_plane.oauth.web import (
     Web,
     document_of,
-    identifier_in,
     is_web_address,
     place_of,
     seconds_in,
     text_in,
 )
+from leaseway.spec.auth import Auth
+from leaseway.vault.clients import RegisteredClient
 from leaseway.vault.logins import Login, LoginStore
-from leaseway.wire.channels.endpoint import is_loopback_host
 
 _CODE_LIFETIME: Final = 600.0
 _POLL_INTERVAL: Final = 5.0
 """Seconds of a device code, unless the authorization server says others (RFC 8628)."""
-_DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _INITIALIZE: Final = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -83,8 +89,6 @@ _DISCOVER: Final = {
     },
 }
 _MODERN: Final = {"MCP-Protocol-Version": _VERSION, "Mcp-Method": "server/discover"}
-_OF_SCOPES: Final = frozenset({"invalid_client_metadata", "invalid_scope"})
-"""Codes with which a registration is refused because of its scopes."""
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds that a person has for a login."""
 
@@ -132,12 +136,21 @@ def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
         AuthorizationError: It failed.
         VaultError: It cannot be sealed.
     """
-    wanted = request.wanted
+    wanted, auth = request.wanted, request.wanted.auth
     web = Web(wanted.configured)
     found, scopes = _discovered(web, wanted, store)
-    ask = _by_device if request.by_device else _by_browser
-    answer, registered = ask(request, web, found, scopes)
-    return _seal(wanted, found, scopes, answer, registered, store, request.now())
+    kind = DEVICE if request.by_device else f"{auth.redirect_uri} {auth.redirect_port}"
+    planned = PlannedLogin(
+        wanted=wanted, server=found.server, kind=kind, scopes=scopes, store=store.clients
+    )
+    ask, kept = _by_device if request.by_device else _by_browser, planned.kept(request.now())
+    try:
+        answer, client = ask(request, web, found, planned, kept)
+    except AuthorizationError as error:
+        if not forget_refused(error, kept, store.clients):
+            raise
+        answer, client = ask(request, Web(wanted.configured), found, planned, None)
+    return _seal(planned, found, answer, client, store, request.now())
 
 
 def _discovered(web: Web, wanted: Wanted, store: LoginStore) -> tuple[Discovered, tuple[str, ...]]:
@@ -150,16 +163,16 @@ def _discovered(web: Web, wanted: Wanted, store: LoginStore) -> tuple[Discovered
 
 
 def _seal(
-    wanted: Wanted,
+    planned: PlannedLogin,
     found: Discovered,
-    scopes: tuple[str, ...],
     answer: TokenAnswer,
-    registered: Client | None,
+    client: LoginClient,
     store: LoginStore,
     now: float,
 ) -> tuple[Login, bool]:
+    scopes = planned.scopes
     login = Login(
-        wanted.login,
+        planned.wanted.login,
         scope=answer.scope or " ".join(scopes),
         access_token=answer.access_token,
         obtained_at=now,
@@ -168,8 +181,10 @@ def _seal(
         granted_at=now,
         metadata=with_key({SCOPES: list(scopes)}, answer.key),
     )
-    login = described_login(login, found.server, found.resource, registered)
-    return login, store.write(login)
+    login = described_login(login, found.server, found.resource, client.own)
+    is_new_key = store.write(login)
+    keep(client, store.clients, planned.subject)
+    return login, is_new_key
 
 
 def revoke(login: Login, configured: Client) -> str | None:
@@ -218,83 +233,43 @@ def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, .
     return scopes
 
 
-def _client(
-    web: Web, wanted: Wanted, server: AuthorizationServer, redirect: str, scopes: Sequence[str]
-) -> Client | None:
-    """Return the client to register or to name by its document; None for the configured one.
-
-    Raises:
-        AuthorizationError: There is none.
-    """
-    if wanted.client.id:
-        return None
-    if wanted.auth.client_metadata_url and server.accepts_metadata_documents:
-        return Client(wanted.auth.client_metadata_url)
-    if not server.registration_endpoint:
-        raise AuthorizationError(
-            f"the authorization server {server.issuer} registers no clients: register one there,"
-            f" with the redirect {redirect or 'of a native client'}, and write its client_id",
-            is_lasting=True,
-        )
-    document: dict[str, object] = {
-        "client_name": "Leaseway",
-        "application_type": "native" if not redirect or is_loopback(redirect) else "web",
-        "redirect_uris": [redirect] if redirect else [],
-        "grant_types": [
-            "refresh_token",
-            "authorization_code" if redirect else _DEVICE_GRANT,
-        ],
-        "response_types": ["code"] if redirect else [],
-        "token_endpoint_auth_method": _auth_method(server),
-    }
-    # Many servers let a client request only the scopes that it was registered with; others register
-    # no client with a scope that only people or servers can have.
-    for more in ({"scope": " ".join(scopes)},) * bool(scopes) + ({},):
-        response = web.post_json(server.registration_endpoint, {**document, **more})
-        if is_success(response) or refusal(server, response).code not in _OF_SCOPES:
-            break
-    if not is_success(response):
-        raise refusal(server, response)
-    registered = document_of(response) or {}
-    client_id = identifier_in(registered, "client_id")
-    if not client_id:
-        raise AuthorizationError(
-            f"{place_of(server.registration_endpoint)} answered without a client"
-        )
-    return Client(
-        client_id,
-        text_in(registered, "client_secret"),
-        auth_method=text_in(registered, "token_endpoint_auth_method"),
-    )
-
-
-def is_loopback(redirect: str) -> bool:
-    """Return whether a redirect stays on the person's machine."""
-    return is_loopback_host(urlsplit(redirect).hostname or "")
-
-
-def _auth_method(server: AuthorizationServer) -> str:
-    methods = server.client_auth_methods
-    known = ("none", "client_secret_basic", "client_secret_post")
-    return next((method for method in known if method in methods), "client_secret_basic")
-
-
 # In a browser of this machine.
 
 
 def _by_browser(
-    request: LoginRequest, web: Web, found: Discovered, scopes: tuple[str, ...]
-) -> tuple[TokenAnswer, Client | None]:
-    auth = request.wanted.auth
-
+    request: LoginRequest,
+    web: Web,
+    found: Discovered,
+    planned: PlannedLogin,
+    kept: RegisteredClient | None,
+) -> tuple[TokenAnswer, LoginClient]:
     def reject(fault: str) -> None:
         request.tell(Told(fault=fault))
 
-    with Redirect(auth.redirect_uri, auth.redirect_port) as redirect:
-        begun = _begun(request.wanted, web, found, scopes, redirect.url, redirect.state)
+    _check_page(found.server)
+    with _redirect(request.wanted.auth, kept) as redirect:
+        client = planned.choose(web, redirect.url, kept)
+        begun = _begun(planned, found, redirect.url, redirect.state, client)
         request.tell(Told(begun.url))
         answer = redirect.wait(request.timeout, request.pasted, reject)
-    return _granted(begun, answer), begun.registered
+    return _granted(begun, answer), client
+
+
+def _check_page(server: AuthorizationServer) -> None:
+    """Raise an `AuthorizationError` if an authorization server has no page for logins."""
+    if not server.authorization_endpoint:
+        raise AuthorizationError(
+            f"the authorization server {server.issuer} names no authorization endpoint",
+            is_lasting=True,
+        )
+
+
+def _redirect(auth: Auth, kept: RegisteredClient | None) -> Redirect:
+    """Return where the browser returns to: if any port will do, the one that is registered."""
+    if kept is not None and not auth.redirect_port:
+        with contextlib.suppress(AuthorizationError, ValueError):  # the port is in use
+            return Redirect(auth.redirect_uri, urlsplit(kept.redirect).port or 0)
+    return Redirect(auth.redirect_uri, auth.redirect_port)
 
 
 @dataclass(frozen=True)
@@ -302,8 +277,8 @@ class BegunLogin:
     """A login whose person is at the authorization server.
 
     Attributes:
-        scopes: The requested ones.
-        registered: The client that was registered for it, or None for the configured one.
+        planned: Whose it is, and what it requests.
+        client: The client.
         redirect: Where the person's browser returns to.
         state: What the redirect must contain.
         verifier: The secret of PKCE, which only the one that began the login has.
@@ -311,15 +286,19 @@ class BegunLogin:
         key: The key that the tokens are to be bound to, or None.
     """
 
-    wanted: Wanted
+    planned: PlannedLogin
     found: Discovered
-    scopes: tuple[str, ...]
-    registered: Client | None
+    client: LoginClient
     redirect: str
     state: str
     verifier: str = field(repr=False)
     url: str
     key: ProofKey | None = field(default=None, repr=False)
+
+    @property
+    def wanted(self) -> Wanted:
+        """The server and the subject."""
+        return self.planned.wanted
 
 
 def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
@@ -331,7 +310,12 @@ def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
     """
     web = Web(wanted.configured)
     found, scopes = _discovered(web, wanted, store)
-    return _begun(wanted, web, found, scopes, redirect, secrets.token_urlsafe(32))
+    planned = PlannedLogin(
+        wanted=wanted, server=found.server, kind=redirect, scopes=scopes, store=store.clients
+    )
+    _check_page(found.server)
+    client = planned.choose(web, redirect, planned.kept(time.time()))
+    return _begun(planned, found, redirect, secrets.token_urlsafe(32), client)
 
 
 def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore) -> Login:
@@ -341,33 +325,25 @@ def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore
         AuthorizationError: It failed.
         VaultError: It cannot be sealed.
     """
-    tokens = _granted(begun, answer)
-    wanted, found = begun.wanted, begun.found
-    sealed = _seal(wanted, found, begun.scopes, tokens, begun.registered, store, time.time())
-    return sealed[0]
+    try:
+        tokens = _granted(begun, answer)
+    except AuthorizationError as error:
+        if forget_refused(error, begun.client.kept, store.clients):
+            error.args = (f"{error}; open its link again, and another client is registered",)
+        raise
+    return _seal(begun.planned, begun.found, tokens, begun.client, store, time.time())[0]
 
 
 def _begun(
-    wanted: Wanted,
-    web: Web,
-    found: Discovered,
-    scopes: tuple[str, ...],
-    redirect: str,
-    state: str,
+    planned: PlannedLogin, found: Discovered, redirect: str, state: str, client: LoginClient
 ) -> BegunLogin:
     from mcp.client.auth.oauth2 import PKCEParameters
 
-    server = found.server
-    if not server.authorization_endpoint:
-        raise AuthorizationError(
-            f"the authorization server {server.issuer} names no authorization endpoint",
-            is_lasting=True,
-        )
-    registered, key = _client(web, wanted, server, redirect, scopes), new_key(found)
+    key, scopes = new_key(found), planned.scopes
     pkce = PKCEParameters.generate()
     query = {
         "response_type": "code",
-        "client_id": (registered or wanted.client).id,
+        "client_id": client.client.id,
         "redirect_uri": redirect,
         "state": state,
         "code_challenge": pkce.code_challenge,
@@ -377,15 +353,14 @@ def _begun(
         "dpop_jkt": "" if key is None else key.thumbprint,  # the code is of no use without it
         # Some servers give a refresh token only after an explicit consent.
         "prompt": "consent" if "offline_access" in scopes else "",
-        **habits_of(server).login,
-        **wanted.auth.parameters,
+        **habits_of(found.server).login,
+        **planned.wanted.auth.parameters,
     }
-    url = _with_query(server.authorization_endpoint, query)
+    url = _with_query(found.server.authorization_endpoint, query)
     return BegunLogin(
-        wanted=wanted,
+        planned=planned,
         found=found,
-        scopes=scopes,
-        registered=registered,
+        client=client,
         redirect=redirect,
         state=state,
         verifier=pkce.code_verifier,
@@ -406,9 +381,8 @@ def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:
         "resource": begun.found.resource,
     }
     keep = hidden_tokens(code, begun.verifier)
-    client = begun.registered or begun.wanted.client
     web, is_bound = Web(begun.wanted.configured), begun.wanted.needs_bound
-    tokens = request_token(web, server, client, form, begun.key, is_bound=is_bound)
+    tokens = request_token(web, server, begun.client.client, form, begun.key, is_bound=is_bound)
     del keep
     return tokens
 
@@ -431,19 +405,23 @@ class _DeviceCode:
 
 
 def _by_device(
-    request: LoginRequest, web: Web, found: Discovered, scopes: tuple[str, ...]
-) -> tuple[TokenAnswer, Client | None]:
+    request: LoginRequest,
+    web: Web,
+    found: Discovered,
+    planned: PlannedLogin,
+    kept: RegisteredClient | None,
+) -> tuple[TokenAnswer, LoginClient]:
     server = found.server
     if not server.device_endpoint:
         raise AuthorizationError(
             f"the authorization server {server.issuer} offers no login by a code on another device",
             is_lasting=True,
         )
-    registered = _client(web, request.wanted, server, "", scopes)
-    client = registered or request.wanted.client
+    chosen = planned.choose(web, "", kept)
+    client = chosen.client
     asked = {
         **request.wanted.auth.parameters,
-        "scope": " ".join(scopes),
+        "scope": " ".join(planned.scopes),
         "resource": found.resource,
         "client_id": client.id,
     }
@@ -451,7 +429,7 @@ def _by_device(
     request.tell(Told(device.address, device.user_code))
     deadline = time.monotonic() + min(request.timeout, device.expires_in)
     form = {
-        "grant_type": _DEVICE_GRANT,
+        "grant_type": DEVICE_GRANT,
         "device_code": device.device_code,
         "resource": found.resource,
     }
@@ -474,7 +452,7 @@ def _by_device(
                 raise
         else:
             del keep
-            return answer, registered
+            return answer, chosen
     raise AuthorizationError(failure)
 
 

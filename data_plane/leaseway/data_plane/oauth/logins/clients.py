@@ -1,0 +1,236 @@
+"""The client of a login: the configured one, its metadata document, a kept or a new registration.
+
+A client that was registered (RFC 7591) is kept once somebody has logged in with it, and used by the
+logins of all subjects with the same redirect. An authorization server may forget it without a word:
+then its page shows an error, and nobody returns. So a subject whose last login did not finish
+gets a new client, and so does everybody once the client is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.obtaining import Wanted
+from leaseway.data_plane.oauth.requests import OF_CLIENT, Client, is_success, refusal
+from leaseway.data_plane.oauth.web import (
+    Web,
+    document_of,
+    identifier_in,
+    place_of,
+    seconds_in,
+    text_in,
+)
+from leaseway.vault.clients import ClientKey, ClientStore, RegisteredClient
+from leaseway.vault.key import VaultError
+from leaseway.wire.channels.endpoint import is_loopback_host
+
+_logger = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+DEVICE: Final = "device"
+"""The kind of logins on another device."""
+_OF_SCOPES: Final = frozenset({"invalid_client_metadata", "invalid_scope"})
+"""Codes with which a registration is refused because of its scopes."""
+_LOGIN_TIME: Final = 900.0
+"""Seconds for which a client must still be good when a login with it begins."""
+
+
+@dataclass(frozen=True)
+class LoginClient:
+    """The client of one login.
+
+    Attributes:
+        client: The client.
+        registered: Its registration, or None: it is configured, or named by its document.
+        is_reused: Whether it was registered for an earlier login.
+        is_configured: Whether it is the configured one.
+    """
+
+    client: Client
+    registered: RegisteredClient | None = None
+    is_reused: bool = False
+    is_configured: bool = False
+
+    @property
+    def kept(self) -> RegisteredClient | None:
+        """The registration of an earlier login that it uses, or None."""
+        return self.registered if self.is_reused else None
+
+    @property
+    def own(self) -> Client | None:
+        """The client that a login must remember; None for the configured one."""
+        return None if self.is_configured else self.client
+
+
+@dataclass(frozen=True)
+class PlannedLogin:
+    """A login that is to begin.
+
+    Attributes:
+        wanted: Whose login it is, to which server.
+        server: The authorization server.
+        kind: The redirect, as it is configured, or `DEVICE`.
+        scopes: The requested ones.
+        store: The kept clients.
+    """
+
+    wanted: Wanted
+    server: AuthorizationServer
+    kind: str
+    scopes: Sequence[str]
+    store: ClientStore
+
+    @property
+    def key(self) -> ClientKey:
+        wanted, server = self.wanted, self.server
+        return ClientKey(wanted.server, wanted.url, _issuer(server), self.kind)
+
+    @property
+    def subject(self) -> str:
+        """Whose login it is."""
+        return self.wanted.login.file_name
+
+    def kept(self, now: float) -> RegisteredClient | None:
+        """Return the client that was registered for earlier ones, if it can be used.
+
+        Args:
+            now: Seconds since 1970.
+        """
+        if self.wanted.client.id or self._has_document or not self.server.registration_endpoint:
+            return None
+        client = _tried(self.store.read, self.key)
+        if client is None or self.subject in client.unfinished:
+            return None
+        is_valid = client.expires_at is None or now + _LOGIN_TIME < client.expires_at
+        has_scopes = client.scopes is None or set(self.scopes) <= set(client.scopes)
+        return client if is_valid and has_scopes else None
+
+    @property
+    def _has_document(self) -> bool:
+        return bool(self.wanted.auth.client_metadata_url and self.server.accepts_metadata_documents)
+
+    def choose(self, web: Web, redirect: str, kept: RegisteredClient | None) -> LoginClient:
+        """Return the client of a login, registered now if there is none.
+
+        Args:
+            web: Sends the registration.
+            redirect: The redirect, or empty for none.
+            kept: The result of `kept`; it is used if it has this redirect.
+
+        Raises:
+            AuthorizationError: There is none.
+        """
+        wanted = self.wanted
+        if wanted.client.id:
+            return LoginClient(wanted.client, is_configured=True)
+        if self._has_document:
+            return LoginClient(Client(wanted.auth.client_metadata_url))
+        if kept is not None and kept.redirect == redirect:
+            _tried(self.store.begin, kept, self.subject)
+            return LoginClient(_client_of(kept), kept, is_reused=True)
+        registered = self._register(web, redirect)
+        return LoginClient(_client_of(registered), registered)
+
+    def _register(self, web: Web, redirect: str) -> RegisteredClient:
+        server, scopes = self.server, self.scopes
+        if not server.registration_endpoint:
+            raise AuthorizationError(
+                f"the authorization server {server.issuer} registers no clients: register one"
+                f" there, with the redirect {redirect or 'of a native client'}, and write its"
+                " client_id",
+                is_lasting=True,
+            )
+        document: dict[str, object] = {
+            "client_name": "Leaseway",
+            "application_type": "native" if not redirect or is_loopback(redirect) else "web",
+            "redirect_uris": [redirect] if redirect else [],
+            "grant_types": ["refresh_token", "authorization_code" if redirect else DEVICE_GRANT],
+            "response_types": ["code"] if redirect else [],
+            "token_endpoint_auth_method": _auth_method(server),
+        }
+        # Many servers let a client request only the scopes that it was registered with; others
+        # register no client with a scope that only people or servers can have.
+        for named in (tuple(scopes), None) if scopes else (None,):
+            more = {} if named is None else {"scope": " ".join(named)}
+            response = web.post_json(server.registration_endpoint, {**document, **more})
+            if is_success(response) or refusal(server, response).code not in _OF_SCOPES:
+                break
+        if not is_success(response):
+            raise refusal(server, response)
+        answer = document_of(response) or {}
+        client_id, secret = identifier_in(answer, "client_id"), text_in(answer, "client_secret")
+        if not client_id:
+            raise AuthorizationError(
+                f"{place_of(server.registration_endpoint)} answered without a client"
+            )
+        # Zero is never (RFC 7591, section 3.2.1).
+        expires_at = seconds_in(answer, "client_secret_expires_at") or None
+        return RegisteredClient(
+            key=self.key,
+            id=client_id,
+            secret=secret,
+            auth_method=text_in(answer, "token_endpoint_auth_method"),
+            redirect=redirect,
+            scopes=named,
+            expires_at=expires_at if secret else None,
+        )
+
+
+def keep(client: LoginClient, store: ClientStore, subject: str) -> None:
+    """Keep the client of a login that a subject has finished."""
+    registered = client.registered
+    if registered is None:
+        return
+    if client.is_reused:
+        _tried(store.end, registered, subject)
+    else:
+        _tried(store.write, registered)
+
+
+def forget_refused(
+    error: AuthorizationError, kept: RegisteredClient | None, store: ClientStore
+) -> bool:
+    """Forget a kept client that was refused; return whether another one may help."""
+    if kept is None or error.code not in OF_CLIENT:
+        return False
+    _tried(store.forget, kept.key.issuer, kept.id)
+    return True
+
+
+def _issuer(server: AuthorizationServer) -> str:
+    return server.issuer or server.token_endpoint
+
+
+def _client_of(registered: RegisteredClient) -> Client:
+    return Client(registered.id, registered.secret, auth_method=registered.auth_method)
+
+
+def _tried(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+    """Return the result of work on kept clients; None, with a warning, if it fails.
+
+    A login needs none of them.
+    """
+    try:
+        return work(*args, **kwargs)
+    except VaultError as error:
+        _logger.warning("Registered clients cannot be kept: %s", error)
+        return None
+
+
+def is_loopback(redirect: str) -> bool:
+    """Return whether a redirect stays on the person's machine."""
+    return is_loopback_host(urlsplit(redirect).hostname or "")
+
+
+def _auth_method(server: AuthorizationServer) -> str:
+    methods = server.client_auth_methods
+    known = ("none", "client_secret_basic", "client_secret_post")
+    return next((method for method in known if method in methods), "client_secret_basic")
