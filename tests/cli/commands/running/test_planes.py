@@ -330,7 +330,7 @@ def test_a_process_asks_for_the_files_that_the_system_lets_it_open(
 ) -> None:
     code = (
         "import resource\n"
-        "from leaseway.cli.commands.running.planes import raise_file_limit\n"
+        "from leaseway.cli.commands.running.processes import raise_file_limit\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
         "raise_file_limit()\n"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"

@@ -19,7 +19,7 @@ from leaseway.cli.commands.running.child_processes import (
     Child,
 )
 from leaseway.cli.commands.running.fronts import front_at, session_options
-from leaseway.cli.commands.running.planes import (
+from leaseway.cli.commands.running.processes import (
     exit_with_stdin_option,
     ready_printer,
     run_process,

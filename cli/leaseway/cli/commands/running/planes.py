@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
 import re
-import resource
-import signal
 import socket
-import sys
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from leaseway.cli.commands.running.fronts import check_no_front, front_at, session_options
-from leaseway.cli.commands.running.memory import collect_rarely
-from leaseway.cli.errors import FAILED, CliFailure, os_failure
+from leaseway.cli.commands.running.processes import (
+    exit_with_stdin_option,
+    gc_disabled,
+    listening_at,
+    ready_printer,
+    run_process,
+    uvloop_factory,
+)
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.audit import AuditOptions, audit_options
 from leaseway.cli.options.common import (
@@ -44,7 +42,6 @@ from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.store import StoreOptions, store_options
 from leaseway.cli.options.vault import vault_option
-from leaseway.cli.output.tables import say
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.channels import ancestors
@@ -53,15 +50,7 @@ from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
     from leaseway.control_plane.sync.seal import Seal
-    from leaseway.identity.principal import Role
-    from leaseway.telemetry.http_listener import Admit, HttpListener
-
-Runner = Callable[[], Coroutine[Any, Any, int]]
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
-ListenerT = TypeVar("ListenerT", bound="HttpListener")
-_FILE_THREADS = 8
-_FILES: Final = 65_536
-"""Limit of concurrent blocking operations, such as file reads and name lookups."""
+    from leaseway.telemetry.http_listener import Admit
 
 _DNS: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
@@ -82,14 +71,6 @@ def _check_lease(
     if not slash or not _DNS.fullmatch(namespace) or not _DNS.fullmatch(name):
         raise click.BadParameter("write NAMESPACE/NAME, each of a-z, 0-9 and '-'.")
     return namespace, name
-
-
-exit_with_stdin_option = click.option(
-    "--exit-with-stdin",
-    is_flag=True,
-    hidden=True,
-    help="Stop when stdin closes, so that children of `up` do not outlive it.",
-)
 
 
 @click.command(
@@ -158,7 +139,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     `ready ADDRESS` when it listens, then `metrics URL` and `console URL` if it serves them.
     """
     credentials.require_for(listen)
-    with _gc_disabled():
+    with gc_disabled():
         from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
         from leaseway.identity.principal import SEES_ALL
         from leaseway.telemetry.prometheus_http import MetricsListener
@@ -166,8 +147,8 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     sources = sources_of(config, prefix)
     is_single_file = len(sources) == 1 and sources[0].kind == "native"
     with (
-        _listening(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
-        _listening(
+        listening_at(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
+        listening_at(
             partial(_open_console, console_url), console, credentials, *SEES_ALL
         ) as console_listener,
     ):
@@ -314,7 +295,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         check_no_front(tenant, session_idle, reach)
     for address in control_planes:
         os.environ.update(ancestors.extended(os.environ, ancestors.of_address(address.reachable)))
-    with _gc_disabled():
+    with gc_disabled():
         from leaseway.data_plane.app import run
         from leaseway.data_plane.audit.backlog import Policy
         from leaseway.data_plane.core.artifacts.index import ArtifactLimits
@@ -325,8 +306,8 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         from leaseway.telemetry.prometheus_http import MetricsListener
 
     with (
-        _listening(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
-        _listening(
+        listening_at(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
+        listening_at(
             ArtifactsListener, artifacts.http, credentials, Role.CALLER
         ) as artifacts_listener,
         ExitStack() as fronts,
@@ -395,119 +376,10 @@ def _find_seal() -> Seal:
         raise click.UsageError(str(error)) from None
 
 
-def run_process(
-    kind: str,
-    instance: str,
-    log: LogOptions,
-    runner: Runner,
-    exit_with_stdin: bool,
-    loop_factory: LoopFactory | None = None,
-) -> int:
-    """Run a long-running process, with its logging and tracing, and return its exit status."""
-    from leaseway.telemetry.tracing import configure_telemetry
-
-    log.configure(f"{kind} {instance}".strip())
-    raise_file_limit()
-    telemetry = configure_telemetry(f"leaseway-{kind}", instance=instance)
-    if exit_with_stdin:
-        threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
-    try:
-        with asyncio.Runner(loop_factory=loop_factory) as loop:
-            loop.get_loop().set_default_executor(_file_threads())
-            collect_rarely(loop.get_loop())
-            return loop.run(runner())
-    except OSError as error:
-        raise CliFailure(os_failure(error), FAILED) from None
-    finally:
-        telemetry.shutdown()
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files as the system lets it, up to 65,536.
-
-    A server takes three to five, and each connection one, but shells and systemd begin with 1,024
-    (macOS with 256) and leave it to programs to ask for more. Servers inherit the limit, so it has
-    a bound: some programs visit each number below it at their start.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-@contextmanager
-def _gc_disabled() -> Iterator[None]:
-    """Disable the garbage collector during imports, which it slows down by a tenth."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _file_threads() -> ThreadPoolExecutor:
-    """Return the threads for blocking operations, all of them started.
-
-    The loop's default pool grows with use, which looks like a leak of threads.
-    """
-    threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
-    all_run = threading.Barrier(_FILE_THREADS)
-    for _ in range(_FILE_THREADS):
-        threads.submit(all_run.wait)  # no thread is idle until all have started
-    return threads
-
-
 def _open_console(url: str, endpoint: Endpoint, admit: Admit | None) -> ConsoleListener:
     from leaseway.control_plane.console.server import ConsoleListener
 
     return ConsoleListener(endpoint, admit, url)
-
-
-@contextmanager
-def _listening(
-    open_listener: Callable[[Endpoint, Admit | None], ListenerT],
-    endpoint: Endpoint | None,
-    credentials: Credentials,
-    *roles: Role,
-) -> Iterator[ListenerT | None]:
-    """Open a listener that admits callers with one of the roles; None if there is no endpoint."""
-    if endpoint is None:
-        yield None
-        return
-    credentials.require_for(endpoint)
-    authenticator = credentials.authenticator
-    admit = None if authenticator.is_open else authenticator.for_role(*roles)
-    try:
-        listener = open_listener(endpoint, admit)
-    except OSError as error:
-        raise CliFailure(str(error), FAILED) from None
-    with closing(listener):
-        yield listener
-
-
-def ready_printer(*listeners: HttpListener | None) -> Callable[[str], None]:
-    """Return an `on_ready` that prints the address and the listeners' URLs."""
-
-    def print_ready(address: str) -> None:
-        say(f"ready {address}")
-        for listener in listeners:
-            if listener is not None:
-                say(f"{listener.noun} {listener.url}")
-        sys.stdout.flush()
-
-    return print_ready
-
-
-def _stop_at_end_of_stdin() -> None:
-    """Send SIGTERM to this process when the other end of stdin closes.
-
-    Runs in a thread, to work also while the loop is busy or not yet running.
-    """
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
@@ -518,12 +390,3 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--label {word} is not KEY=VALUE.")
         labels[key] = value
     return labels
-
-
-def uvloop_factory() -> LoopFactory | None:
-    """Return uvloop's factory, or None if it is not installed. It makes calls 10 % cheaper."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
