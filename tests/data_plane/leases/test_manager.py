@@ -12,6 +12,7 @@ from tests.data_plane.conftest import rpc_fault, worker_bench
 from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.durations import duration, seconds
 
@@ -80,6 +81,14 @@ async def test_a_lease_carries_the_name_of_the_client_that_acquired_it(bench: Be
     assert [lease.acquirer for lease in listed.leases] == ["client-1"]
     own = await acquire(bench, session="s2", acquirer="client-2")
     assert (own.created, own.lease.acquirer) == (True, "client-2")
+
+
+async def test_a_long_name_of_a_client_is_cut_however_it_acquires_its_lease(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    name = "n" * (MAX_KEY_LENGTH + 1)
+    called = await bench.caller().call("db", session="s1", acquirer=name)
+    acquired = await acquire(bench, session="s2", acquirer=name)
+    assert called.lease.acquirer == acquired.lease.acquirer == name[:MAX_KEY_LENGTH]
 
 
 async def test_sessions_have_instances_of_their_own(bench: Bench) -> None:

@@ -25,6 +25,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
+from leaseway.data_plane.leases.acquirer import UNNAMED, Acquirer
 from leaseway.data_plane.leases.confirmation import LeaseConfirmation
 from leaseway.data_plane.leases.own_tools import LeaseTools
 from leaseway.data_plane.leases.starts import LeaseStart, mark_retrieved, start_interrupted
@@ -193,12 +194,8 @@ class WorkerLeaseManager:
     async def acquire(
         self,
         key: LeaseKey,
+        by: Acquirer = UNNAMED,
         *,
-        agent: str = "",
-        user: str = "",
-        subject_token: str = "",
-        credential: str = "",
-        acquirer: str = "",
         ttl: float = LEASE_TTL,
         client: McpClient | None = None,
     ) -> tuple[WorkerLease, bool]:
@@ -206,11 +203,7 @@ class WorkerLeaseManager:
 
         Args:
             key: The session and server.
-            agent: The calling agent.
-            user: The user for whom it calls, or empty.
-            subject_token: The token of whoever it calls for, or empty.
-            credential: The name of the caller's credential, or empty.
-            acquirer: The name of the client, or empty.
+            by: Who acquires it.
             ttl: The requested time to live in seconds.
             client: The MCP client for which a new instance greets its server, or None.
 
@@ -219,12 +212,10 @@ class WorkerLeaseManager:
                 TOOL_NOT_FOUND, USER_REQUIRED, CAPACITY, or why the instance did not start;
                 PERMISSION_DENIED: another user of the session holds it.
         """
-        check_caller_names(session=key.session, tenant=key.tenant, agent=agent, user=user)
+        check_caller_names(session=key.session, tenant=key.tenant, agent=by.agent, user=by.user)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created = self._grant(
-                key, agent, user, subject_token, credential, acquirer, ttl, Greeting.of(client)
-            )
+            lease, created = self._grant(key, by, ttl, Greeting.of(client))
             start = self._starting.get(lease.id)
             if start is not None:
                 await self._wait_for(start, lease)
@@ -242,20 +233,12 @@ class WorkerLeaseManager:
             if not start.waiting and instances.is_queued(lease.key.server_id, lease.id):
                 self.end(lease.id, "released", _GIVEN_UP)
 
-    def _grant(
-        self,
-        key: LeaseKey,
-        agent: str,
-        user: str,
-        subject_token: str,
-        credential: str,
-        acquirer: str,
-        ttl: float,
-        greeting: Greeting,
-    ) -> _Granted:
+    def _grant(self, key: LeaseKey, by: Acquirer, ttl: float, greeting: Greeting) -> _Granted:
         if self._rejection is not None:
             raise self._rejection
-        generation = self._pool.resolve(key.server_id, key.tenant, agent, user, subject_token)
+        generation = self._pool.resolve(
+            key.server_id, key.tenant, by.agent, by.user, by.subject_token
+        )
         held = self._table.find(key)
         if generation.is_shared and held is None:
             raise not_leasable(key.server_id)
@@ -267,10 +250,10 @@ class WorkerLeaseManager:
                 variant=generation.key,
                 launch_hash=generation.launch_hash,
                 ttl=ttl,
-                agent=agent,
+                agent=by.agent,
                 user=generation.key.user,
-                holder=credential if is_of_token(generation.key.user) else "",
-                acquirer=acquirer,
+                holder=by.credential if is_of_token(generation.key.user) else "",
+                acquirer=by.client,
                 server_limit=_server_limit(generation),
                 tenant_limit=_tenant_limit(generation, key.tenant),
             )

@@ -23,6 +23,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.acquirer import Acquirer
 from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_list
 from leaseway.data_plane.leases.own_tools import LeaseVariant
 from leaseway.identity.interceptor import caller
@@ -145,11 +146,15 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         await self._pool.wait_for_version(request.registry_version)
         lease, created = await self._leases.acquire(
             key,
-            agent=request.client.agent,
-            user=request.client.user,
-            subject_token=caller().subject_token_for(request.client.user, request.subject_token),
-            credential=caller().name,
-            acquirer=request.acquirer[:MAX_KEY_LENGTH],
+            Acquirer(
+                agent=request.client.agent,
+                user=request.client.user,
+                subject_token=caller().subject_token_for(
+                    request.client.user, request.subject_token
+                ),
+                credential=caller().name,
+                client=request.acquirer[:MAX_KEY_LENGTH],
+            ),
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
             client=self._pool.context.clients.find(request.mcp_client),
         )

@@ -23,6 +23,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import LimitScope, over_limit
 from leaseway.wire.messages.decoding import MessageDecoder, MessageLimit
+from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.timing.durations import seconds
 
 _HEAD_LIMIT: Final = MessageLimit(bounds.MAX_CALL_HEAD, fields=1_000)
@@ -165,7 +166,7 @@ def _options(options: execution_pb2.CallOptions) -> dict[str, Any]:
         "inline_media": options.inline_media,
         "passes_input": options.passes_input,
         "mcp_client": options.mcp_client,
-        "acquirer": options.acquirer,
+        "acquirer": options.acquirer[:MAX_KEY_LENGTH],
         "lease_ttl": seconds(options.lease_ttl) if options.HasField("lease_ttl") else None,
         "report_end": options.report_end,
         "known_ends": tuple(options.known_ends),

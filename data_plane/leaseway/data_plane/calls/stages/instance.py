@@ -9,10 +9,11 @@ from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.acquirer import Acquirer
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey
+from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 
 
 class InstanceStage:
@@ -68,7 +69,7 @@ class InstanceStage:
             lease = self._leases.find(key)
             if lease is not None:
                 self._leases.check_user(lease, active.generation.key.user)
-                self._leases.add_client(lease, call.acquirer[:MAX_KEY_LENGTH])
+                self._leases.add_client(lease, call.acquirer)
         if lease is None:
             return None
         live = self._leases.live_instance(lease)
@@ -131,11 +132,13 @@ class InstanceStage:
             self._leases.report_end(key, call.known_ends)
         lease, created = await self._leases.acquire(
             key,
-            agent=call.agent,
-            user=call.user,
-            subject_token=call.subject_token,
-            credential=active.caller.name,
-            acquirer=call.acquirer,
+            Acquirer(
+                agent=call.agent,
+                user=call.user,
+                subject_token=call.subject_token,
+                credential=active.caller.name,
+                client=call.acquirer,
+            ),
             ttl=ttl,
             client=active.client,
         )
