@@ -47,6 +47,7 @@ from leaseway.identity.tokens import (
     looks_like_token,
     verify_token,
 )
+from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
 
@@ -59,7 +60,6 @@ _TOKEN_TTL: Final = 60.0
 _MAX_CACHED: Final = 4_096
 _OUTAGE: Final = 300.0
 """Seconds for which an open stream goes on while its token cannot be checked again."""
-_SCHEME: Final = "bearer"
 
 
 class _StreamWatch:
@@ -176,10 +176,10 @@ class Authenticator:
     async def _credential(self, authorization: str | None, certificate: bytes | None) -> Principal:
         """Return the principal of the credential, which needs no worker key."""
         if authorization:
-            scheme, _, credential = authorization.partition(" ")
-            if scheme.lower() != _SCHEME or not credential:
+            credential = bearer_credential(authorization)
+            if not credential:
                 raise unauthenticated(f"The Authorization header has no bearer credential. {_HOW}")
-            return await self._bearer(credential.strip())
+            return await self._bearer(credential)
         if certificate and self._settings.certificates:
             found = principal_for_names(certificate_names(certificate), self._settings.certificates)
             if found is not None:
@@ -205,7 +205,7 @@ class Authenticator:
     def _is_worker(self, authorization: str | None) -> bool:
         if self._worker_key is None or not authorization:
             return False
-        credential = authorization.partition(" ")[2].strip()
+        credential = bearer_credential(authorization)
         return hmac.compare_digest(self._worker_key, credential.encode(errors="replace"))
 
     async def _bearer(self, credential: str) -> Principal:

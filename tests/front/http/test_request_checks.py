@@ -70,6 +70,8 @@ def test_a_configured_key_is_required(sent: dict[str, str]) -> None:
     assert error.value.status == 401
     assert error.value.headers["WWW-Authenticate"].startswith("Bearer")
     assert status(access, host="any", authorization="Bearer k") == 200
+    assert status(access, host="any", authorization="bearer k") == 200
+    assert status(access, host="any", authorization="bearer K") == 401
 
 
 @pytest.mark.parametrize(

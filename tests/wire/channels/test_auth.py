@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.wire.channels.auth import bearer_metadata, check_listen, read_key
+from leaseway.wire.channels.auth import bearer_credential, bearer_metadata, check_listen, read_key
 from leaseway.wire.channels.endpoint import parse_endpoint
 
 KEY = "correct-horse"
@@ -38,3 +38,13 @@ def test_a_line_break_after_a_key_is_named() -> None:
     with pytest.raises(ValueError, match="ends with a space or a line break") as caught:
         read_key({"LEASEWAY_KEY": f"{KEY}\n"})
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bearer "])
+def test_the_scheme_of_a_bearer_credential_has_no_case(scheme: str) -> None:
+    assert bearer_credential(f"{scheme} {KEY} ") == KEY
+
+
+@pytest.mark.parametrize("header", ["", KEY, f"Basic {KEY}", "Bearer", "Bearer ", f"Bearer\t{KEY}"])
+def test_nothing_else_is_a_bearer_credential(header: str) -> None:
+    assert bearer_credential(header) == ""

@@ -24,7 +24,7 @@ from leaseway.sdk import LeasewayError
 from leaseway.sdk.relay import PlacedCall, RelayEvents, call_placed
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
 from leaseway.wire.advice import Reader, advice_for
-from leaseway.wire.channels.auth import bearer_metadata
+from leaseway.wire.channels.auth import bearer_credential, bearer_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
@@ -143,7 +143,7 @@ class Actions:
             tenant=tenant,
             session="" if served.spec.truely_stateless else session,
             agent=_AGENT,
-            key=self._key if authorization is None else authorization.partition(" ")[2].strip(),
+            key=self._key if authorization is None else bearer_credential(authorization),
         )
         self._commands.record_try(server_id, tool, tenant, record.id, who.name)
         timeout = min(served.spec.call_timeout, _MAX_CALL_TIMEOUT)

@@ -16,6 +16,7 @@ from typing import Final
 from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
+from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 from leaseway.wire.names import check_caller_names
 
@@ -107,7 +108,7 @@ class Callers:
             return self._front(key, self._key, _EVERYBODY), None
         principal = await self._authenticator.principal(authorization)
         principal.check_roles({Role.CALLER}, "MCP")
-        credential = (authorization or "").partition(" ")[2].strip()
+        credential = bearer_credential(authorization or "")
         tenant = self._tenant if principal.tenant is None else principal.tenant
         digest = hashlib.sha256(credential.encode()).digest()
         named = principal.user_for(user) if user else ""

@@ -398,6 +398,7 @@ class FrontConnection(asyncio.Protocol):
             or not response.keep_alive
             or "Transfer-Encoding" in http.headers
             or "Upgrade" in http.headers
+            or "Expect" in http.headers  # it waits for an interim response
             or end + len(_HEAD_END) + length != self._passed_size
             or self._transport.is_closing()
         ):

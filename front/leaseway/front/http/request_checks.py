@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from leaseway.front.draining import DRAINING, RETRY_AFTER
 from leaseway.front.envelope import Message, Refusal, RequestMessage, Response, names_version
 from leaseway.front.handshake import HANDSHAKE_VERSIONS
-from leaseway.front.http.streams import json_response
+from leaseway.front.http.streams import json_response, stream_of
 from leaseway.front.messages import JsonRpcError, error_message, refusal_message
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
-from leaseway.wire.channels.auth import KEY_VARIABLE
+from leaseway.wire.channels.auth import KEY_VARIABLE, bearer_credential
 from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
 from leaseway.wire.clients.mcp_headers import VERSION_HEADER
 from leaseway.wire.messages.mcp import HEADER_MISMATCH, INVALID_REQUEST
@@ -40,6 +40,7 @@ _ONCE_PREFIXES: Final = ("mcp-", "leaseway-")
 """Other headers that say one thing: these, and all that MCP and this product have."""
 _UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii"})
 """Names of a charset that is UTF-8 or a part of it: a message is checked when it is read."""
+_CONTINUE: Final = "100-continue"
 _CLOSING: Final = {"Connection": "close"}
 
 
@@ -81,7 +82,7 @@ class AccessCheck:
         origins: Collection[str] = (),
         hosts: Collection[str] = (),
     ) -> None:
-        self._expected = f"Bearer {key}".encode() if key is not None else None
+        self._expected = key.encode() if key is not None else None
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         # Beyond loopback the key protects: a foreign page does not have it.
         self._hosts = (
@@ -119,8 +120,8 @@ class AccessCheck:
         """Raise `HttpError` for a request without the shared key."""
         if self._expected is None:
             return
-        sent = headers.get("Authorization")
-        if sent is None or not hmac.compare_digest(sent.encode(errors="replace"), self._expected):
+        sent = bearer_credential(headers.get("Authorization", ""))
+        if not sent or not hmac.compare_digest(sent.encode(errors="replace"), self._expected):
             message = f"Send the key as Authorization: Bearer KEY; the front reads {KEY_VARIABLE}."
             raise HttpError(401, message, {"WWW-Authenticate": CHALLENGE})
 
@@ -142,6 +143,7 @@ async def read_body(http: web.BaseRequest) -> bytes:
         raise HttpError(415, "Send messages without Content-Encoding.", _CLOSING)
     if (http.content_length or 0) > MAX_BODY:
         raise _too_large()
+    await _invite(http)
     try:
         async with asyncio.timeout(_BODY_TIMEOUT):
             return await http.read()
@@ -152,6 +154,19 @@ async def read_body(http: web.BaseRequest) -> bytes:
         raise HttpError(408, message, _CLOSING) from None
 
 
+async def _invite(http: web.BaseRequest) -> None:
+    """Tell a client that waits for it to send the body (RFC 9110, section 10.1.1).
+
+    The libraries of PHP, .NET and C send nothing for up to 3 s otherwise.
+    """
+    expectation = http.headers.get("Expect", "").lower()
+    if expectation not in ("", _CONTINUE):
+        raise HttpError(417, f"The only expectation that can be met is {_CONTINUE}.", _CLOSING)
+    if expectation and http.version >= HttpVersion11:
+        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        http.writer.output_size = 0  # what counts is the response
+
+
 def _too_large() -> HttpError:
     # An error in a variable of the frame that raises it would keep that frame, and the message that
     # was read in it, until a collection of garbage.
@@ -159,17 +174,35 @@ def _too_large() -> HttpError:
 
 
 def accepts_stream(http: web.BaseRequest) -> bool:
-    """Return whether a client accepts event streams; raises `HttpError` if it accepts no JSON."""
-    accepted = accepted_types(http)
-    if accepted.isdisjoint(_JSON_TYPES):
+    """Return whether a client accepts event streams; raises `HttpError` if not even JSON."""
+    if EVENT_STREAM in accepted_types(http):
+        return True
+    if not accepts_json(http):
         raise HttpError(406, "Accept application/json and text/event-stream.")
-    return EVENT_STREAM in accepted
+    return False
+
+
+def accepts_json(http: web.BaseRequest) -> bool:
+    """Return whether a client accepts a response that is one JSON message."""
+    return not accepted_types(http).isdisjoint(_JSON_TYPES)
 
 
 def accepted_types(http: web.BaseRequest) -> frozenset[str]:
     """Return the media types, in lower case, that the `Accept` headers of a request name."""
     header = ",".join(http.headers.getall("Accept", ("*/*",)))
     return frozenset(_media_types(header))
+
+
+def in_accepted_form(http: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
+    """Return a response as an event stream if the client of a POST accepts no other form.
+
+    Such clients read errors by their status.
+    """
+    if http.method != "POST" or response.status != 200 or accepts_json(http):
+        return response
+    if not isinstance(response, web.Response) or response.content_type != "application/json":
+        return response
+    return stream_of(response)
 
 
 def _media_types(header: str) -> Iterator[str]:

@@ -19,6 +19,8 @@ from leaseway.front.http.request_checks import (
     MAX_BODY,
     AccessCheck,
     HttpError,
+    accepts_json,
+    in_accepted_form,
     speaks_modern,
 )
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
@@ -110,9 +112,11 @@ class HttpServer:
             response = await (stream.write(http) if stream is not None else self._respond(http))
             if self._drain.started.is_set() and not response.prepared:
                 response.force_close()
+            response = in_accepted_form(http, response)
             let_page_read(http, response)
-            # Responses of the fast path have no headers for pages.
-            handler = None if ORIGIN in http else http.get(HEAD_HANDLER)
+            # Responses of the fast path are JSON, and have no headers for pages.
+            is_plain = ORIGIN not in http and accepts_json(http)
+            handler = http.get(HEAD_HANDLER) if is_plain else None
             await connection.finish(http, response, handler)
         finally:
             connection.count_handlers(-1)

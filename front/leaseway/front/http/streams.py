@@ -335,6 +335,13 @@ def json_response(message: bytes, status: int = 200) -> web.Response:
     return web.Response(body=message, status=status, headers=_JSON)
 
 
+def stream_of(response: web.Response) -> web.Response:
+    """Return a response that is one JSON message as a complete event stream."""
+    assert isinstance(response.body, bytes)
+    headers = {**response.headers, **_HEADERS}
+    return web.Response(body=event(response.body), headers=headers)
+
+
 def _set_cookie(response: web.StreamResponse, cookie: str) -> None:
     if cookie:
         response.headers["Set-Cookie"] = cookie

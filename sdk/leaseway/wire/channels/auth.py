@@ -19,6 +19,7 @@ WORKER_KEY_VARIABLE: Final = "LEASEWAY_WORKER_KEY"
 """The environment variable with the credential that a worker sends to the control plane."""
 
 _HEADER: Final = "authorization"
+_SCHEME: Final = "bearer"
 
 
 def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> str | None:
@@ -54,6 +55,16 @@ def _fits_header(key: str) -> bool:
 def bearer_metadata(key: str | None) -> tuple[tuple[str, str], ...]:
     """Return the gRPC metadata with the key; empty without one."""
     return ((_HEADER, f"Bearer {key}"),) if key else ()
+
+
+def bearer_credential(authorization: str) -> str:
+    """Return the credential in an `Authorization` header, or empty if it has no bearer credential.
+
+    The name of the scheme has no case (RFC 9110, section 11.1): many clients send the `bearer` of
+    the token's response.
+    """
+    scheme, _, credential = authorization.partition(" ")
+    return credential.strip() if scheme.lower() == _SCHEME else ""
 
 
 def check_listen(endpoint: Endpoint, credentials: object) -> None:
