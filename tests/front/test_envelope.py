@@ -144,7 +144,7 @@ def is_id(value: object) -> bool:
         (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600, b"1"),
         (b'{"jsonrpc":"2.0","id":1,"method":null,"params":{}}', -32600, b"1"),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","more":{}}', -32600, b"1"),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', -32602, b"1"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[1]}', -32602, b"1"),
         (b'{"jsonrpc":"2.0","id":null,"method":"ping","params":null}', -32600, b""),
         (b'{"jsonrpc":"2.0","method":"notifications/initialized","params":7}', -32602, b""),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}', -32600, b"1"),
@@ -295,3 +295,13 @@ def test_a_long_message_is_refused_with_the_id_of_its_request(
     refused = refuse_long(head, tail, 100)
     assert (refused.id, refused.answers) == (request_id, b"")
     assert json.loads(refusal_message(refused))["error"]["message"].endswith("at most 100 bytes.")
+
+
+@pytest.mark.parametrize("written", ["[]", "[ \n]"])
+def test_an_empty_object_may_be_written_as_php_writes_it(written: str) -> None:
+    request = f'{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{written}}}'
+    assert read_message(request.encode()) == RequestMessage(b"1", "tools/list", b"{}")
+    notification = f'{{"jsonrpc":"2.0","method":"notifications/initialized","params":{written}}}'
+    assert read_message(notification.encode()) == Notification("notifications/initialized", b"{}")
+    response = f'{{"jsonrpc":"2.0","id":"a","result":{written}}}'
+    assert read_message(response.encode()) == Response(b'"a"', b"{}")

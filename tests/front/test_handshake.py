@@ -129,7 +129,7 @@ def test_discovery_is_answered_before_the_front_connects(client: Client) -> None
 @pytest.mark.parametrize(
     "line",
     [
-        {"id": 1, "method": "initialize", "params": []},
+        {"id": 1, "method": "initialize", "params": [1]},
         {"id": {}, "method": "initialize", "params": {}},
         {"id": 1, "result": {}},
         {**INITIALIZE, "jsonrpc": "1.0"},

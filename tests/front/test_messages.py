@@ -13,6 +13,7 @@ from leaseway.front.envelope import Notification, RequestMessage
 from leaseway.front.messages import (
     CallParams,
     JsonRpcError,
+    PromptParams,
     error_message,
     modern_client,
     object_params,
@@ -35,11 +36,35 @@ def call(params: Any) -> RequestMessage:
     return RequestMessage(b"1", "tools/call", json.dumps(params).encode())
 
 
-@pytest.mark.parametrize("arguments", ["7", '"text"', "[]"])
+@pytest.mark.parametrize("arguments", ["7", '"text"', "[1]"])
 def test_arguments_that_are_no_object_are_rejected(arguments: str) -> None:
     message = call({"name": "x", "arguments": json.loads(arguments)})
     with pytest.raises(JsonRpcError, match="one JSON object"):
         parse_params(message, CallParams).arguments_json()
+
+
+@pytest.mark.parametrize("kind", [CallParams, PromptParams])
+def test_members_that_are_objects_may_be_written_as_php_writes_empty_ones(
+    kind: type[CallParams | PromptParams],
+) -> None:
+    params = parse_params(call({"name": "x", "arguments": [], "_meta": []}), kind)
+    assert params.meta == {}
+    read = params.arguments if isinstance(params, PromptParams) else params.arguments_json()
+    assert read in ({}, b"{}")
+
+
+def test_what_stands_beside_an_empty_object_of_php_is_relayed_unchanged() -> None:
+    sent = (
+        b'{"name":"x","_meta":[],"arguments":{"a":[],"b":123456789012345678901234567890,"c":1.0}}'
+    )
+    params = parse_params(RequestMessage(b"1", "tools/call", sent), CallParams)
+    assert params.arguments_json() == b'{"a":[],"b":123456789012345678901234567890,"c":1.0}'
+
+
+@pytest.mark.parametrize("params", [{"_meta": [1], "name": "x"}, {"_meta": [], "name": []}])
+def test_lists_in_place_of_other_values_are_rejected(params: dict[str, Any]) -> None:
+    with pytest.raises(JsonRpcError, match="tools/call are wrong"):
+        parse_params(call(params), CallParams)
 
 
 def test_params_of_the_wrong_shape_are_rejected() -> None:

@@ -32,7 +32,7 @@ class FakeHandshake:
         self.connected.set()
 
 
-@pytest.mark.parametrize("params", [b"", b',"params":[]', b',"params":7'])
+@pytest.mark.parametrize("params", [b"", b',"params":[1]', b',"params":7'])
 async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> None:
     source, target = os.pipe()
     methods: Any = FakeMethods()

@@ -58,12 +58,27 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 def problem_of_initialize(params: dict[str, Any]) -> str:
     """Return what is wrong with the params of `initialize`, or empty."""
-    return _problem(params, _Initialize)
+    return _problem(params | {"capabilities": objects_in(params.get("capabilities"))}, _Initialize)
 
 
 def problem_of_meta(capabilities: object, info: object) -> str:
     """Return what is wrong with what the `_meta` of a modern request declares, or empty."""
-    return _problem({"clientCapabilities": capabilities, "clientInfo": info}, _Meta)
+    return _problem({"clientCapabilities": objects_in(capabilities), "clientInfo": info}, _Meta)
+
+
+def objects_in(capabilities: Any, depth: int = 2) -> Any:
+    """Return capabilities with an object for each `[]`, as which PHP writes an empty one.
+
+    Args:
+        capabilities: As the client has sent them.
+        depth: How many levels below may be objects: each capability, and its options. What the
+            settings of an extension contain is its own.
+    """
+    if capabilities == []:
+        return {}
+    if not depth or not isinstance(capabilities, dict):
+        return capabilities
+    return {name: objects_in(value, depth - 1) for name, value in capabilities.items()}
 
 
 def _problem(declared: dict[str, Any], kind: type[msgspec.Struct]) -> str:

@@ -11,8 +11,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from leaseway.front.clients import problem_of_initialize, problem_of_meta
-from leaseway.front.envelope import ABSENT, VERSION_KEY, Notification, Refusal, RequestMessage
+from leaseway.front.clients import objects_in, problem_of_initialize, problem_of_meta
+from leaseway.front.envelope import (
+    ABSENT,
+    VERSION_KEY,
+    Notification,
+    Refusal,
+    RequestMessage,
+    is_empty_list,
+)
 from leaseway.front.handshake import CAPABILITIES_KEY, INFO_KEY, MODERN_VERSIONS
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.clients.mcp_client import McpClient
@@ -32,6 +39,8 @@ _MAX_VERSION: Final = 64
 """Characters of an unknown protocol version that an error repeats."""
 _REQUIRED: Final = (VERSION_KEY, CAPABILITIES_KEY)
 """What the `_meta` of each modern request has."""
+_OBJECTS: Final = ("_meta", "arguments", "context")
+"""Members of params that are objects."""
 _MAX_REASON: Final = 256
 """Characters of a client's reason for a cancellation that are passed on."""
 
@@ -104,7 +113,7 @@ class CallParams(ResumableParams, kw_only=True):
         arguments = bytes(self.arguments)
         if arguments.startswith(b"{"):
             return arguments
-        if arguments == b"null":
+        if arguments == b"null" or is_empty_list(arguments):
             return b"{}"
         raise JsonRpcError(INVALID_PARAMS, "The arguments of a tool must be one JSON object.")
 
@@ -176,12 +185,26 @@ def parse_params(message: RequestMessage, kind: type[ParamsT]) -> ParamsT:
     sent = message.params
     if len(sent) > MAX_VALUES:
         check_params(message)
+    sent, decoder = sent or b"{}", _decoder(kind)
     try:
-        params: ParamsT = _decoder(kind).decode(sent or b"{}")
+        try:
+            params: ParamsT = decoder.decode(sent)
+        except msgspec.ValidationError:
+            params = decoder.decode(_with_objects(sent))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = f"The params of {message.method} are wrong: {error}"
         raise JsonRpcError(INVALID_PARAMS, text) from None
     return params
+
+
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _with_objects(params: bytes) -> bytes:
+    """Return params with `{}` for each member that is `[]`, as PHP writes an empty object."""
+    members = _decode_members(params)
+    empty = [name for name in _OBJECTS if is_empty_list(bytes(members.get(name, ABSENT)))]
+    return encode(members | {name: {} for name in empty}) if empty else params
 
 
 class _NameAndMeta(msgspec.Struct):
@@ -230,7 +253,7 @@ def initialize_params(message: RequestMessage) -> dict[str, Any]:
         raise JsonRpcError(INVALID_PARAMS, "The params of initialize must be a JSON object.")
     if problem := problem_of_initialize(params):
         raise JsonRpcError(INVALID_PARAMS, f"The params of initialize are wrong: {problem}")
-    return params
+    return params | {"capabilities": objects_in(params.get("capabilities"))}
 
 
 def modern_client(message: RequestMessage, headers: Mapping[str, str] | None = None) -> McpClient:
@@ -262,7 +285,7 @@ def modern_client(message: RequestMessage, headers: Mapping[str, str] | None = N
     capabilities, info = meta[CAPABILITIES_KEY], meta.get(INFO_KEY)
     if problem := problem_of_meta(capabilities, info):
         raise JsonRpcError(INVALID_PARAMS, f"What `_meta` declares is wrong: {problem}")
-    return McpClient(version, capabilities, info)
+    return McpClient(version, objects_in(capabilities), info)
 
 
 def check_version(version: str) -> None:

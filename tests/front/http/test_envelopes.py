@@ -178,9 +178,9 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 WRONG: list[Any] = [
     5,
-    [],
+    [1],
     {"elicitation": 5},
-    {"sampling": []},
+    {"sampling": [1]},
     {"roots": {"listChanged": 1}},
     {"extensions": {"x": 1}},
 ]
@@ -196,6 +196,37 @@ def test_capabilities_of_another_type_are_refused(poster: Poster, capabilities: 
         message = {**DISCOVER, "params": {"_meta": {**MODERN, **meta}}}
         status, answer = poster.post(message, headers)
         assert (status, answer["error"]["code"]) == (400, -32602)
+
+
+@pytest.mark.parametrize("capabilities", [[], {"roots": [], "extensions": {"a/b": []}}])
+def test_capabilities_may_be_written_as_php_writes_empty_ones(
+    poster: Poster, capabilities: Any
+) -> None:
+    params = {**INITIALIZE, "capabilities": capabilities}
+    message = {**PING, "method": "initialize", "params": params}
+    assert "result" in poster.post(message, LEGACY)[1]
+    message = {**DISCOVER, "params": {"_meta": {**MODERN, CAPABILITIES: capabilities}}}
+    assert "result" in poster.post(message, {**LATEST, "Mcp-Method": "server/discover"})[1]
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2099-01-01", "2024-10-07", ""])
+def test_initialize_agrees_on_a_version_whatever_its_header_says(
+    poster: Poster, version: str
+) -> None:
+    message = {**PING, "method": "initialize", "params": INITIALIZE}
+    for more in ({}, {"Mcp-Method": "initialize"}):
+        status, answer = poster.post(message, {**LEGACY, VERSION_HEADER: version, **more})
+        assert (status, answer["result"]["protocolVersion"]) == (200, "2025-11-25")
+
+
+@pytest.mark.parametrize("meta", [{}, {"_meta": MODERN}])
+def test_initialize_is_no_method_of_the_modern_version(
+    poster: Poster, meta: dict[str, Any]
+) -> None:
+    message = {**PING, "method": "initialize", "params": {**INITIALIZE, **meta}}
+    method = "initialize" if meta else "tools/list"
+    status, answer = poster.post(message, {**LATEST, "Mcp-Method": method})
+    assert (status, answer["error"]["code"]) in ((404, -32601), (400, -32602))
 
 
 @pytest.mark.parametrize("charset", ["UTF-8", "utf8", "us-ascii"])

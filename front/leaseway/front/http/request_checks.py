@@ -24,8 +24,16 @@ from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE, bearer_credential
 from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
-from leaseway.wire.clients.mcp_headers import VERSION_HEADER
-from leaseway.wire.messages.mcp import HEADER_MISMATCH, INVALID_REQUEST
+from leaseway.wire.clients.mcp_headers import METHOD_HEADER, VERSION_HEADER
+from leaseway.wire.messages.mcp import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+)
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
@@ -42,6 +50,18 @@ _UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii"})
 """Names of a charset that is UTF-8 or a part of it: a message is checked when it is read."""
 _CONTINUE: Final = "100-continue"
 _CLOSING: Final = {"Connection": "close"}
+
+
+_STATUSES: Final = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+"""The status of an error to a modern client, by its code (MCP, Transports); of others 200."""
 
 
 class HttpError(HttpRefusal):
@@ -63,6 +83,11 @@ class HttpError(HttpRefusal):
 def refused(refusal: Refusal, *, modern: bool = False) -> web.Response:
     """Return the response to a body that is no message."""
     return json_response(refusal_message(refusal, modern=modern), refusal.status)
+
+
+def status_of(error: JsonRpcError) -> int:
+    """Return the status of the response with an error."""
+    return _STATUSES.get(error.code, 200)
 
 
 class AccessCheck:
@@ -216,6 +241,20 @@ def speaks_modern(http: web.BaseRequest) -> bool:
     """Return whether a request's header names a version without sessions."""
     version = http.headers.get(VERSION_HEADER)
     return version is not None and version not in HANDSHAKE_VERSIONS
+
+
+def begins_session(message: Message, headers: Mapping[str, str]) -> bool:
+    """Return whether a message is the `initialize` of a version with sessions.
+
+    Its body agrees on the version: some clients already send the newest one that they know as a
+    header with it, which need not be that of the session. A header `Mcp-Method` must be right.
+    """
+    return (
+        isinstance(message, RequestMessage)
+        and message.method == "initialize"
+        and headers.get(METHOD_HEADER, message.method) == message.method
+        and not names_version(message)
+    )
 
 
 def check_occur_once(http: web.BaseRequest) -> None:

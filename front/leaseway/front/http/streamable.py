@@ -43,6 +43,7 @@ from leaseway.front.http.request_checks import (
     HttpError,
     accepted_types,
     accepts_stream,
+    begins_session,
     check_occur_once,
     continues_request,
     draining_error,
@@ -50,6 +51,7 @@ from leaseway.front.http.request_checks import (
     read_body,
     refused,
     speaks_modern,
+    status_of,
 )
 from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.scopes import Scopes
@@ -77,27 +79,8 @@ from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.clients.mcp_headers import VERSION_HEADER
-from leaseway.wire.messages.mcp import (
-    DEFAULT_SESSION_RULES,
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    PARSE_ERROR,
-    UNSUPPORTED_VERSION,
-)
+from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES, HEADER_MISMATCH, INVALID_REQUEST
 
-_STATUSES: Final = {
-    PARSE_ERROR: 400,
-    INVALID_REQUEST: 400,
-    INVALID_PARAMS: 400,
-    HEADER_MISMATCH: 400,
-    MISSING_CAPABILITY: 400,
-    UNSUPPORTED_VERSION: 400,
-    METHOD_NOT_FOUND: 404,
-}
-"""The status of an error to a modern client, by its code (MCP, Transports); of others 200."""
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
 
@@ -195,7 +178,7 @@ class HttpFront:
         except JsonRpcError as error:
             request_id, modern = http.get(_REQUEST_ID, b""), speaks_modern(http)
             message = error_message(request_id, error, modern=modern)
-            return json_response(message, _status(error))
+            return json_response(message, status_of(error))
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - one request's fault ends that request
@@ -237,6 +220,7 @@ class HttpFront:
         if isinstance(message, RequestMessage):
             http[_REQUEST_ID] = message.id
         check_occur_once(http)
+        modern = modern and not begins_session(message, http.headers)
         if isinstance(message, Refusal) and (modern or not message.answers):
             return refused(message, modern=modern)
         if self._draining.is_set() and not continues_request(message):
@@ -449,7 +433,7 @@ class HttpFront:
             media = parse_media_mode(http.headers.get(MEDIA_HEADER))
             handle = http.headers.get(HANDLE_HEADER) or handle_from_meta(name_and_meta[1])
         except JsonRpcError as error:
-            return json_response(error_message(message.id, error), _status(error))
+            return json_response(error_message(message.id, error), status_of(error))
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
         live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
@@ -498,7 +482,7 @@ class HttpFront:
                 headers, scope = head.headers, head.scope
                 error = await self._param_headers.check(headers, scope, head.name, message)
                 if error is not None:
-                    reply.finish(error_message(message.id, error), _status(error))
+                    reply.finish(error_message(message.id, error), status_of(error))
                     return
             response, status = await self._handle(request, reply, begun)
         except asyncio.CancelledError:
@@ -531,7 +515,7 @@ class HttpFront:
         if isinstance(error, JsonRpcError):
             if error.needed_scope is not None:
                 reply.step_up(error.needed_scope)
-            return error_message(request_id, error), _status(error) if request.modern else 200
+            return error_message(request_id, error), status_of(error) if request.modern else 200
         _log.error("A request of an MCP client failed: %s", request.message.method, exc_info=error)
         return error_message(request_id, internal_error()), 200
 
@@ -597,7 +581,3 @@ class HttpFront:
         if live is None:
             raise HttpError(404, missing)
         return live
-
-
-def _status(error: JsonRpcError) -> int:
-    return _STATUSES.get(error.code, 200)
