@@ -190,7 +190,7 @@ async def test_streams_for_notifications_end_and_listen_gets_its_result(
         assert b"acknowledged" in await listen.content.readuntil(b"\n\n")
         async with asyncio.timeout(BOUND):
             await made.start_drain()
-            assert await get.read() == b""
+            assert await get.read() == b": ping\n\n"
             last = (await listen.read()).split(b"data: ")[-1]
         assert json.loads(last) == {
             "jsonrpc": "2.0",

@@ -170,6 +170,7 @@ async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLease
             await client.send("resources/subscribe", {"uri": "note://a"}, session)
         headers = {**ACCEPT, **session}
         async with host(second) as client, client.http.get(second, headers=headers) as stream:
+            assert await stream.content.readuntil(b"\n\n") == b": ping\n\n"
             updated = line(await stream.content.readuntil(b"\n\n"))
             assert updated["params"]["uri"] == "note://a", "it may have changed in between"
             notes.resource("note://a", "new")

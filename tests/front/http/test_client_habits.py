@@ -41,7 +41,7 @@ async def test_a_client_that_accepts_only_streams_gets_each_result_as_one(
 ) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": INFO}
     async with front(fake) as url, host(url) as client:
-        session = {}
+        session: dict[str, str] = {}
         for message in (
             _message("initialize", **hello),
             _message("tools/list"),
@@ -65,6 +65,15 @@ async def test_a_client_that_accepts_only_streams_reads_a_refusal_by_its_status(
         headers = {**STREAMS_ONLY, "Mcp-Session-Id": "gone"}
         async with client.http.post(url, data=PING, headers=headers) as answer:
             assert (answer.status, answer.content_type) == (404, "application/json")
+
+
+async def test_a_stream_for_notifications_begins_at_once_for_proxies_that_hold_heads(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        headers = {"Accept": "text/event-stream", **await client.initialize()}
+        async with asyncio.timeout(BOUND), client.http.get(url, headers=headers) as stream:
+            assert await stream.content.readuntil(b"\n\n") == b": ping\n\n"
 
 
 class Wire:

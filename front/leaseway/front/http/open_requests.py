@@ -94,6 +94,7 @@ class NotificationStreams:
     def opened(self, live: LiveSession) -> Iterator[EventStream]:
         """Open a stream of a session while the block runs; raises `HttpError` at the limit."""
         stream = EventStream(ends_when_full=True)
+        stream.prime()
         streams = self._streams.setdefault(live, [])
         if len(streams) >= _MAX_STREAMS:
             message = f"This session has {_MAX_STREAMS} streams open, the limit; close some."

@@ -61,6 +61,7 @@ class ResumableStream(EventStream):
 
     def prime(self) -> None:
         """Let the client know an id before the first message, with an event without data."""
+        super().prime()
         if self._primes and not self._events:
             self._add(b"id: %b-%d\ndata: \n\n" % (self._name, self._number), keep=True)
             self._wake.set()
@@ -95,6 +96,7 @@ class ResumableStream(EventStream):
 
     def resume_after(self, number: int) -> None:
         """Continue behind an event, on another connection; the earlier one gets nothing more."""
+        super().prime()
         self._position = number + 1
         self._writer = None
         self._wake.set()

@@ -27,6 +27,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
+_COMMENT: Final = b": ping\n\n"
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 RESOURCE_METADATA: Final = web.RequestKey("resource_metadata", str)
 """Where the front's metadata are, in a request of a client that sends a token of its own."""
@@ -51,6 +52,7 @@ class EventStream:
         self._size = 0
         self._dropped = 0
         self._ended = False
+        self._is_primed = False
         self._wake = asyncio.Event()
 
     @classmethod
@@ -59,7 +61,11 @@ class EventStream:
         return cls(cookie=cookie)
 
     def prime(self) -> None:
-        """Begin the stream before its first message."""
+        """Begin the stream before its first message.
+
+        Some proxies hold even the headers until there is something behind them.
+        """
+        self._is_primed = True
 
     def put(self, message: bytes, *, keep: bool = False) -> bool:
         """Queue a JSON-RPC message; return False if it was dropped.
@@ -91,6 +97,8 @@ class EventStream:
         let_page_read(http, response)
         try:
             await response.prepare(http)
+            if self._is_primed:
+                await self._send(response, _COMMENT)
             await self._write(response)
             await response.write_eof()
         except (ConnectionError, TimeoutError) as error:
@@ -127,7 +135,7 @@ class EventStream:
             async with asyncio.timeout(PING):
                 await self._wake.wait()
         except TimeoutError:
-            await self._send(response, b": ping\n\n")
+            await self._send(response, _COMMENT)
 
     async def _send(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(WRITE_TIMEOUT):
