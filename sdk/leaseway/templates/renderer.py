@@ -69,10 +69,12 @@ def decoded(body: bytes) -> object:
     with suppress(ValueError, RecursionError):
         return msgspec.json.decode(body)
     with suppress(ValueError, RecursionError):
-        return msgspec.json.decode(
-            _ESCAPES.sub(lambda found: found[1] or _REPLACEMENT, body),
-        )
+        return msgspec.json.decode(_ESCAPES.sub(_replace_half, body))
     raise TemplateFailure(NOT_JSON)
+
+
+def _replace_half(escape: re.Match[bytes]) -> bytes:
+    return escape[1] or _REPLACEMENT
 
 
 def _render(rendering: Rendering, kept: list[object]) -> Rendered:

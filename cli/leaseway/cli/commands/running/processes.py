@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ListenerT = TypeVar("ListenerT", bound="HttpListener")
-_FILE_THREADS = 8
+_FILE_THREADS: Final = 8
 """Limit of concurrent blocking operations, such as file reads and name lookups."""
 _FILES: Final = 65_536
+"""The most files that a process asks the system to let it open."""
 
 exit_with_stdin_option = click.option(
     "--exit-with-stdin",
