@@ -27,7 +27,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     Pending,
     read_error,
 )
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 
 _TRUSTED_FOR: Final = 0.5
@@ -97,7 +97,12 @@ def is_rate_limit(fault: Fault) -> bool:
 
 
 def asks_to_wait(fault: Fault) -> bool:
-    """Return whether the server has done nothing, and wants the same request later."""
+    """Return whether the server has done nothing, and wants the same request later.
+
+    What the authorization server answers is no answer of the server: the call or start fails.
+    """
+    if fault.reason in OF_AUTHORIZATION:
+        return False
     return is_rate_limit(fault) or (fault.started == "no" and fault.retry_delay is not None)
 
 
