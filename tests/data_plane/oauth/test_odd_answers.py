@@ -17,7 +17,7 @@ from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
-from leaseway.data_plane.oauth.sealed import SealedTokens
+from leaseway.data_plane.oauth.sealed import RESOURCE, SERVER, SealedTokens
 from leaseway.spec.auth import Auth
 from leaseway.spec.references import Value
 from leaseway.vault.logins import LoginStore
@@ -204,14 +204,22 @@ async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
         await runner.cleanup()
 
 
-@pytest.mark.parametrize("offered", [None, ["client_secret_basic", "client_secret_post"]])
+@pytest.mark.parametrize(
+    ("offered", "status", "said"),
+    [
+        (None, 401, {"error": "invalid_client"}),
+        (["client_secret_basic", "client_secret_post"], 401, {"error": "invalid_client"}),
+        (None, 400, {"error": "invalid_request"}),
+        (None, 401, {}),
+    ],
+)
 async def test_a_secret_that_is_not_accepted_is_sent_in_the_other_way_once(
-    guarded: Guarded, offered: list[str] | None
+    guarded: Guarded, offered: list[str] | None, status: int, said: Mapping[str, str]
 ) -> None:
     async def only_in_the_form(form: Mapping[str, str]) -> web.Response:
         if form.get("client_secret") == "word":
             return guarded.grant(form)
-        return web.json_response({"error": "invalid_client"}, status=401)
+        return web.json_response(said, status=status)
 
     guarded.metadata = {"token_endpoint_auth_methods_supported": offered}
     guarded.answer = only_in_the_form
@@ -279,6 +287,42 @@ async def test_a_refused_renewal_asks_for_a_login_if_one_may_help(
     assert known is not None
     assert bool(known.ended) is ends
     assert known.refresh_token == ("" if ends else login.refresh_token)
+
+
+@pytest.mark.parametrize("code", ["invalid_target", "invalid_request"])
+async def test_a_renewal_names_no_resource_where_only_the_login_may(
+    guarded: Guarded, store: LoginStore, code: str
+) -> None:
+    async def without_resource(form: Mapping[str, str]) -> web.Response:
+        if "resource" in form:
+            return web.json_response({"error": code}, status=400)
+        return guarded.grant(form)
+
+    wanted, login = expired(guarded, store)
+    store.write(replace(login, metadata={**login.metadata, RESOURCE: wanted.url}))
+    guarded.answer = without_resource
+    for _ in range(2):
+        answer = await in_thread(SealedTokens(store), wanted, USUAL)
+        assert answer.access_token in guarded.accepted
+        known = store.read(wanted.login)
+        assert known is not None
+        store.write(replace(known, expires_at=1.0))
+    assert ["resource" in form for form in guarded.granted] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("issuer", "scope"),
+    [("https://login.microsoftonline.com/0b1f/v2.0", "api://one/read"), ("", None)],
+)
+async def test_a_renewal_names_the_granted_scopes_where_it_must(
+    guarded: Guarded, store: LoginStore, issuer: str, scope: str | None
+) -> None:
+    wanted, login = expired(guarded, store)
+    server = {**login.metadata[SERVER], "issuer": issuer or guarded.base}
+    metadata = {**login.metadata, SERVER: server}
+    store.write(replace(login, scope="api://one/read", metadata=metadata))
+    await in_thread(SealedTokens(store), wanted, USUAL)
+    assert guarded.granted[0].get("scope") == scope
 
 
 async def test_a_refused_renewal_that_has_not_ended_the_login_is_tried_again_later(

@@ -61,15 +61,17 @@ class Habits:
     Attributes:
         login: More parameters of its page for logins; an empty one is not sent.
         knows_resource: Whether it accepts resource indicators.
+        needs_scopes: Whether a renewal gives the scopes of the login only if it names them.
     """
 
     login: Mapping[str, str] = field(default_factory=dict)
     knows_resource: bool = True
+    needs_scopes: bool = False
 
 
 _GOOGLE: Final = Habits({"access_type": "offline", "prompt": "consent"})
 """Without these it gives no refresh token; it has no scope `offline_access`."""
-_ENTRA: Final = Habits({"prompt": ""}, knows_resource=False)
+_ENTRA: Final = Habits({"prompt": ""}, knows_resource=False, needs_scopes=True)
 """Its scopes name the resource (AADSTS901002, AADSTS9010010). With `prompt=consent` nobody can log
 in where only administrators may consent, even if they have (AADSTS90094)."""
 _HABITS: Final[Mapping[str, Habits]] = {

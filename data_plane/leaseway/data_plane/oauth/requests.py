@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -206,11 +207,21 @@ def post(
         given = nonce_of(response.headers)
         if key is not None and given and not nonce and error.code == USE_NONCE:
             nonce = given  # once: it has just been issued
-        elif others and error.code == INVALID_CLIENT:
+        elif others and _may_be_of_way(error, response):
             # Nothing of the form was looked at, so that a code or a refresh token is not spent.
             failure, method = error, others.pop()
         else:
             raise failure or error
+
+
+def _may_be_of_way(error: AuthorizationError, response: Response) -> bool:
+    """Return whether a refusal may be about the way in which a client authenticates.
+
+    An authorization server that looks for the client in the form only finds none in a header: some
+    call that an invalid request, or say nothing but 401.
+    """
+    unsaid = response.status == HTTPStatus.UNAUTHORIZED and not error.code
+    return unsaid or error.code in (INVALID_CLIENT, "invalid_request")
 
 
 def is_success(response: Response) -> bool:

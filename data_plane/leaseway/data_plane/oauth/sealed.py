@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any, Final
 
 from leaseway.data_plane.oauth.discoveries import Discoveries
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.exchange import exchange, subject_token_of
-from leaseway.data_plane.oauth.metadata import AuthorizationServer, has_left
+from leaseway.data_plane.oauth.metadata import AuthorizationServer, habits_of, has_left
 from leaseway.data_plane.oauth.obtaining import (
     RENEWED_EARLY,
     Attempt,
@@ -51,6 +52,8 @@ _OF_REQUEST: Final = frozenset(
     {"invalid_scope", "invalid_target", "unsupported_grant_type", "invalid_dpop_proof", USE_NONCE}
 )
 """Codes that say nothing about the login."""
+_OF_RESOURCE: Final = frozenset({"invalid_target", "invalid_request"})
+"""Codes of an authorization server that accepts no resource indicator in a renewal."""
 
 SERVER: Final = "server"
 CLIENT: Final = "client"
@@ -213,17 +216,24 @@ class SealedTokens:
         """Spend the refresh token of a login, and store what that gives."""
         self._check_not_refused(login)
         self._begin_spending(store, login)
+        server, resource = server_of(login), login.metadata.get(RESOURCE, "")
         form = {
             "grant_type": "refresh_token",
             "refresh_token": login.refresh_token,
-            "resource": login.metadata.get(RESOURCE, ""),
+            "resource": resource,
+            "scope": login.scope if habits_of(server).needs_scopes else "",
         }
         keep = hidden_tokens(login.refresh_token, login.access_token)
         client, key = client_of(login, wanted.client), _key_for(login, wanted, attempt)
+        request = partial(request_token, web, server, client, is_bound=wanted.needs_bound)
         try:
-            answer = request_token(
-                web, server_of(login), client, form, key, is_bound=wanted.needs_bound
-            )
+            try:
+                answer = request(form, key)
+            except AuthorizationError as error:
+                if not resource or error.code not in _OF_RESOURCE:
+                    raise
+                # Some know the resource from the login, and accept it there only.
+                answer, resource = request({**form, "resource": ""}, key), ""
         except AuthorizationError as error:
             if not error.is_lasting or error.code not in _ENDED:
                 store.end_spending(login.key)  # as far as anybody knows, it was not spent
@@ -243,7 +253,7 @@ class SealedTokens:
         if not rotates:
             answer = replace(answer, refresh_token=login.refresh_token)
         renewed = self._login_of(login, answer)
-        metadata = {**renewed.metadata, _ROTATES: rotates, _REFUSED: None}
+        metadata = {**renewed.metadata, RESOURCE: resource, _ROTATES: rotates, _REFUSED: None}
         if self._write(store, replace(renewed, metadata=metadata)):
             store.end_spending(login.key)
         return answer
