@@ -2,7 +2,8 @@
 
 Counted are the modules and packages directly in a folder, and the imports between two of them.
 Levels are the length of the longest chain of imports. Exits with 1 if a folder has an import cycle,
-or more than 14 modules without a reason in `REASONS`.
+or more than 14 modules without a reason in `REASONS`, or if a file of the repository has over 600
+lines.
 
     python tools/rooms.py            one line per folder
     python tools/rooms.py FOLDER     the imports in one folder, such as leaseway.data_plane
@@ -18,7 +19,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
+OTHERS = ("tests", "tools", "benchmarks", "deploy", "docs")
 MAX_MODULES = 14
+MAX_LINES = 600
 # A folder with more modules needs a reason here.
 REASONS = {
     "leaseway.front": "one part for each duty between the transports and the calls",
@@ -133,6 +136,17 @@ def levels(nodes: set[str], edges: set[tuple[str, str]]) -> int:
     return max(map(height, nodes))
 
 
+def too_long() -> dict[str, int]:
+    """Return the lines of each file that has too many for one idea, except generated ones."""
+    found = {}
+    for root in (*ROOTS, *OTHERS):
+        for path in sorted((REPOSITORY / root).rglob("*.py")):
+            lines = path.read_bytes().count(b"\n")
+            if lines > MAX_LINES and "_pb2" not in path.name:
+                found[str(path.relative_to(REPOSITORY))] = lines
+    return found
+
+
 def main() -> int:
     """Print the table, or one folder's imports; return the exit status."""
     known = modules()
@@ -153,6 +167,9 @@ def main() -> int:
         if len(nodes[folder]) > MAX_MODULES and folder not in REASONS:
             print(f"  {len(nodes[folder])} modules: split it, or give a reason in tools/rooms.py")
             status = 1
+    for name, lines in too_long().items():
+        print(f"{name} has {lines} lines: part it by its ideas, at most {MAX_LINES} each")
+        status = 1
     print(f"{len(known)} files")
     return status
 
