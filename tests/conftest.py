@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,7 @@ pytest_plugins = ["tests.stalls"]
 
 ROOT = Path(__file__).resolve().parents[1]
 ServerCommand = Callable[[str], list[str]]
+_BEGIN_OF_2020: Final = 1_577_836_800.0
 BOUND = 60.0
 """Timeout in seconds of waits, long enough for a slow and busy machine."""
 
@@ -44,6 +46,14 @@ async def one_loop(anyio_backend: str) -> None:
     grpc.aio has one completion queue per process: calls that end on it after their loop was closed
     raise in the next loop. A session fixture keeps the loop as long as the session.
     """
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> None:
+    """Refuse a time of the clock as the name of a test: each process would have other tests."""
+    if isinstance(val, float) and val > _BEGIN_OF_2020:
+        raise pytest.UsageError(
+            f"A time in {argname} would name the test: write pytest.param(..., id=...)."
+        )
 
 
 def absent(kind: str, reason: str) -> None:

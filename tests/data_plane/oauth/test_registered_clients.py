@@ -83,7 +83,9 @@ async def test_a_client_that_is_not_good_for_a_login_is_not_used(
     assert await client_of(wanted, store, redirect) == "registered-2"
 
 
-@pytest.mark.parametrize("expires_at", [0, None, "0", time.time() + 86_400])
+@pytest.mark.parametrize(
+    "expires_at", [0, None, "0", pytest.param(time.time() + 86_400, id="tomorrow")]
+)
 async def test_a_client_whose_secret_does_not_expire_soon_is_used(
     registering: Guarded, store: LoginStore, expires_at: object
 ) -> None:
