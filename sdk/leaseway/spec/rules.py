@@ -7,6 +7,7 @@ itself, so it gets only the variables and members that the rules of a tool use, 
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -23,16 +24,24 @@ _NAMED: Final = re.compile(rf"\b(?:{'|'.join(VARIABLES[:-1])})\b")
 _CONTAINERS: Final = (dict, list)
 _ARGUMENTS: Final = re.compile(r"\bargs\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w|\s*\())?")
 """Each use of `args`, with the member that it selects if it does nothing else."""
-_SELECTED: Final = re.compile(
-    r"""
-      \.\s*([A-Za-z_]\w*)(?!\w|\s*\()
-    | \[\s*["']([^"'\\]*)["']\s*\]
-    | ["']([^"'\\]*)["']\s*in\b
-    | "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*'  # other texts name nothing
-    """,
-    re.VERBOSE,
+_TEXT: Final = (
+    r"""(?:[rR][bB]?|[bB][rR])(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"]*"|'[^']*')"""
+    r"""|[bB]?(?:\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 )
-"""A name that an expression looks up in a value: `x.name`, `x["name"]`, `"name" in x`."""
+"""A text of CEL, raw or not."""
+_SELECTED: Final = re.compile(
+    rf"""
+      \.\s*\??\s*([A-Za-z_]\w*)(?!\w|\s*\()
+    | \.\s*\??\s*`([^`]*)`
+    | \[\s*\??\s*({_TEXT})\s*\]
+    | ({_TEXT})\s*in\b
+    | ({_TEXT})
+    | ([\w\])]\s*\[\s*\??\s*[A-Za-z_(\[] | \b(?!in\b)\w+\s+in\b | \)\s*in\b)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""What an expression looks up in a value: `x.name`, ``x.`name` ``, `x["name"]`, `"name" in x`; then
+any other text; then a name that is computed: `x[name]`, `name in x`."""
 
 
 class Expression(Protocol):
@@ -92,14 +101,16 @@ class Needs:
 
     @staticmethod
     def of_expression(text: str) -> Needs:
-        """Return the needs of an expression; names inside string literals count too."""
+        """Return the needs of an expression; names inside string literals count too.
+
+        Of the inner names, texts count if they are looked up, or if any computed name is.
+        """
         members = {match[1] for match in _ARGUMENTS.finditer(text)}
         takes_all = None in members
-        looked_up = _SELECTED.findall(text if takes_all else _ARGUMENTS.sub("args", text))
         return Needs(
             frozenset(_NAMED.findall(text)),
             None if takes_all else frozenset(members),
-            frozenset(name for found in looked_up for name in found if name),
+            _names_looked_up(text if takes_all else _ARGUMENTS.sub("args", text)),
         )
 
     def __or__(self, other: Needs) -> Needs:
@@ -163,6 +174,28 @@ class Needs:
                 if name in args:
                     members[name] = args[name]
         return chosen
+
+
+def _names_looked_up(text: str) -> frozenset[str]:
+    found: set[str] = set()
+    others: set[str] = set()
+    any_text = False
+    for plain, quoted, index, member, other, computed in _SELECTED.findall(text):
+        found.update(name for name in (plain, quoted) if name)
+        found.update(_value_of(name) for name in (index, member) if name)
+        if other:
+            others.add(_value_of(other))
+        any_text = any_text or bool(computed)
+    return frozenset(found | others if any_text else found)
+
+
+def _value_of(text: str) -> str:
+    """Return the value of a text of CEL, whose escapes are those of Python."""
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text.strip("rRbB\"'")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 _NOTHING: Final = Needs(frozenset(), frozenset())

@@ -298,6 +298,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         servers, reader = frozenset(request.servers), _reader(tenant, request.client)
         timeout = time_left(context, _SUBJECT_LISTING_WAIT) - 0.1
         waiting = await self._list_for(reader, servers, timeout)
+        state = self._plane.state  # another one, if this plane has begun to follow meanwhile
         return _CallerList(
             start=start,
             servers=servers,

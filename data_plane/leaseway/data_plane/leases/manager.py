@@ -230,7 +230,8 @@ class WorkerLeaseManager:
             await start.wait()
         finally:
             instances = self._context.instances
-            if not start.waiting and instances.is_queued(lease.key.server_id, lease.id):
+            is_given_up = not start.waiting and not start.done.done()
+            if is_given_up and instances.is_queued(lease.key.server_id, lease.id):
                 self.end(lease.id, "released", _GIVEN_UP)
 
     def _grant(self, key: LeaseKey, by: Acquirer, ttl: float, greeting: Greeting) -> _Granted:

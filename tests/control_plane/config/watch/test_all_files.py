@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -100,6 +101,27 @@ async def test_a_folder_that_is_away_removes_no_tenant(tmp_path: Path, system: S
         await until(watch, {"system.yaml": "one", "acme.yaml": GONE})
         tenants.mkdir()
         await until(watch, {"system.yaml": "one"})
+
+
+async def test_a_folder_that_comes_back_may_still_be_filled(tmp_path: Path, system: Source) -> None:
+    tenants = tmp_path / "tenants"
+    tenants.mkdir()
+    (tenants / "acme.yaml").write_text("x")
+    skipped = 0.0
+    options = {"deleted_after": 100.0, "clock": lambda: time.monotonic() + skipped}
+    async with watching(system, Source("domain", tenants, folder=True), **options) as watch:
+        await until(watch, {"system.yaml": "one", "acme.yaml": "x"})
+        tenants.rename(tmp_path / "away")
+        system.path.write_text("two")
+        await until(watch, {"system.yaml": "two", "acme.yaml": "x"})
+        skipped += 200.0
+        system.path.write_text("three")
+        await until(watch, {"system.yaml": "three", "acme.yaml": GONE})
+        tenants.mkdir()
+        system.path.write_text("four")
+        await until(watch, {"system.yaml": "four", "acme.yaml": GONE})
+        (tenants / "acme.yaml").write_text("x")
+        await until(watch, {"system.yaml": "four", "acme.yaml": "x"})
 
 
 async def test_a_file_that_may_be_missing_can_be_deleted(tmp_path: Path, system: Source) -> None:

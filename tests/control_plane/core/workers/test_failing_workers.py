@@ -123,8 +123,9 @@ def test_the_state_of_a_server_follows_from_its_instances() -> None:
         ("failing", 0, 2),
         {"a"},
     )
-    tell(state, "w2", "starting", role="shared")
-    assert stands(state) == ("starting", 0, 2)
+    for state_of_start in ("queued", "starting"):
+        tell(state, "w2", state_of_start, role="shared")
+        assert stands(state) == ("starting", 0, 2)
 
 
 def test_a_leased_server_without_instances_is_ready_and_one_that_cannot_start_is_not() -> None:

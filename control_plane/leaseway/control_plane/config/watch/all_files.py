@@ -121,6 +121,7 @@ class _SourcesWatch:
         self._reading = FileSnapshot({}, {}, torn=False)
         self._files: dict[Source, FileContent] = {}
         self._absent_since: dict[Source, float] = {}
+        self._relisted: set[Source] = set()  # whose folder was gone, and is there again
         self._resources: dict[Source, FileContent] = {}
         self._pending = {source for source in sources if source.namespace}
         self._yielded: dict[Source, FileContent] = {}
@@ -217,20 +218,28 @@ class _SourcesWatch:
             if source in contents:
                 self._files[source] = contents[source]
                 self._absent_since.pop(source, None)
+                self._relisted.discard(source)
             elif not source.folder:
                 self._apply_absence(source, now)
 
     def _apply_absence(self, source: Source, now: float) -> None:
+        is_lost = self._is_lost(source)
+        if is_lost:
+            self._relisted.discard(source)
+        elif self._is_known_gone(source) and source not in self._relisted:
+            self._relisted.add(source)  # its folder is back, and may still be filled
+            self._absent_since[source] = now
         since = self._absent_since.setdefault(source, now)
         if source in self._files and now - since < self._deleted_after:
             return  # its last content stays for now
-        if self._is_lost(source):
+        if is_lost:
             self._files[source] = Gone()
         elif source in self._paths:
             self._files[source] = None
         else:
             self._files.pop(source, None)
             del self._absent_since[source]
+            self._relisted.discard(source)
 
     def _is_lost(self, source: Source) -> bool:
         """Return whether a file that is gone is still needed.
@@ -250,7 +259,8 @@ class _SourcesWatch:
         absent = [
             since
             for source, since in self._absent_since.items()
-            if self._files.get(source) is not None and not self._is_known_gone(source)
+            if self._files.get(source) is not None
+            and (source in self._relisted or not self._is_known_gone(source))
         ]
         return min(absent) + self._deleted_after if absent else None
 

@@ -103,7 +103,7 @@ def _worker_state(record: WorkerRecord, served: Served) -> Literal["up", "starti
     if not served.spec.truely_stateless:
         return "up"  # it starts for each lease
     states = {instance.state for instance in record.instances.all if instance.launched == launched}
-    if "starting" in states:
+    if {"queued", "starting"} & states:
         return "starting"
     # Without an instance, the next call starts one.
     return "failing" if {"disconnected", "closed"} & states else "up"

@@ -23,13 +23,15 @@ from leaseway.control_plane.core.servers.probe_workers import (
 )
 from leaseway.control_plane.core.servers.timers import Timers
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import RETRY
 
 _CLAIM_INTERVAL = 10.0
 """Minimum seconds between two verifications of claims about one server."""
 _Queue = tuple[bool, Labels, frozenset[Patterns]]
-_ANSWER_GRACE = 30.0
-"""Seconds beyond the startup timeout that a worker may take to answer: other starts come first."""
+_ANSWER_GRACE = 10.0 + bounds.MAX_PROBES * bounds.START_PLACE / bounds.STARTS_PER_CORE
+"""Seconds beyond the startup timeout that a worker may take to answer: its other probes may come
+first, on one processor."""
 
 
 @dataclass(frozen=True)
