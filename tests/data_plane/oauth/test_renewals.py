@@ -22,10 +22,11 @@ from tests.data_plane.oauth.renewing import wanted_at
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.logins.login import LoginRequest, Told, log_in
+from leaseway.data_plane.oauth.logins.login import LoginRequest, Told, log_in, revoke
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import TokenAnswer
-from leaseway.data_plane.oauth.sealed import SealedTokens
+from leaseway.data_plane.oauth.sealed import SealedTokens, described_login
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
@@ -152,6 +153,32 @@ async def test_a_refusal_that_says_to_wait_leaves_the_login_as_it_was(
     guarded.answer = None
     answer = await in_thread(SealedTokens(store), wanted, USUAL)
     assert answer.access_token.startswith("planted-access")
+
+
+@pytest.mark.parametrize(
+    ("issuer", "endpoint", "is_allowed"),
+    [
+        ("http://169.254.169.254", "http://169.254.169.254/token", False),
+        ("no URL", "{base}/token", True),
+    ],
+)
+async def test_an_issuer_that_a_server_has_named_allows_and_prevents_no_address(
+    guarded: Guarded, store: LoginStore, issuer: str, endpoint: str, is_allowed: bool
+) -> None:
+    wanted, login = expired(guarded, store)
+    endpoint = endpoint.format(base=guarded.base)
+    server = AuthorizationServer(issuer, endpoint, revocation_endpoint=endpoint)
+    login = described_login(login, server, "", None)
+    store.write(login)
+    not_revoked = await in_thread(revoke, login, wanted.client)
+    if is_allowed:
+        assert not_revoked is None
+        assert await in_thread(SealedTokens(store), wanted, USUAL)
+    else:
+        assert not_revoked is not None
+        assert "inside this network" in not_revoked
+        with pytest.raises(AuthorizationError, match="inside this network"):
+            await in_thread(SealedTokens(store), wanted, USUAL)
 
 
 async def test_a_worker_that_stops_begins_no_renewal(guarded: Guarded, store: LoginStore) -> None:

@@ -193,7 +193,7 @@ class SealedTokens:
             raise self._needs_more(store, login, attempt)
         if self._is_usable(login, wanted, attempt):
             return self._answer(login)
-        web = Web((*wanted.configured, login.issuer) if login.issuer else wanted.configured)
+        web = Web(wanted.configured)  # the issuer is what a server has named
         # A server that refuses a token may have moved to another authorization server.
         moves = attempt.refused and not wanted.auth.names_server
         if moves and has_left(web, wanted.web_url, attempt.challenge, login.issuer):

@@ -200,7 +200,8 @@ def revoke(login: Login, configured: Client) -> str | None:
         return None
     if not server.revocation_endpoint:
         return "its authorization server offers no revocation; the tokens end when they expire"
-    web = Web([url for url in (login.key.url, login.issuer, login.key.authority) if url])
+    key = login.key  # the login's issuer may be what the server has named
+    web = Web([url for url in (key.url, key.issuer, key.authority) if url])
     kind = "refresh_token" if login.refresh_token else "access_token"
     form = {"token": token, "token_type_hint": kind}
     keep = hidden_tokens(token)
