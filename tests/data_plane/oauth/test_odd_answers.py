@@ -233,6 +233,27 @@ async def test_a_secret_that_is_not_accepted_is_sent_in_the_other_way_once(
     assert len(guarded.clients) == 5
 
 
+@pytest.mark.parametrize(
+    ("code", "remembered"),
+    [("authorization_pending", True), ("invalid_grant", True), ("temporarily_unavailable", False)],
+)
+async def test_what_is_refused_in_the_other_way_is_said_and_not_that_the_first_was(
+    guarded: Guarded, code: str, remembered: bool
+) -> None:
+    async def only_in_the_form(form: Mapping[str, str]) -> web.Response:
+        is_known = form.get("client_secret") == "word"
+        return web.json_response({"error": code if is_known else "invalid_client"}, status=400)
+
+    guarded.metadata = {"token_endpoint_auth_methods_supported": None}
+    guarded.answer = only_in_the_form
+    for _ in range(2):
+        with pytest.raises(AuthorizationError) as caught:
+            await obtained(guarded)
+        assert caught.value.code == code
+    again = [False] if remembered else [True, False]
+    assert [bool(header) for header in guarded.clients] == [True, False, *again]
+
+
 async def test_more_parameters_are_sent_and_replace_none_of_the_protocol(guarded: Guarded) -> None:
     parameters = {"audience": "https://api", "grant_type": "password", "empty": ""}
     await obtained(guarded, Auth("client_credentials", parameters=parameters))

@@ -210,8 +210,12 @@ def post(
         elif others and _may_be_of_way(error, response):
             # Nothing of the form was looked at, so that a code or a refresh token is not spent.
             failure, method = error, others.pop()
-        else:
+        elif failure is None or _may_be_of_way(error, response):
             raise failure or error
+        else:
+            if error.is_lasting:  # of the request: the client was accepted
+                _remember(endpoint, client, method)
+            raise error
 
 
 def _may_be_of_way(error: AuthorizationError, response: Response) -> bool:
