@@ -29,13 +29,13 @@ class ClientKey:
     Attributes:
         server: The server whose logins use it.
         url: The server's address.
-        issuer: The authorization server, or its token endpoint if it names no issuer.
+        authority: The authorization server: its issuer, if it names one, and its token endpoint.
         kind: Which logins use it: those with a certain redirect, or those on another device.
     """
 
     server: str
     url: str
-    issuer: str
+    authority: str
     kind: str
 
     @property
@@ -119,19 +119,19 @@ class ClientStore:
         """
         self._note(client, subject, has_begun=False)
 
-    def forget(self, issuer: str, client_id: str) -> None:
+    def forget(self, authority: str, client_id: str) -> None:
         """Forget a client that its authorization server does not accept.
 
         Raises:
             VaultError: It cannot be forgotten.
         """
         known = read_vault(self._place)
-        if not any(_is(secret, issuer, client_id) for secret in known.values()):
+        if not any(_is(secret, authority, client_id) for secret in known.values()):
             return
 
         def change(entries: dict[str, Secret]) -> None:
             for name, secret in tuple(entries.items()):
-                if _is(secret, issuer, client_id):
+                if _is(secret, authority, client_id):
                     del entries[name]
 
         self._update(change)
@@ -174,6 +174,6 @@ def _decoded(secret: Secret | None) -> RegisteredClient | None:
         return None
 
 
-def _is(secret: Secret, issuer: str, client_id: str) -> bool:
+def _is(secret: Secret, authority: str, client_id: str) -> bool:
     client = _decoded(secret)
-    return client is not None and (client.key.issuer, client.id) == (issuer, client_id)
+    return client is not None and (client.key.authority, client.id) == (authority, client_id)

@@ -108,6 +108,19 @@ async def test_a_subject_that_does_not_return_gets_another_client_and_the_others
     assert await client_of(replace(anna, tenant="third"), store) == "registered-3"
 
 
+async def test_a_kept_client_is_not_used_at_another_token_endpoint_of_its_issuer(
+    registering: Guarded, store: LoginStore
+) -> None:
+    registering.registration = {"client_secret": "planted"}
+    wanted = wanted_of(registering)
+    await logged_in(wanted, store)
+    known = dict(registering.metadata)
+    registering.metadata["token_endpoint"] = f"{registering.base}/elsewhere"
+    assert await client_of(wanted, store) == "registered-2"
+    registering.metadata = known
+    assert await client_of(wanted, store) == "registered-1"
+
+
 @pytest.mark.parametrize("place_of_refusal", ["redirect", "token endpoint", "renewal"])
 async def test_a_client_that_is_refused_is_registered_anew(
     registering: Guarded, store: LoginStore, place_of_refusal: str

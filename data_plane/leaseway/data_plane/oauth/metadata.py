@@ -53,6 +53,14 @@ class AuthorizationServer:
     returns_issuer: bool = False
     proof_algorithms: tuple[str, ...] = ()
 
+    @property
+    def authority(self) -> str:
+        """What a client is registered at, and sends its secret to.
+
+        An issuer alone may be what any server says of itself, beside a token endpoint of its own.
+        """
+        return f"{self.issuer} {self.token_endpoint}"
+
 
 @dataclass(frozen=True)
 class Habits:

@@ -277,7 +277,7 @@ class SealedTokens:
     def _forget_client(self, store: LoginStore, login: Login) -> None:
         server, client = server_of(login), client_of(login, Client(""))
         try:
-            store.clients.forget(server.issuer or server.token_endpoint, client.id)
+            store.clients.forget(server.authority, client.id)
         except VaultError as error:
             _logger.warning("A client that was refused is still kept: %s", error)
 

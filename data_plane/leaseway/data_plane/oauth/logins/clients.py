@@ -91,7 +91,7 @@ class PlannedLogin:
     @property
     def key(self) -> ClientKey:
         wanted, server = self.wanted, self.server
-        return ClientKey(wanted.server, wanted.url, _issuer(server), self.kind)
+        return ClientKey(wanted.server, wanted.url, server.authority, self.kind)
 
     @property
     def subject(self) -> str:
@@ -201,12 +201,8 @@ def forget_refused(
     """Forget a kept client that was refused; return whether another one may help."""
     if kept is None or error.code not in OF_CLIENT:
         return False
-    _tried(store.forget, kept.key.issuer, kept.id)
+    _tried(store.forget, kept.key.authority, kept.id)
     return True
-
-
-def _issuer(server: AuthorizationServer) -> str:
-    return server.issuer or server.token_endpoint
 
 
 def _client_of(registered: RegisteredClient) -> Client:
