@@ -16,6 +16,7 @@ from tests.data_plane.oauth.logging_in import CONSOLE, Logging, query_of, wanted
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.logins import login as login_module
 from leaseway.data_plane.oauth.logins.login import (
     begin_login,
     finish_login,
@@ -25,6 +26,7 @@ from leaseway.data_plane.oauth.metadata import AuthorizationServer, discover, ha
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.auth import Auth
+from leaseway.vault.key import VaultError
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.fetching import Response, in_thread
 
@@ -116,6 +118,18 @@ async def test_the_issuer_of_a_redirect_is_compared_as_others_are(
     else:
         with pytest.raises(AuthorizationError, match="another authorization server"):
             await in_thread(finish_login, begun, answer, store)
+
+
+async def test_a_login_is_not_written_while_a_worker_renews_the_previous_one(
+    guarded: Guarded, store: LoginStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_module, "LOGIN_LOCK", 0.05)
+    wanted = wanted_of(guarded, Client("me"))
+    begun = await in_thread(begin_login, wanted, store, CONSOLE)
+    with store.exclusive(wanted.login, 1.0), pytest.raises(VaultError):
+        await in_thread(finish_login, begun, {"code": "planted-code"}, store)
+    assert store.read(wanted.login) is None
+    assert await in_thread(finish_login, begun, {"code": "planted-code"}, store)
 
 
 # The redirect.

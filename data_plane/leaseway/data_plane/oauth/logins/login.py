@@ -43,6 +43,7 @@ from leaseway.data_plane.oauth.requests import (
     request_token,
 )
 from leaseway.data_plane.oauth.sealed import (
+    LOGIN_LOCK,
     SCOPES,
     client_of,
     described_login,
@@ -182,7 +183,9 @@ def _seal(
         metadata=with_key({SCOPES: list(scopes)}, answer.key),
     )
     login = described_login(login, found.server, found.resource, client.own)
-    is_new_key = store.write(login)
+    # A worker that renews the previous login would otherwise write it again afterwards.
+    with store.exclusive(login.key, LOGIN_LOCK):
+        is_new_key = store.write(login)
     keep(client, store.clients, planned.subject)
     return login, is_new_key
 
