@@ -96,6 +96,11 @@ def test_what_large_providers_want_needs_no_configuration(
     assert found.resource == configured or (url if resource else "")
 
 
+def test_a_large_provider_is_known_by_its_token_endpoint_if_it_names_no_issuer() -> None:
+    server = AuthorizationServer("", "https://login.microsoftonline.com/0b1f/oauth2/v2.0/token")
+    assert not habits_of(server).knows_resource
+
+
 @pytest.mark.parametrize(
     ("issuer", "said", "is_right"),
     [
@@ -116,8 +121,9 @@ async def test_the_issuer_of_a_redirect_is_compared_as_others_are(
     if is_right:
         assert (await in_thread(finish_login, begun, answer, store)).access_token
     else:
-        with pytest.raises(AuthorizationError, match="another authorization server"):
+        with pytest.raises(AuthorizationError, match="another authorization server") as caught:
             await in_thread(finish_login, begun, answer, store)
+        assert f"write issuer: {said} in auth" in str(caught.value)
 
 
 async def test_a_login_is_not_written_while_a_worker_renews_the_previous_one(

@@ -93,7 +93,8 @@ _HABITS: Final[Mapping[str, Habits]] = {
 
 def habits_of(server: AuthorizationServer) -> Habits:
     """Return what an authorization server wants beside the standards, by its host."""
-    return _HABITS.get(urlsplit(server.issuer).hostname or "", Habits())
+    host = urlsplit(server.issuer or server.token_endpoint).hostname
+    return _HABITS.get(host or "", Habits())
 
 
 @dataclass(frozen=True)

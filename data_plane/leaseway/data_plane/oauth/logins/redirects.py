@@ -203,7 +203,8 @@ def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
     if issuer is not None and server.issuer and not is_same_issuer(issuer, server.issuer):
         raise AuthorizationError(
             f"the redirect is from another authorization server, {place_of(issuer)}, and not from"
-            f" {server.issuer}; its code was not used"
+            f" {server.issuer}; its code was not used; if that is right, write issuer:"
+            f" {place_of(issuer)} in auth"
         )
     if issuer is None and server.returns_issuer:
         raise AuthorizationError(
