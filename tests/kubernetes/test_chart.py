@@ -308,6 +308,16 @@ def test_a_front_that_hangs_fails_its_probes(helm: str, tls: tuple[str, ...]) ->
         assert front[name]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": scheme}
 
 
+def test_a_front_whose_clients_need_certificates_is_probed_without_one(helm: str) -> None:
+    variable = "--set=front.env[0].name=LEASEWAY_TLS_CLIENT_CA,front.env[0].value=/run/tls/ca.crt"
+    objects = render(helm, "--set=front.enabled=true", *_TLS, variable)
+
+    (front,) = (container for _, container in containers(objects) if container["name"] == "front")
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert front[name]["tcpSocket"] == {"port": "http"}
+        assert "httpGet" not in front[name]
+
+
 @pytest.mark.parametrize(
     ("options", "image"),
     [

@@ -50,6 +50,13 @@ volumes:
   {{- with $front.volumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 
+{{- /* The kubelet has no certificate for a front whose clients need one. */ -}}
 {{- define "leaseway.frontProbe" -}}
+{{- $names := list }}
+{{- range .Values.front.env }}{{ $names = append $names .name }}{{ end }}
+{{- if has "LEASEWAY_TLS_CLIENT_CA" $names -}}
+tcpSocket: { port: http }
+{{- else -}}
 httpGet: { path: /healthz, port: http, scheme: {{ ternary "HTTPS" "HTTP" (not (empty (include "leaseway.tlsOn" .))) }} }
+{{- end -}}
 {{- end }}
