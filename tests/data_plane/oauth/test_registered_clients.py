@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -175,6 +177,24 @@ async def test_a_command_returns_to_the_registered_port_and_replaces_a_refused_c
     with pytest.raises(AuthorizationError, match="invalid_client"):
         await login.login()
     assert len(registering.registered) == 3
+
+
+async def test_a_kept_client_whose_port_is_taken_is_not_forgotten_for_another_that_is_refused(
+    registering: Guarded, store: LoginStore
+) -> None:
+    wanted = wanted_of(registering)
+    login = Logging(wanted, store)
+    port = urlsplit((await returned((await login.told()).url))["redirect_uri"]).port
+    await login.login()
+    registering.unknown_clients = {"registered-2"}
+    with socket.create_server(("127.0.0.1", port or 0)):
+        login = Logging(wanted, store)
+        assert (await returned((await login.told()).url))["client_id"] == "registered-2"
+        with pytest.raises(AuthorizationError, match="invalid_client"):
+            await login.login()
+    login = Logging(wanted, store)
+    assert (await returned((await login.told()).url))["client_id"] == "registered-1"
+    await login.login()
 
 
 async def test_a_code_for_another_device_is_requested_again_by_a_new_client(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -147,11 +147,24 @@ def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
     ask, kept = _by_device if request.by_device else _by_browser, planned.kept(request.now())
     try:
         answer, client = ask(request, web, found, planned, kept)
-    except AuthorizationError as error:
-        if not forget_refused(error, kept, store.clients):
-            raise
+    except _ClientForgottenError:
         answer, client = ask(request, Web(wanted.configured), found, planned, None)
     return _seal(planned, found, answer, client, store, request.now())
+
+
+class _ClientForgottenError(Exception):
+    """The kept client that a login used was refused, and is forgotten: another one may help."""
+
+
+@contextlib.contextmanager
+def _forgetting(client: LoginClient, planned: PlannedLogin) -> Iterator[None]:
+    """Forget the client of a login if it is a kept one that is refused meanwhile."""
+    try:
+        yield
+    except AuthorizationError as error:
+        if forget_refused(error, client.kept, planned.store):
+            raise _ClientForgottenError from error
+        raise
 
 
 def _discovered(web: Web, wanted: Wanted, store: LoginStore) -> tuple[Discovered, tuple[str, ...]]:
@@ -256,7 +269,8 @@ def _by_browser(
         begun = _begun(planned, found, redirect.url, redirect.state, client)
         request.tell(Told(begun.url))
         answer = redirect.wait(request.timeout, request.pasted, reject)
-    return _granted(begun, answer), client
+    with _forgetting(client, planned):
+        return _granted(begun, answer), client
 
 
 def _check_page(server: AuthorizationServer) -> None:
@@ -422,7 +436,19 @@ def _by_device(
             is_lasting=True,
         )
     chosen = planned.choose(web, "", kept)
-    client = chosen.client
+    with _forgetting(chosen, planned):
+        return _by_code(request, web, found, planned, chosen), chosen
+
+
+def _by_code(
+    request: LoginRequest,
+    web: Web,
+    found: Discovered,
+    planned: PlannedLogin,
+    chosen: LoginClient,
+) -> TokenAnswer:
+    """Return the tokens for a code that the person enters on another device."""
+    server, client = found.server, chosen.client
     asked = {
         **request.wanted.auth.parameters,
         "scope": " ".join(planned.scopes),
@@ -456,7 +482,7 @@ def _by_device(
                 raise
         else:
             del keep
-            return answer, chosen
+            return answer
     raise AuthorizationError(failure)
 
 
