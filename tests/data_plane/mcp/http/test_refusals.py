@@ -13,13 +13,19 @@ from aiohttp.test_utils import TestServer
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, until
 
+from leaseway.data_plane.kinds.remote.http import connection
 from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.data_plane.mcp.protocol.messages import log_level
+from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse
+from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
+from leaseway.wire.timing.backoff import Backoff
 
 Refuse = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 TOOLS = [{"name": "echo", "inputSchema": {"type": "object"}}]
+CACHE: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
 
 
 def status(code: int, body: str = "", kind: str = "text/plain") -> Refuse:
@@ -135,8 +141,20 @@ RATE_LIMITS = {
 """What servers answer that want fewer requests."""
 
 
+def later(code: int, *, has_rpc: bool = True) -> Refuse:
+    """Refuse until later."""
+
+    async def refuse(_: web.Request, request: dict[str, Any]) -> web.StreamResponse:
+        error = {"code": -32004, "message": "later"}
+        answer = {"jsonrpc": "2.0", "id": request["id"], "error": error}
+        text = json.dumps(answer) if has_rpc else "later"
+        return web.Response(status=code, text=text, headers={"Retry-After": "0"})
+
+    return refuse
+
+
 class Server:
-    """A legacy server with sessions."""
+    """A server with sessions; a legacy one, unless it becomes modern."""
 
     def __init__(self) -> None:
         self.refuse: Refuse = status(404)
@@ -146,10 +164,16 @@ class Server:
         self.called: list[str] = []
         self.refuses_lists = False
         self.refuses_initialize: Refuse | None = None
+        self.refuses_discover: Refuse | None = None
+        self.is_modern = False
         self.keeps_sessions = True
         self.misrouted = 0
         self.has_ids = True
         self.capabilities: dict[str, Any] = {"tools": {}}
+
+    def becomes_modern(self) -> None:
+        """Serve without `initialize` and sessions."""
+        self.is_modern, self.has_ids, self.current = True, False, "any"
 
     def forget(self) -> None:
         """Restart the server, as its client sees it."""
@@ -165,7 +189,7 @@ class Server:
         if key is None:
             return web.Response(status=202)
         if method == "server/discover":
-            return await rpc(-32601, "Method not found")(request, message)
+            return await self.discover(request, message)
         if method == "tools/call" and self.misrouted:
             self.misrouted -= 1
             return web.Response(status=404, text="default backend")
@@ -175,7 +199,7 @@ class Server:
         if method == "tools/list" and self.refuses_lists:
             return await self.refuse(request, message)
         if method == "tools/list":
-            return self.result(key, {"tools": TOOLS})
+            return self.result(key, {"tools": TOOLS, **CACHE})
         if method == "tools/call":
             said = message["params"]["arguments"].get("text", "")
             if said == "missing":
@@ -185,6 +209,16 @@ class Server:
             self.called.append(said)
             return self.result(key, {"content": [{"type": "text", "text": said}]})
         return self.result(key, {})
+
+    async def discover(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        """Answer the greeting of the modern era, the second time if it is refused first."""
+        refuse, self.refuses_discover = self.refuses_discover, None
+        if refuse is None and not self.is_modern:
+            refuse = rpc(-32601, "Method not found")
+        if refuse is not None:
+            return await refuse(request, message)
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": self.capabilities, **CACHE}
+        return self.result(message["id"], result)
 
     async def initialize(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
         """Open a session."""
@@ -219,6 +253,11 @@ async def url(server: Server) -> AsyncIterator[str]:
 
 async def shared(bench: Bench, url: str, **more: Any) -> Instance:
     return await bench.start(bench.http_spec(url, truely_stateless=True), **more)
+
+
+def peer_of(instance: Instance) -> Peer:
+    assert instance._peer is not None
+    return instance._peer
 
 
 async def echo(bench: Bench, instance: Instance, text: str) -> str:
@@ -346,8 +385,8 @@ async def test_a_404_that_only_one_request_gets_costs_only_its_call(
         assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "unknown")
         assert "HTTP status 404 (no such document), but serves other requests" in fault.message
         assert await echo(bench, instance, "on") == "on"
-    assert instance.state == "ready"
-    assert not leased or server.opened == 1
+    assert (instance.state, server.opened) == ("ready", 1)
+    assert server.requests.count("tools/call") == 2 * 2 + 2
 
 
 @pytest.mark.parametrize("leased", [True, False])
@@ -355,10 +394,10 @@ async def test_a_call_that_a_proxy_sends_to_another_server_is_sent_again(
     bench: Bench, server: Server, url: str, leased: bool
 ) -> None:
     instance = await bench.start(bench.http_spec(url, truely_stateless=not leased))
-    server.misrouted = 1 if leased else 2
+    server.misrouted = 1
     assert await echo(bench, instance, "on") == "on"
     assert (server.called, server.misrouted, instance.state) == (["on"], 0, "ready")
-    assert server.opened == (1 if leased else 2)
+    assert server.opened == 1
 
 
 @pytest.mark.parametrize("leased", [True, False])
@@ -374,6 +413,66 @@ async def test_a_rate_limit_costs_no_session(
     server.current = session
     assert await echo(bench, instance, "on") == "on"
     assert (instance.state, server.opened) == ("ready", 1)
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_a_modern_server_that_asks_to_wait_is_probed_once(
+    bench: Bench, server: Server, url: str, code: int
+) -> None:
+    server.becomes_modern()
+    instance = await bench.start(bench.http_spec(url))
+    server.requests.clear()
+    server.forget()
+    server.refuse = later(code)
+    async with asyncio.timeout(BOUND):
+        fault = await peer_of(instance).probe()
+    assert server.requests == ["tools/list"]
+    assert fault is None if code == 429 else "HTTP status 503 (later)" in f"{fault}"
+
+
+@pytest.mark.parametrize("has_rpc", [True, False])
+async def test_a_request_of_ours_in_a_session_waits_for_a_busy_server(
+    bench: Bench, server: Server, url: str, has_rpc: bool
+) -> None:
+    instance = await bench.start(bench.http_spec(url))
+    session = server.current
+
+    async def refuse_once(request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        server.current = session
+        return await later(503, has_rpc=has_rpc)(request, message)
+
+    server.requests.clear()
+    server.forget()
+    server.refuse = refuse_once
+    async with asyncio.timeout(BOUND):
+        assert json.loads(await peer_of(instance).request("prompts/list")) == {}
+    assert server.requests == ["prompts/list"] * 2
+    assert peer_of(instance).postponed == ""
+
+
+async def test_a_request_of_ours_without_a_timeout_does_not_wait_forever(
+    bench: Bench, server: Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await bench.start(bench.http_spec(url))
+    monkeypatch.setattr(connection, "RETRY", Backoff(initial=0.01, maximum=0.01))
+    monkeypatch.setattr(bounds, "STARTUP_TIMEOUT", 0.1)
+    server.forget()
+    server.refuse = RATE_LIMITS["a text"]
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(InvalidResponse, match="HTTP status 429"):
+            await peer_of(instance).request("logging/setLevel", {"level": "debug"})
+
+
+@pytest.mark.parametrize("protocol", ["auto", "2026-07-28"])
+async def test_a_modern_server_may_want_the_greeting_later(
+    bench: Bench, server: Server, url: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.2)
+    server.becomes_modern()
+    server.refuses_discover = later(429)
+    instance = await bench.start(bench.http_spec(url, protocol=protocol))
+    assert instance.protocol_version == "2026-07-28"
+    assert server.requests == ["server/discover"] * 2 + ["tools/list"]
 
 
 @pytest.mark.parametrize("how", RATE_LIMITS)
@@ -394,6 +493,7 @@ async def test_a_start_waits_while_the_server_wants_fewer_requests(
     instance = await shared(bench, url)
     assert refused == ["initialize", "tools/list"]
     assert list(instance.tools) == ["echo"]
+    assert peer_of(instance).postponed == ""
 
 
 async def test_a_start_that_waits_too_long_says_what_for(

@@ -176,3 +176,22 @@ async def test_a_stream_that_no_try_resumes_fails_by_the_last_error() -> None:
         with pytest.raises(ConnectionRefusedError):
             await reader(served, []).read(7, cast("Any", served), {}, resumable=True)
     assert len(served.asked) == 2
+
+
+class Breaking(Served):
+    """Breaks a resumed stream after a new event."""
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if len(self.asked) == 2:
+            yield b"id: 2\nretry: 1\ndata: \n\n"
+            raise ConnectionResetError
+        async for data in super().iter_any():
+            yield data
+
+
+async def test_a_stream_that_breaks_after_a_new_event_is_resumed_from_it() -> None:
+    served, answers = Breaking(failures=1), list[JsonRpcMessage]()
+    async with asyncio.timeout(BOUND):
+        await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
+    assert [answer.id for answer in answers] == [7]
+    assert served.asked == ["1", "1", "2"]

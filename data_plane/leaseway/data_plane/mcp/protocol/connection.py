@@ -168,7 +168,7 @@ class Peer(Dispatcher[TransportContext]):
         self.roots: bytes | None = None
         self._own_requests = 0
         self._requests: dict[object, RawRequest] = {}
-        self._next_id = 0
+        self._next_id = self._probe_id = 0
         self.fault: Fault | None = None
         self.liveness = Liveness()
         self.refusals = Refusals()
@@ -277,15 +277,15 @@ class Peer(Dispatcher[TransportContext]):
             ConnectionLost: The connection ended or could not be opened.
             MCPError: The server answered with an error, which is a sign of life, too.
         """
-        await self._request_in_era(
-            "server/discover" if self.era.modern else "ping", None, notify=False
-        )
+        method = "server/discover" if self.era.modern else "ping"
+        await self._request_in_era(method, None, notify=False)
 
     async def probe(self) -> Fault | None:
         """Send a cheap request; return why the server refused it, or None if it serves."""
+        self._probe_id = self._new_id()
         try:
             async with asyncio.timeout(PROBE_TIMEOUT):
-                await self._request_in_era(self.cheap_request, None)
+                await self._request_in_era(self.cheap_request, None, key=self._probe_id)
         except (ConnectionLost, InvalidResponse) as error:
             return None if error.fault.metadata.get("http_status") == "429" else error.fault
         except MCPError as error:
@@ -297,9 +297,7 @@ class Peer(Dispatcher[TransportContext]):
 
     def _refusal(self, answer: str) -> Fault:
         text = f"The server {self.server} answered {self.cheap_request} with {redact(answer):.500}"
-        return Fault(
-            Reason.SERVER_ERROR, f"{text.rstrip('.')}.", "yes", metadata={"server": self.server}
-        )
+        return Fault(Reason.SERVER_ERROR, f"{text.rstrip('.')}.", "yes", {"server": self.server})
 
     async def renew_session(self) -> bool:
         """Open a new session; return False if the connection can't, and must be replaced."""
@@ -351,9 +349,10 @@ class Peer(Dispatcher[TransportContext]):
             self._wake_health_check()
 
     async def _request_in_era(
-        self, method: str, params: Mapping[str, Any] | None, *, notify: bool = True
+        self, method: str, params: Mapping[str, Any] | None, *, notify: bool = True, key: int = 0
     ) -> bytes:
         opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": notify}
+        opts["request_id"] = key or self._new_id()
         if self.era.modern:
             opts["headers"][METHOD_HEADER] = method
         return await self._round_trip(method, params, opts, self.era)

@@ -191,9 +191,11 @@ class HttpConnection(Peer):
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
         """Send any request; the response of `initialize` may open a session."""
+        options: CallOptions = {**(opts or {})}
+        if method == "server/discover":  # its server may want it later: its start bounds that
+            options.pop("timeout", None)
         if method != "initialize":
-            return await super().send_raw_request(method, params, opts)
-        options = opts or {}
+            return await super().send_raw_request(method, params, options)
         self._initialize = (params, options)
         self._initializing = options.get("request_id") or self._new_id()
         try:
@@ -253,23 +255,31 @@ class HttpConnection(Peer):
     async def _post_in_turn(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> Refusal | None:
-        """Post a request, one of ours again if the server asks to wait; its timeout bounds that.
+        """Post a request, one of ours again if the server asks to wait: up to its timeout.
 
-        A call's caller decides whether it waits.
+        All waits together take at most `STARTUP_TIMEOUT`. A call's caller decides whether it waits.
         """
         failures = 0
+        waited = 0.0
         while True:
             try:
-                return await self._post(key, line, headers, entry)
+                refusal = await self._post(key, line, headers, entry)
+                self.postponed = ""
+                return refusal
             except Fault as fault:
                 delay = max(fault.retry_delay or 0.0, RETRY.ceiling(failures))
-                is_ours = key in self._requests and key not in self._probes
-                if not (is_ours and asks_to_wait(fault)) or delay > bounds.STARTUP_TIMEOUT:
+                waited += delay
+                if not self._may_wait(key, fault) or waited > bounds.STARTUP_TIMEOUT:
                     raise
                 self.postponed = fault.message
             failures += 1
             entry.written = False
             await asyncio.sleep(delay)
+
+    def _may_wait(self, key: object, fault: Fault) -> bool:
+        """Return whether a request of ours is wanted later; a probe asks about now."""
+        is_probe = key in self._probes or key == self._probe_id
+        return key in self._requests and not is_probe and asks_to_wait(fault)
 
     async def _post(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
@@ -307,7 +317,7 @@ class HttpConnection(Peer):
             return of_answer(number, error)
         except Fault as error:
             refusal = of_fault(number, error) if in_session else None
-            if refusal is None:
+            if refusal is None or self._may_wait(key, error):
                 raise
             return refusal
         except errors.CONNECTION_ERRORS as error:
@@ -355,17 +365,14 @@ class HttpConnection(Peer):
             self._deliver(key, refusal)  # it may have started, so it could not be sent again
             self.refusals.suspect()
             return
-        # A new session costs a shared server little; the state of another one is not given up for
-        # a 404 that may come from elsewhere.
-        is_certain = refusal.forgotten and self._can_renew and not self._check.trusts(refusal)
-        if refusal.session == self._renewal.number and not is_certain:
+        if refusal.session == self._renewal.number:
             verdict = await self._check.check(refusal)
             may_pass = verdict is not None and verdict.is_barred and not self._can_renew
             if verdict is not None and not (verdict.transient or may_pass):
                 self._gone = verdict
             elif refusal.session == self._renewal.number:
                 if refusal.forgotten and verdict is None:
-                    await self._post_again(key, line, headers, entry, tries=1)
+                    await self._post_again(key, line, headers, entry)
                     return
                 self._deliver(key, refusal)
                 if verdict is not None:
@@ -377,11 +384,13 @@ class HttpConnection(Peer):
             self._deliver(key, refusal)  # an error of the request itself, in an earlier session
         elif await self._renew(refusal.session, is_lost, entry if rejected else None):
             if rejected:
-                await self._post_again(key, line, headers, entry, tries=2)
+                await self._post_again(key, line, headers, entry)
             else:
                 self._fail(key, session_gone(self.server, refusal))
+        elif rejected:
+            self._fail(key, errors.session_expired(self.server))
         else:
-            self._fail(key, self._gone_fault(refusal, rejected))
+            self._fail(key, session_gone(self.server, refusal))
 
     async def _renew(self, number: int, is_lost: bool, rejected: Pending | None) -> bool:
         """Return whether another session is in use than the given one; else end the connection.
@@ -398,27 +407,18 @@ class HttpConnection(Peer):
             self.end(errors.session_expired(self.server))
         return False
 
-    def _gone_fault(self, refusal: Refusal, rejected: bool) -> Fault:
-        return (
-            errors.session_expired(self.server) if rejected else session_gone(self.server, refusal)
-        )
-
     async def _post_again(
-        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending, tries: int
+        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
-        """Post a rejected request again, `tries` times while it alone gets 404 in its session.
+        """Post a rejected request once more: a 404 means that nothing was done.
 
-        A 404 means that nothing was done. So does a load balancer that asks the wrong server.
+        So does a load balancer that asks the wrong server.
         """
-        while True:
-            entry.written = False
-            refusal = await self._post(key, line, headers, entry)
-            if refusal is None or self.closed.is_set:
-                return
-            verdict = await self._check.check(refusal) if refusal.forgotten else refusal
-            tries -= 1
-            if verdict is not None or not tries:
-                break
+        entry.written = False
+        refusal = await self._post(key, line, headers, entry)
+        if refusal is None or self.closed.is_set:
+            return
+        verdict = await self._check.check(refusal) if refusal.forgotten else refusal
         if verdict is not None and verdict.forgotten:
             fault = errors.session_expired(self.server)
             self._fail(key, fault)

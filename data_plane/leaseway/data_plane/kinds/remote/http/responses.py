@@ -20,7 +20,7 @@ from leaseway.data_plane.kinds.remote.http.endpoint import (
     HttpEndpoint,
     SessionForgotten,
 )
-from leaseway.data_plane.kinds.remote.http.refusals import ErrorAnswer
+from leaseway.data_plane.kinds.remote.http.refusals import ErrorAnswer, asks_to_wait
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, request_key
 from leaseway.data_plane.mcp.protocol.messages.era import Era
@@ -105,7 +105,7 @@ class EventReader:
                     if resumed_stream.content_type == "text/event-stream":
                         await self._read_stream(key, resumed_stream, parser, resumable)
             except errors.CONNECTION_ERRORS:
-                if resumes + 1 == _MAX_RESUMES:
+                if parser.last_id == last_id and resumes + 1 == _MAX_RESUMES:
                     raise
             resumes = resumes + 1 if parser.last_id == last_id else 0
 
@@ -261,7 +261,7 @@ class ResponseReader:
         fault = errors.status_fault(
             self._server, response.status, response.headers, response.url, body
         )
-        if response.status == errors.TOO_MANY_REQUESTS:
+        if asks_to_wait(fault):
             raise fault  # what is asked for is time, whatever the body calls it
         # Before the end of the handshake, the status is more helpful than the JSON-RPC error.
         unauthorized = response.status in (401, 403) and not era.version

@@ -71,7 +71,8 @@ async def negotiate(
         peer: The connection.
         protocol: `auto`, `legacy`, or a version.
         startup_timeout: Seconds for the whole start. Under `auto`, a server that does not answer
-            `server/discover` at all uses up 10 s of it, or half of it.
+            `server/discover` at all uses up 10 s of it, or half of it; one that wants it later may
+            use up all of it.
         known_version: The version of another instance of the server, or empty. A legacy version
             spares `auto` the `server/discover`.
 
@@ -94,7 +95,7 @@ async def negotiate(
 
 async def _discover_or_initialize(session: ClientSession, peer: Peer, timeout: float) -> None:
     try:
-        if not await _supports_discover(session, timeout):
+        if not await _supports_discover(session, peer, timeout):
             await _initialize_after_discover(session, peer)
     except ConnectionLost as error:
         if error.fault.started == "no":  # it has not received the greeting
@@ -102,11 +103,10 @@ async def _discover_or_initialize(session: ClientSession, peer: Peer, timeout: f
         raise GreetingFailed(error) from error
 
 
-async def _supports_discover(session: ClientSession, timeout: float) -> bool:
+async def _supports_discover(session: ClientSession, peer: Peer, timeout: float) -> bool:
     """Return whether the server is of the modern era; any doubt means that it is not."""
     try:
-        async with asyncio.timeout(timeout):
-            await session.discover()
+        await _discover(session, peer, timeout)
     except ConnectionLost:
         raise
     except MCPError as error:
@@ -117,6 +117,24 @@ async def _supports_discover(session: ClientSession, timeout: float) -> bool:
         # No response, an invalid one, or only versions of the legacy era.
         return False
     return True
+
+
+async def _discover(session: ClientSession, peer: Peer, timeout: float) -> None:
+    """Send `server/discover`.
+
+    Raises:
+        TimeoutError: There is no response in time. A server that wants the request later has time
+            until the start ends.
+    """
+    asking = asyncio.ensure_future(session.discover())
+    try:
+        await asyncio.wait([asking], timeout=timeout)
+        if not (asking.done() or peer.postponed):
+            raise TimeoutError
+        await asking
+    finally:
+        asking.cancel()
+        await asyncio.wait([asking])
 
 
 async def _initialize(session: ClientSession, peer: Peer) -> None:
