@@ -138,13 +138,22 @@ def system_instances(servers: object) -> list[object]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_deleting_the_file_removes_every_server(tmp_path: Path) -> None:
+async def test_deleting_the_file_keeps_every_server_and_one_without_servers_removes_them(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, {"one": python_server("echo_raw.py", **SHARED)}) as (
         system,
         client,
     ):
         assert isinstance(system, System)
         system.config.unlink()
+
+        async def is_reported() -> bool:
+            return any(problem.reason == "CONFIG_GONE" for problem in await client.problems())
+
+        await eventually(is_reported)
+        assert (await client.call_tool("echo", {"text": "x"})).text
+        system.write({})
 
         async def empty() -> bool:
             return not await client.list_tools()
