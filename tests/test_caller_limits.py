@@ -45,8 +45,8 @@ from leaseway.v1 import (
 from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import UsageCounter, limit_metadata, reached_limit
 from leaseway.wire.messages.mcp import ELICIT
+from leaseway.wire.sharing.limits import UsageCounter, limit_metadata, reached_limit
 from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 
 SECURITY: Final = Path(__file__).parent.parent / "docs" / "security.md"

@@ -18,7 +18,7 @@ from leaseway.data_plane.core.tools.budgets import (
     WorkerBudgets,
 )
 from leaseway.wire.bounds import MAX_BUDGETS
-from leaseway.wire.limits import BudgetAsk, BudgetKey
+from leaseway.wire.sharing.limits import BudgetAsk, BudgetKey
 
 KEY = BudgetKey("acme", "calls")
 SIX_A_MINUTE = Demand(KEY, 6, 60.0)

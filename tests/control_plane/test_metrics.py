@@ -17,7 +17,7 @@ from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.spec.policy import CallLimits, Quota, Rate, ServerPolicy, TenantLimits
 from leaseway.telemetry.metrics import SHOWN_FOR, Buckets, Meter
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import BudgetAsk, BudgetKey
+from leaseway.wire.sharing.limits import BudgetAsk, BudgetKey
 
 
 class Measured:

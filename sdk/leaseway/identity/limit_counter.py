@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leaseway.telemetry.metrics import Meter
-from leaseway.wire.limits import limit_entry, reached_limit
+from leaseway.wire.sharing.limits import limit_entry, reached_limit
 from leaseway.wire.span_attributes import Attr
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from leaseway.wire.bounds import KIB
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint, is_local_host
-from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 from leaseway.wire.channels.tls import read_tls, server_context
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, cast
 from opentelemetry import trace
 
 from leaseway.wire.secrets.redaction import redact
-from leaseway.wire.visible_text import visible
+from leaseway.wire.text.visible_text import visible
 
 LogFormat = Literal["text", "json"]
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.cli.output.tables import print_json, print_table
-from leaseway.wire.visible_text import visible
+from leaseway.wire.text.visible_text import visible
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal, Role
-from leaseway.wire.channels.fair_shares import Holder
+from leaseway.wire.sharing.fair_shares import Holder
 
 
 async def test_one_users_pages_make_room_for_another_users(

@@ -11,8 +11,8 @@ from leaseway.data_plane.sync.budgets import Permits
 from leaseway.data_plane.sync.outgoing import MAX_QUEUED, Outgoing
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetGrant, BudgetKey
 from leaseway.wire.messages.budgets import budget_key_to_proto
+from leaseway.wire.sharing.limits import BudgetGrant, BudgetKey
 from leaseway.wire.timing.durations import duration
 
 KEY = BudgetKey("acme", "calls")

@@ -12,7 +12,7 @@ import click
 from leaseway.cli.options.common import ENDPOINT, SECONDS, grouped_options
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.sizes import parse_size
+from leaseway.wire.text.sizes import parse_size
 
 
 class SizeType(click.ParamType[int]):

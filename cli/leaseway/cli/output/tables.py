@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leaseway.wire.visible_text import escaped_json, visible
+from leaseway.wire.text.visible_text import escaped_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

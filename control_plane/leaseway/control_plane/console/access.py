@@ -17,8 +17,8 @@ from aiohttp import web
 
 from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.telemetry.http_listener import Admit, check_request, refusal_of
-from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 from leaseway.wire.errors import Fault
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 COOKIE: Final = "leaseway_console"
 ORIGIN_HEADER: Final = "X-Leaseway-Console"

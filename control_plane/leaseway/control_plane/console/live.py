@@ -19,7 +19,7 @@ from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.rows import Json
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
-from leaseway.wire.channels.fair_shares import Holder, who_gives_way
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 MAX_PAGES: Final = 64
 """Limit of open pages."""

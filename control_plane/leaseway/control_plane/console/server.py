@@ -32,11 +32,11 @@ from leaseway.telemetry.http_listener import Admit, HttpListener, HttpRefusal
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MAX_VALUES, MIB
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import SELECTIONS
 from leaseway.wire.messages.portable_json import has_many_values
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.sharing.fair_shares import Holder
 
 _CONTENT_TYPES: Final = {
     "html": "text/html",

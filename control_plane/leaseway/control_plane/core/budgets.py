@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.wire.bounds import MAX_BUDGETS
-from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey
+from leaseway.wire.sharing.limits import BudgetAsk, BudgetGrant, BudgetKey
 
 RESTORE_TIME: Final = 3.0
 """Seconds for which workers of an earlier control plane are waited for, to tell what they have."""

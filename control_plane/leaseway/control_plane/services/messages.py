@@ -30,9 +30,9 @@ from leaseway.wire.messages.enums import server_state_to_proto
 from leaseway.wire.messages.mcp import Introduction
 from leaseway.wire.messages.states import ServerState
 from leaseway.wire.status import status_from_fault
+from leaseway.wire.text.visible_text import unmistakable
 from leaseway.wire.timing import durations
 from leaseway.wire.timing.durations import duration
-from leaseway.wire.visible_text import unmistakable
 
 
 def denial(denied: Denial) -> Fault:

@@ -12,9 +12,9 @@ from leaseway.control_plane.plane import Plane
 from leaseway.v1 import catalog_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
-from leaseway.wire.limits import UsageCounter
 from leaseway.wire.listing.pages import PageRequest, PageStart, page_start
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
+from leaseway.wire.sharing.limits import UsageCounter
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 

@@ -34,9 +34,9 @@ from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import over_limit
 from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark, is_reference
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.sharing.limits import over_limit
 
 _logger = logging.getLogger(__name__)
 

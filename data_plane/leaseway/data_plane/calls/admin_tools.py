@@ -20,7 +20,7 @@ from leaseway.identity.principal import Principal
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text.suggestions import alike
 
 _MAX_LISTED: Final = 20
 _TOOLSET: Final = compile_toolset(

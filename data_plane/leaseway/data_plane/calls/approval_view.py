@@ -16,7 +16,7 @@ import msgspec
 
 from leaseway.wire.bounds import KIB, MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.visible_text import unmistakable
+from leaseway.wire.text.visible_text import unmistakable
 
 _MAX_DEPTH: Final = 64
 """Objects and lists inside one another; deeper ones cannot be read by a person."""

@@ -36,9 +36,9 @@ from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
 from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.limits import BudgetKey
 from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS, is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.sharing.limits import BudgetKey
 
 _logger = logging.getLogger(__name__)
 _ask_ids: Final = itertools.count(1)

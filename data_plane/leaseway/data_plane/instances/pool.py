@@ -23,7 +23,7 @@ from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
 from leaseway.wire.signals import Signal
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text.suggestions import alike
 
 _PROBE_INSTANCE_LIFETIME: Final = 60.0
 """Seconds that a probe's instance waits for the delta that uses it."""

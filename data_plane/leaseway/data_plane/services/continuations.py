@@ -20,7 +20,7 @@ from leaseway.data_plane.services.unary import UnarySink
 from leaseway.identity.principal import Principal
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import LimitScope, over_limit
+from leaseway.wire.sharing.limits import LimitScope, over_limit
 
 _logger = logging.getLogger(__name__)
 

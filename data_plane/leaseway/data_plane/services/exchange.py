@@ -31,8 +31,8 @@ from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import LimitScope, UsageCounter, over_limit
 from leaseway.wire.messages.frames import Assembler, OversizePayload
+from leaseway.wire.sharing.limits import LimitScope, UsageCounter, over_limit
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 

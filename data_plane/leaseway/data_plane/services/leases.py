@@ -32,10 +32,10 @@ from leaseway.spec.model import ServerSpec
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import UsageCounter
 from leaseway.wire.listing.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.listing.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey, split_qualified
+from leaseway.wire.sharing.limits import UsageCounter
 from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version

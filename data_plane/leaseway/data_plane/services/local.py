@@ -28,7 +28,7 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.local import LocalCaller
 from leaseway.wire.channels.local_rpcs import LocalChannel, LocalRpcs
 from leaseway.wire.errors import Fault
-from leaseway.wire.limits import over_limit
+from leaseway.wire.sharing.limits import over_limit
 from leaseway.wire.version import check_client_version
 
 _METHOD: Final = "/leaseway.v1.ExecutionService/Exchange"

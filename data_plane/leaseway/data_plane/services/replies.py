@@ -22,8 +22,8 @@ from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
-from leaseway.wire.limits import over_limit
 from leaseway.wire.messages.frames import Outbox, frame, frame_tag, result_frame
+from leaseway.wire.sharing.limits import over_limit
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 

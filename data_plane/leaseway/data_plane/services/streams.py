@@ -21,9 +21,9 @@ from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import LimitScope, over_limit
 from leaseway.wire.messages.decoding import MessageDecoder, MessageLimit
 from leaseway.wire.names import MAX_KEY_LENGTH
+from leaseway.wire.sharing.limits import LimitScope, over_limit
 from leaseway.wire.timing.durations import seconds
 
 _HEAD_LIMIT: Final = MessageLimit(bounds.MAX_CALL_HEAD, fields=1_000)

@@ -14,8 +14,8 @@ from leaseway.data_plane.core.tools.budgets import (
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetAsk, BudgetKey, limit_metadata
 from leaseway.wire.messages.budgets import budget_ask_to_proto, budget_grant_from_proto
+from leaseway.wire.sharing.limits import BudgetAsk, BudgetKey, limit_metadata
 
 _RETURN_INTERVAL: Final = 0.5
 _RETRY: Final = 0.5

@@ -17,8 +17,8 @@ from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
 from leaseway.wire.channels.auth import bearer_credential
-from leaseway.wire.channels.fair_shares import Holder, who_gives_way
 from leaseway.wire.names import check_caller_names
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""

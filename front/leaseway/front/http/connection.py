@@ -24,7 +24,7 @@ from aiohttp import web
 
 from leaseway.front.http.streams import PING, WRITE_TIMEOUT, EventStream, HttpReply
 from leaseway.telemetry.http_listener import address_of
-from leaseway.wire.channels.fair_shares import Holder, who_gives_way
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 _IDLE_TIMEOUT: Final = 75.0
 """Seconds that a connection may wait for another request."""

@@ -26,9 +26,9 @@ from leaseway.front.http.request_checks import (
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.front.http.streams import RESOURCE_METADATA
 from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
-from leaseway.wire.channels.fair_shares import Holder
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
+from leaseway.wire.sharing.fair_shares import Holder
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""

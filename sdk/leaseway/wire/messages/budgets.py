@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from leaseway.v1 import sync_pb2
-from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey, BudgetScope, CallQuota
 from leaseway.wire.names import MAX_KEY_LENGTH
+from leaseway.wire.sharing.limits import BudgetAsk, BudgetGrant, BudgetKey, BudgetScope, CallQuota
 from leaseway.wire.timing.durations import duration, seconds
 
 QUOTAS: Final[Mapping[tuple[BudgetScope, CallQuota], sync_pb2.BudgetQuota.ValueType]] = {

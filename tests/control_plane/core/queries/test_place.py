@@ -28,8 +28,8 @@ from leaseway.spec.model import InstancePolicy
 from leaseway.spec.policy import Quota, ServerPolicy, TenantLimits
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import LimitEntry, limit_entry, reached_limit
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.limits import LimitEntry, limit_entry, reached_limit
 
 KEY = LeaseKey("default", "dialog", "a")
 

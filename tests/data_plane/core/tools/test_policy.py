@@ -6,7 +6,7 @@ from leaseway.data_plane.core.tools.budgets import Demand
 from leaseway.data_plane.core.tools.policy import ToolPolicies
 from leaseway.data_plane.core.tools.toolset import ExposedTool, compile_toolset
 from leaseway.spec.policy import CallLimits, Quota, Rate, ServerPolicy, TenantLimits
-from leaseway.wire.limits import BudgetKey, LimitEntry
+from leaseway.wire.sharing.limits import BudgetKey, LimitEntry
 
 POLICIES = ToolPolicies(
     "web",

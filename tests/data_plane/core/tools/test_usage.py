@@ -18,7 +18,7 @@ from leaseway.data_plane.core.tools.budgets import (
 )
 from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetGrant, BudgetKey, limit_entry, reached_limit
+from leaseway.wire.sharing.limits import BudgetGrant, BudgetKey, limit_entry, reached_limit
 
 RATE = Demand(BudgetKey("acme", "calls"), 3, 60.0)
 OF_RIVAL = Demand(BudgetKey("rival", "calls"), 3, 60.0)

@@ -14,7 +14,7 @@ import click
 from leaseway.cli.options.common import ConnectionOptions, client_options, examples, json_option
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import one_line, print_json, print_table, say
-from leaseway.wire.visible_text import unmistakable
+from leaseway.wire.text.visible_text import unmistakable
 
 if TYPE_CHECKING:
     from leaseway.sdk import Approval, AsyncClient

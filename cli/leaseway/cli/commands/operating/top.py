@@ -17,7 +17,7 @@ from leaseway.cli.options.common import ConnectionOptions, client_options, examp
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.load import LOAD_HEADERS, duration, load_cells
 from leaseway.cli.output.tables import print_table
-from leaseway.wire.visible_text import visible
+from leaseway.wire.text.visible_text import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

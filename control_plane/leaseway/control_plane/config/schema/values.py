@@ -29,7 +29,7 @@ from leaseway.spec.keys import (
 from leaseway.spec.references import references
 from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
-from leaseway.wire.sizes import SIZE_PATTERN, parse_size
+from leaseway.wire.text.sizes import SIZE_PATTERN, parse_size
 
 MAX_TEXT: Final = 64 * KIB
 """Characters of one text; a process accepts no argument or variable over 128 KiB."""

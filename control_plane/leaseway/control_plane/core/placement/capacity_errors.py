@@ -11,8 +11,8 @@ from leaseway.control_plane.core.placement.table import PlacementTable, tenant_l
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import LimitEntry, limit_metadata
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.limits import LimitEntry, limit_metadata
 
 _RETRY: Final = 1.0
 _RELEASE: Final = "Release leases that are not needed"

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.control_plane.core.placement.table import NO_PREFERENCE, Placement, Preference
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
-from leaseway.wire.turns import fair_order, find_evicted
+from leaseway.wire.sharing.turns import fair_order, find_evicted
 
 PlacementOutcome = Placement | Denial
 """Ends a waiting request."""

@@ -10,7 +10,7 @@ from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import tenant_limit
 from leaseway.spec.policy import OTHER_TENANTS, CallLimits, ServerPolicy
-from leaseway.wire.limits import BudgetKey, BudgetScope, CallQuota
+from leaseway.wire.sharing.limits import BudgetKey, BudgetScope, CallQuota
 
 _SCOPES: Final[tuple[BudgetScope, ...]] = ("tenant", "agent", "server", "tool")
 LimitQuota = CallQuota | Literal["leases"]

@@ -31,7 +31,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire.advice import LISTED_BY, for_operators
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text.suggestions import alike
 
 _NOT_READY_RETRY = 0.5
 _RECONNECT_RETRY = 1.0

@@ -26,7 +26,7 @@ from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import split_qualified
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text.suggestions import alike
 
 
 def unknown_server(

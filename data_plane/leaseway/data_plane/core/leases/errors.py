@@ -8,9 +8,9 @@ from typing import Final
 from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
 from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import LimitEntry, limit_metadata
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.limits import LimitEntry, limit_metadata
 
 _REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import MAX_BUDGETS
-from leaseway.wire.limits import BudgetAsk, BudgetGrant, BudgetKey, LimitEntry
+from leaseway.wire.sharing.limits import BudgetAsk, BudgetGrant, BudgetKey, LimitEntry
 
 SLICE: Final = 0.5
 """Seconds of demand that a worker asks for at a time."""

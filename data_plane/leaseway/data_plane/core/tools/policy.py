@@ -35,8 +35,8 @@ from leaseway.spec.rules import (
 )
 from leaseway.wire.bounds import MAX_BUDGETS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetKey
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
+from leaseway.wire.sharing.limits import BudgetKey
 
 TOOLS_CALL: Final = "tools/call"
 _MAX_CACHED: Final = 20_000

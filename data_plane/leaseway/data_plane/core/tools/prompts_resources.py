@@ -20,7 +20,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import split_qualified
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
 """The only request that lasts until it is cancelled."""

@@ -20,7 +20,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.spec.contracts import same_contract
 from leaseway.spec.model import NameRules
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text.suggestions import alike
 
 _decode = msgspec.json.Decoder().decode
 _MAX_NAMED: Final = 5

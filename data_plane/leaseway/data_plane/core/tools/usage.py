@@ -12,7 +12,7 @@ from typing import Final
 from leaseway.data_plane.core.tools.budgets import Demand, LimitReached, WorkerBudgets
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import BudgetKey, CallQuota, limit_metadata
+from leaseway.wire.sharing.limits import BudgetKey, CallQuota, limit_metadata
 
 _MAX_TENANTS: Final = 10_000
 

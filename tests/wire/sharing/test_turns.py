@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.turns import fair_order, find_evicted
+from leaseway.wire.sharing.turns import fair_order, find_evicted
 
 
 def tenant_of(request: str) -> str:

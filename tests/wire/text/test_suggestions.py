@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.wire import suggestions as likeness
 from leaseway.wire.names import nearest
-from leaseway.wire.suggestions import alike
+from leaseway.wire.text import suggestions as likeness
+from leaseway.wire.text.suggestions import alike
 
 MANY = [f"server{n // 20:03}_some_tool_name_{n % 20:02}_{n}" for n in range(10_000)]
 

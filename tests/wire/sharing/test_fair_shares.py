@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.channels.fair_shares import Holder, who_gives_way
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 A1, A2, B1 = Holder("acme", "one"), Holder("acme", "two"), Holder("beta", "one")
 NEAR, FAR = Holder("", "127.0.0.1"), Holder("", "203.0.113.9")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.wire.sizes import parse_size
+from leaseway.wire.text.sizes import parse_size
 
 
 @pytest.mark.parametrize(
