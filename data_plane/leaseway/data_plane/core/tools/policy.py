@@ -25,8 +25,8 @@ from leaseway.spec.policy import (
     Risk,
     ServerPolicy,
 )
+from leaseway.spec.rule_needs import MAX_VALUES
 from leaseway.spec.rules import (
-    MAX_VALUES,
     DeniesAll,
     Expression,
     Expressions,

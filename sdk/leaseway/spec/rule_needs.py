@@ -1,0 +1,231 @@
+"""The facts of a call that CEL rules use, read from their checked form.
+
+That form is a `cel.expr.CheckedExpr` (cel-spec, `proto/cel/expr/checked.proto` and `syntax.proto`).
+Texts, escapes and macros are resolved in it, so that nothing is guessed from how a rule is written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+VARIABLES: Final = ("method", "tool", "tenant", "agent", "session", "args")
+"""The variables of an expression: `args` are the call's arguments, the others are texts. `tool` is
+the name of the prompt, or the URI, if `method` is not `tools/call`."""
+
+MAX_VALUES: Final = 2_000
+"""Values in the arguments that a rule uses: CEL copies each. Calls with more are denied."""
+
+_ARGUMENTS: Final = "args"
+_CONTAINERS: Final = (dict, list)
+
+
+class Needs:
+    """The facts of a call that expressions use; maybe more, never less.
+
+    Args:
+        names: Variables besides `args`.
+        members: Members of `args`; None for all.
+        inner: Names that are looked up inside the members, or anywhere in `args` if it needs all.
+    """
+
+    __slots__ = ("_folded", "_inner", "_inner_folded", "_members", "_names")
+
+    def __init__(
+        self,
+        names: frozenset[str],
+        members: frozenset[str] | None,
+        inner: frozenset[str] = frozenset(),
+    ) -> None:
+        self._names = names
+        self._members = members
+        self._inner = inner
+        self._folded = frozenset(name.casefold() for name in members or ())
+        self._inner_folded = frozenset(name.casefold() for name in inner)
+
+    def __or__(self, other: Needs) -> Needs:
+        mine, others = self._members, other._members
+        inner = self._inner | other._inner
+        if mine is not None and others is not None:
+            return Needs(self._names | other._names, mine | others, inner)
+        return Needs(self._names | other._names, None, inner | (mine or others or frozenset()))
+
+    def are_met_by(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether rules can judge arguments: they are few, and have no similar names.
+
+        Some servers read a member by its name in any case, which a rule does not see.
+        """
+        members = self._members
+        if members is None:
+            return self._is_clear(arguments)
+        nested: list[Any] = []
+        for name, value in arguments.items():
+            if name in members:
+                if isinstance(value, _CONTAINERS):
+                    nested.append(value)
+            elif name.casefold() in self._folded:
+                return False
+        return not nested or self._is_clear(nested)  # rules name far fewer than `MAX_VALUES`
+
+    def _is_clear(self, value: Any) -> bool:
+        """Return whether a value is small, and has no name like one that is looked up in it."""
+        count, remaining = 0, [value]
+        while remaining:
+            value = remaining.pop()
+            count += 1
+            if isinstance(value, _CONTAINERS):  # as JSON is parsed
+                if len(value) > MAX_VALUES:
+                    return False
+                if isinstance(value, dict):
+                    if self._inner and self._hides_one(value):
+                        return False
+                    remaining.extend(value.values())
+                else:
+                    remaining.extend(value)
+            if count + len(remaining) > MAX_VALUES:
+                return False
+        return True
+
+    def _hides_one(self, value: Mapping[str, Any]) -> bool:
+        inner, folded = self._inner, self._inner_folded
+        return any(name not in inner and name.casefold() in folded for name in value)
+
+    def select(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the needed part of the facts of a call."""
+        chosen: dict[str, Any] = {}
+        for name in self._names:  # no comprehension: it is a function call, and each call does this
+            chosen[name] = facts[name]
+        args = facts["args"]
+        if self._members is None:
+            chosen["args"] = args
+        elif self._members:
+            chosen["args"] = members = {}
+            for name in self._members:
+                if name in args:
+                    members[name] = args[name]
+        return chosen
+
+
+NOTHING: Final = Needs(frozenset(), frozenset())
+
+_Fields = Mapping[int, list[bytes]]
+_CHECKED: Final = b"type.googleapis.com/cel.expr.CheckedExpr"
+_LOOKUPS: Final = frozenset({"_[_]", "_[?_]", "_?._"})
+"""Functions of a value and a key."""
+_IN: Final = "@in"
+"""The function of a key and a value."""
+
+
+def needs_of(serialized: bytes) -> Needs:
+    """Return the needs of an expression.
+
+    Args:
+        serialized: Its checked form, as `google.protobuf.Any`.
+
+    Raises:
+        ValueError: That is another form.
+    """
+    wrapper = _fields(serialized)
+    if wrapper[1] != [_CHECKED]:
+        raise ValueError(f"its compiled form is {wrapper[1]!r}")
+    reading = _Reading()
+    reading.read(_fields(wrapper[2][0])[4][0])
+    return reading.needs
+
+
+class _Reading:
+    """Collects what an expression uses."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._members: set[str] = set()
+        self._looked_up: set[str] = set()
+        self._texts: set[str] = set()
+        self._computes_names = False
+        self._remaining: list[bytes] = []
+
+    @property
+    def needs(self) -> Needs:
+        inner = self._looked_up | self._texts if self._computes_names else self._looked_up
+        names = frozenset(self._names - {_ARGUMENTS})
+        if _ARGUMENTS in self._names:  # as a whole
+            return Needs(names, None, frozenset(inner | self._members))
+        return Needs(names, frozenset(self._members), frozenset(inner))
+
+    def read(self, expression: bytes) -> None:
+        self._remaining.append(expression)
+        while self._remaining:
+            for kind, values in _fields(self._remaining.pop()).items():
+                self._read(kind, _fields(values[0]))
+
+    def _read(self, kind: int, content: _Fields) -> None:
+        """Read an expression by the number of its only field."""
+        match kind:
+            case 3:
+                self._texts.update(text.decode() for text in content[6])
+            case 4:
+                self._names.update({content[1][0].decode()}.intersection(VARIABLES))
+            case 5:  # a member that is selected
+                self._look_up(content[1][0], content[2][0].decode())
+            case 6:
+                self._call(content)
+            case 7:  # a list
+                self._remaining += content[1]
+            case 8:
+                self._map(content)
+            case 9:  # a macro: it may go through the names of a map, and compare them with texts
+                self._computes_names = True
+                for part in (2, 4, 5, 6, 7):
+                    self._remaining += content[part]
+
+    def _call(self, call: _Fields) -> None:
+        function, arguments = call[2][0].decode(), call[3]
+        if function in _LOOKUPS:
+            self._look_up_key(*arguments)
+        elif function == _IN and not _fields(arguments[1])[7]:  # in a list, there is no name
+            self._look_up_key(arguments[1], arguments[0])
+        else:
+            self._remaining += call[1] + arguments
+
+    def _map(self, entries: _Fields) -> None:
+        for entry in map(_fields, entries[2]):
+            for key in entry[3]:
+                self._looked_up.update(_text_of(key) or ())
+            self._remaining += entry[3] + entry[4]
+
+    def _look_up_key(self, value: bytes, key: bytes) -> None:
+        names = _text_of(key)
+        if names is None:
+            self._computes_names = self._computes_names or not _fields(key)[3]
+            self._remaining += (value, key)
+        else:
+            self._look_up(value, *names)
+
+    def _look_up(self, value: bytes, name: str) -> None:
+        identifier = _fields(value)[4]
+        if identifier and _fields(identifier[0])[1] == [_ARGUMENTS.encode()]:
+            self._members.add(name)
+        else:
+            self._looked_up.add(name)
+            self._remaining.append(value)
+
+
+def _text_of(expression: bytes) -> tuple[str] | None:
+    """Return the text that an expression is, or None if it is anything else."""
+    constant = _fields(expression)[3]
+    text = _fields(constant[0])[6] if constant else []
+    return (text[0].decode(),) if text else None
+
+
+def _fields(message: bytes) -> _Fields:
+    """Return the texts and messages of a message by the numbers of their fields."""
+    found: dict[int, list[bytes]] = defaultdict(list)
+    unknown = UnknownFieldSet(Empty.FromString(message))
+    for field in (unknown[place] for place in range(len(unknown))):
+        if isinstance(field.data, bytes):
+            found[field.field_number].append(field.data)
+    return found
