@@ -121,7 +121,6 @@ class _SourcesWatch:
         self._reading = FileSnapshot({}, {}, torn=False)
         self._files: dict[Source, FileContent] = {}
         self._absent_since: dict[Source, float] = {}
-        self._relisted: set[Source] = set()  # whose folder was gone, and is there again
         self._resources: dict[Source, FileContent] = {}
         self._pending = {source for source in sources if source.namespace}
         self._yielded: dict[Source, FileContent] = {}
@@ -218,28 +217,26 @@ class _SourcesWatch:
             if source in contents:
                 self._files[source] = contents[source]
                 self._absent_since.pop(source, None)
-                self._relisted.discard(source)
             elif not source.folder:
                 self._apply_absence(source, now)
 
     def _apply_absence(self, source: Source, now: float) -> None:
         is_lost = self._is_lost(source)
-        if is_lost:
-            self._relisted.discard(source)
-        elif self._is_known_gone(source) and source not in self._relisted:
-            self._relisted.add(source)  # its folder is back, and may still be filled
-            self._absent_since[source] = now
+        if is_lost and isinstance(self._files.get(source), Gone):
+            self._absent_since.pop(source, None)
+            return
         since = self._absent_since.setdefault(source, now)
         if source in self._files and now - since < self._deleted_after:
             return  # its last content stays for now
         if is_lost:
             self._files[source] = Gone()
+            # If its folder comes back, the file gets time anew: the folder may still be filled.
+            del self._absent_since[source]
         elif source in self._paths:
             self._files[source] = None
         else:
             self._files.pop(source, None)
             del self._absent_since[source]
-            self._relisted.discard(source)
 
     def _is_lost(self, source: Source) -> bool:
         """Return whether a file that is gone is still needed.
@@ -251,16 +248,12 @@ class _SourcesWatch:
             return self._files.get(source) is not None and not source.optional
         return source in self._files and source.path.parent in self._reading.unlisted
 
-    def _is_known_gone(self, source: Source) -> bool:
-        return isinstance(self._files.get(source), Gone)
-
     def _deleted_at(self) -> float | None:
         """Return when the first of the absent files counts as deleted."""
         absent = [
             since
             for source, since in self._absent_since.items()
             if self._files.get(source) is not None
-            and (source in self._relisted or not self._is_known_gone(source))
         ]
         return min(absent) + self._deleted_after if absent else None
 
