@@ -181,6 +181,21 @@ async def test_an_issuer_that_a_server_has_named_allows_and_prevents_no_address(
             await in_thread(SealedTokens(store), wanted, USUAL)
 
 
+async def test_a_logout_may_use_the_endpoints_that_the_entry_names(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    wanted, login = expired(guarded, store)
+    inside = "http://[fe80::1]/revoke"
+    server = AuthorizationServer("", f"{guarded.base}/token", revocation_endpoint=inside)
+    login = described_login(login, server, "", None)
+    refused = await in_thread(revoke, login, wanted.client)
+    assert refused is not None
+    assert "inside this network" in refused
+    failed = await in_thread(revoke, login, wanted.client, [inside])  # where nobody listens
+    assert failed is not None
+    assert "inside this network" not in failed
+
+
 async def test_a_worker_that_stops_begins_no_renewal(guarded: Guarded, store: LoginStore) -> None:
     wanted, _ = expired(guarded, store)
     sealed = SealedTokens(store)

@@ -7,6 +7,7 @@ names that origin, and DNS rebinding shows as a foreign host.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import re
 from collections import Counter
@@ -214,8 +215,7 @@ def accepts_json(http: web.BaseRequest) -> bool:
 
 def accepted_types(http: web.BaseRequest) -> frozenset[str]:
     """Return the media types, in lower case, that the `Accept` headers of a request name."""
-    header = ",".join(http.headers.getall("Accept", ("*/*",)))
-    return frozenset(_media_types(header))
+    return _types_in(",".join(http.headers.getall("Accept", ("*/*",))))
 
 
 def in_accepted_form(http: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
@@ -228,6 +228,11 @@ def in_accepted_form(http: web.BaseRequest, response: web.StreamResponse) -> web
     if not isinstance(response, web.Response) or response.content_type != "application/json":
         return response
     return stream_of(response)
+
+
+@functools.lru_cache(64)  # a client sends the same with each request, which asks several times
+def _types_in(header: str) -> frozenset[str]:
+    return frozenset(_media_types(header))
 
 
 def _media_types(header: str) -> Iterator[str]:

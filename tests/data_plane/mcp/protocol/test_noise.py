@@ -101,6 +101,7 @@ async def test_a_request_of_ours_that_comes_back_is_not_answered(
 ) -> None:
     sent = peer.transport.waiting()
     peer.receive([f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{}}}}'.encode()])
+    peer.receive([b'{"jsonrpc":"2.0","id":1,"method":"ping"}'])  # its answer would come back
     assert (peer.echoes, peer.transport.waiting()) == (1, sent)
     peer.receive([answer(1, "a").encode()])
     assert outcomes == {1: outcome("a")}

@@ -220,9 +220,14 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
                 login = store.read(listed.key) or listed
                 store.remove(listed.key)  # before it is revoked: no worker uses it from now on
             client = Client("")
-            if not login.metadata.get("client"):
-                client = _wanted(server, tenant, user, config, vault).client
-            cause = revoke(login, client)
+            addresses: tuple[str, ...] = ()
+            try:
+                wanted = _wanted(server, tenant, user, config, vault)
+                client, addresses = wanted.client, wanted.configured
+            except CliFailure:
+                if not login.metadata.get("client"):
+                    raise
+            cause = revoke(login, client, addresses)
             if cause is not None:
                 say(f"leaseway: Its tokens were not revoked: {cause}.", err=True)
     say(f"leaseway: {_whom(tenant, user)} is logged out of the server {server}.", err=True)

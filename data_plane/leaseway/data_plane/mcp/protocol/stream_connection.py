@@ -219,7 +219,8 @@ class StreamPeer(Peer):
         if message.id is not None and message.method in REQUESTS_OF_CLIENTS:
             self._count_echo()
         elif message.method is not None:
-            self._inbox.handle(message, self._only_call())
+            if message.id is None or not self.echoes:
+                self._inbox.handle(message, self._only_call())
         elif message.is_response and message.id is not None:
             self._handle_response(message)
         elif message.jsonrpc is None:
@@ -270,12 +271,15 @@ class StreamPeer(Peer):
             )
 
     def _count_echo(self) -> None:
-        """Count a request of ours that came back: an answer would come back, too, and end it."""
+        """Count a request of ours that came back.
+
+        From then on no request is answered: the answer would come back, too, and end a call.
+        """
         self.echoes += 1
         if self.echoes == 1:
             _logger.warning(
-                "The server %s sends back what is sent to it, as a terminal does; that is ignored. "
-                "Run it without one (docker run -i, not -it).",
+                "The server %s sends back what is sent to it, as a terminal does; that is ignored, "
+                "and its own requests get no answer. Run it without one (docker run -i, not -it).",
                 self.server,
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -203,12 +203,13 @@ def _seal(
     return login, is_new_key
 
 
-def revoke(login: Login, configured: Client) -> str | None:
+def revoke(login: Login, configured: Client, addresses: Sequence[str] = ()) -> str | None:
     """Revoke the tokens of a login at its authorization server; return why not, or None.
 
     Args:
         login: The login.
         configured: The configured client, for logins without one of their own.
+        addresses: What the server's entry now names, such as where tokens are revoked.
     """
     server = server_of(login)
     token = login.refresh_token or login.access_token
@@ -217,7 +218,7 @@ def revoke(login: Login, configured: Client) -> str | None:
     if not server.revocation_endpoint:
         return "its authorization server offers no revocation; the tokens end when they expire"
     key = login.key  # the login's issuer may be what the server has named
-    web = Web([url for url in (key.url, key.issuer, key.authority) if url])
+    web = Web([url for url in (key.url, key.issuer, key.authority, *addresses) if url])
     kind = "refresh_token" if login.refresh_token else "access_token"
     form = {"token": token, "token_type_hint": kind}
     keep = hidden_tokens(token)
