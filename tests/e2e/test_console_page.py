@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.console.admitting import AdmittedBy
 from tests.console.browser import Page, browser
 from tests.control_plane.core.builders import hello, lease, spec
 from tests.e2e.system import System, python_server
@@ -331,7 +332,7 @@ async def test_a_viewer_gets_no_button_that_changes_anything(page: Page) -> None
             raise Fault(Reason.UNAUTHENTICATED, "Sign in.")
         return Principal("key 1", roles)
 
-    listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), AdmittedBy(admit))
     with closing(listener):
         async with serve_console(listener, plane):
             await page.open(listener.url)

@@ -13,10 +13,11 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from leaseway.identity.certificates import certificate_names, principal_for_names
 from leaseway.identity.introspection import Introspector
@@ -189,18 +190,9 @@ class Authenticator:
             )
         raise unauthenticated(f"This address requires {self._accepted()}. {_HOW}")
 
-    def for_role(self, *roles: Role) -> Callable[[str | None], Awaitable[Principal]]:
-        """Return a function that authenticates an `Authorization` header for one of the roles.
-
-        The function raises a `Fault`: UNAUTHENTICATED or PERMISSION_DENIED.
-        """
-
-        async def authenticate(authorization: str | None) -> Principal:
-            principal = await self.principal(authorization)
-            principal.check_roles(roles, "This address")
-            return principal
-
-        return authenticate
+    def for_role(self, *roles: Role) -> RoleCheck:
+        """Return what authenticates `Authorization` headers for one of the roles."""
+        return RoleCheck(self, roles)
 
     def _is_worker(self, authorization: str | None) -> bool:
         if self._worker_key is None or not authorization:
@@ -417,6 +409,62 @@ class Authenticator:
         secret = None if introspection is None else introspection.secret_file
         paths = {self._identity_file, self._keys_file, self._settings.keys, secret} - {None}
         return tuple(_stamp(path) for path in sorted(paths, key=str) if path is not None)
+
+
+class RoleCheck:
+    """Authenticates the `Authorization` headers of an address for one of some roles.
+
+    Args:
+        authenticator: Knows the credentials.
+        roles: The roles, one of which is enough.
+    """
+
+    def __init__(self, authenticator: Authenticator, roles: Collection[Role]) -> None:
+        self._authenticator = authenticator
+        self._roles = roles
+
+    async def __call__(self, authorization: str | None) -> Principal:
+        """Return the principal of a request.
+
+        Raises:
+            Fault: As `Authenticator.principal`; PERMISSION_DENIED: it has none of the roles.
+        """
+        principal = await self._authenticator.principal(authorization)
+        principal.check_roles(self._roles, "This address")
+        return principal
+
+    def watch(
+        self, authorization: str | None, principal: Principal
+    ) -> AbstractContextManager[asyncio.Future[Fault]]:
+        """Return the watch of a stream's credential, as `Authenticator.watch` does."""
+        return self._authenticator.watch(authorization, None, principal)
+
+
+async def run_until_revoked(
+    revoked: asyncio.Future[Fault], serving: Coroutine[Any, Any, Any]
+) -> None:
+    """Run what serves a stream until it ends or the stream's credential is revoked.
+
+    Args:
+        revoked: Of `Authenticator.watch`.
+        serving: Serves the stream; it is cancelled when the credential is revoked.
+
+    Raises:
+        Fault: The credential is no longer valid.
+    """
+    task = asyncio.ensure_future(serving)
+    try:
+        ends: set[asyncio.Future[Any]] = {task, revoked}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # retrieve it, or asyncio logs it; the peer disconnected
+    if revoked.done() and task.cancelled():
+        raise revoked.result()
+    await task
 
 
 def authenticator_for(

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.authenticator import Authenticator, run_until_revoked
 from leaseway.identity.principal import CREDENTIAL, LOOPBACK, Principal
 from leaseway.identity.rules import HEALTH, authorize, limit_of, scope_request
 from leaseway.wire import bounds
@@ -179,7 +179,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         if not rpc.streams:
             return await _run(rpc, requests, context)
         with self._authenticator.watch(authorization, certificate, principal) as revoked:
-            return await _run_until(revoked, _run(rpc, requests, context))
+            return await run_until_revoked(revoked, _run(rpc, requests, context))
 
     def _credentials(self, context: Context) -> tuple[str | None, bytes | None]:
         """Return the `authorization` header, or else the client certificate, of an RPC.
@@ -229,33 +229,12 @@ async def run_stream(
         raise
     _caller.set(principal)
     with authenticator.watch(authorization, None, principal) as revoked:
-        await _run_until(revoked, serve())
+        await run_until_revoked(revoked, serve())
 
 
 def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterceptor, ...]:
     """Return the interceptors of a server."""
     return (IdentityInterceptor(authenticator),)
-
-
-async def _run_until(revoked: asyncio.Future[Fault], serving: Coroutine[Any, Any, Any]) -> None:
-    """Run a streaming handler until it ends or its credential is revoked.
-
-    Raises:
-        Fault: The credential is no longer valid.
-    """
-    task = asyncio.ensure_future(serving)
-    try:
-        ends: set[asyncio.Future[Any]] = {task, revoked}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # retrieve it, or asyncio logs it; the peer disconnected
-    if revoked.done() and task.cancelled():
-        raise revoked.result()
-    await task
 
 
 def _run(rpc: _Rpc, request: Any, context: Context) -> Coroutine[Any, Any, Any]:

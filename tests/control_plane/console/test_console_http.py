@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.console.admitting import AdmittedBy
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import hello, spec
 from tests.specs import changed
 
+from leaseway.control_plane.console import live
 from leaseway.control_plane.console.live import ResponseCache
 from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
@@ -197,7 +199,7 @@ async def test_deciding_an_approval_requires_the_role_approver() -> None:
     async def admit(_authorization: str | None) -> Principal:
         return Principal("key 2", frozenset({Role.OPERATOR}))
 
-    listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), AdmittedBy(admit))
     with closing(listener):
         async with serve_console(listener, plane), aiohttp.ClientSession() as session:
             asker = Asker(listener.url, session)
@@ -412,16 +414,44 @@ async def test_an_open_stream_ends_when_its_credential_is_revoked(tmp_path: Path
     sent = {"Authorization": f"Bearer {key}"}
     with closing(listener):
         async with (
-            serve_console(listener, plane, recheck=0.0),
+            serve_console(listener, plane),
             aiohttp.ClientSession() as session,
             asyncio.timeout(60),
             session.get(listener.url + "api/live", headers=sent) as stream,
         ):
-            await _messages(stream, {"state", "traffic"})  # the credential was checked before both
+            await _messages(stream, {"state", "traffic"})
             revoke_key(path, record.id, 0.0)
             await authenticator.refresh()  # which it does each second
             while await stream.content.readline():
                 pass
+
+
+async def test_an_open_stream_ends_with_the_session_that_opened_it() -> None:
+    admit = authenticator_for(_KEY).for_role(*SEES_ALL)
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
+    now = 0.0
+    jar = aiohttp.CookieJar(unsafe=True)
+    with closing(listener):
+        async with (
+            serve_console(listener, Plane(epoch=1), clock=lambda: now),
+            aiohttp.ClientSession(cookie_jar=jar) as session,
+            asyncio.timeout(60),
+        ):
+            assert (await Asker(listener.url, session).post("api/session", {"key": _KEY}))[0] == 200
+            async with session.get(listener.url + "api/live") as stream:
+                await _messages(stream, {"state", "traffic"})
+                now = 12 * 3600.0
+                while await stream.content.readline():
+                    pass
+
+
+async def test_a_page_hears_of_a_console_that_has_nothing_to_tell(
+    console: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_HEARTBEAT", 0.01)
+    _plane, asker = await console(None)
+    async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
+        assert (await _messages(stream, {"heartbeat"}))["heartbeat"] == {}
 
 
 async def test_equal_requests_of_many_pages_query_the_workers_once() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 
 import pytest
+from tests.console.admitting import AdmittedBy
 
 from leaseway.control_plane.console import access, live
 from leaseway.control_plane.console.access import ConsoleAccess
@@ -43,7 +44,7 @@ async def test_signing_in_again_and_again_signs_nobody_else_out(
     async def admit(authorization: str | None) -> Principal:
         return principals[authorization or ""]
 
-    console = ConsoleAccess(admit, lambda: 0.0)
+    console = ConsoleAccess(AdmittedBy(admit), lambda: 0.0)
     kept, _ = await console.sign_in("b")
     for _ in range(20):
         last, _ = await console.sign_in("a")

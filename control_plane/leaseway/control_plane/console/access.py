@@ -8,15 +8,18 @@ request, so that revoking it ends its sessions. Changes are only accepted from t
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from leaseway.identity.principal import LOOPBACK, Principal
-from leaseway.telemetry.http_listener import Admit, check_request, refusal_of
+from leaseway.telemetry.http_listener import check_request, refusal_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
@@ -31,6 +34,20 @@ _FAILURE_WINDOW: Final = 60.0
 _MAX_ADDRESSES: Final = 1_000
 
 
+class ConsoleAdmit(Protocol):
+    """Admits requests by their `Authorization`, as `Authenticator.for_role` does."""
+
+    async def __call__(self, authorization: str | None, /) -> Principal:
+        """Return the principal, or raise a `Fault`."""
+        ...
+
+    def watch(
+        self, authorization: str | None, principal: Principal
+    ) -> AbstractContextManager[asyncio.Future[Fault]]:
+        """Return the watch of a stream's credential, whose future gets a fault when it ends."""
+        ...
+
+
 class ConsoleAccess:
     """Authenticates requests.
 
@@ -39,7 +56,7 @@ class ConsoleAccess:
         clock: Monotonic seconds.
     """
 
-    def __init__(self, admit: Admit | None, clock: Callable[[], float]) -> None:
+    def __init__(self, admit: ConsoleAdmit | None, clock: Callable[[], float]) -> None:
         self._admit = admit
         self._clock = clock
         self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
@@ -83,7 +100,7 @@ class ConsoleAccess:
             raise web.HTTPTooManyRequests(text="Too many wrong credentials. Wait a minute.")
         authorization = f"Bearer {credential}"
         try:
-            principal = await self._principal(authorization)
+            principal = await self._admit(authorization)
         except Fault as fault:
             refusal = refusal_of(fault)
             if refusal.status not in (401, 403):  # nobody has judged the credential
@@ -113,11 +130,19 @@ class ConsoleAccess:
         self._sessions[session] = until, authorization
         self._holders[session] = holder
 
-    async def _principal(self, authorization: str | None) -> Principal:
-        assert self._admit is not None
-        principal = await self._admit(authorization)
-        assert isinstance(principal, Principal)
-        return principal
+    @contextlib.contextmanager
+    def watch(self, request: web.Request, principal: Principal) -> Iterator[asyncio.Future[Fault]]:
+        """Yield a future that gets a fault when the credential of a stream is no longer valid.
+
+        Args:
+            request: The request that opened the stream.
+            principal: Its principal.
+        """
+        if self._admit is None:
+            yield asyncio.get_running_loop().create_future()
+            return
+        with self._admit.watch(self.authorization(request), principal) as revoked:
+            yield revoked
 
     def authorization(self, request: web.Request) -> str | None:
         """Return the `Authorization` that a request came with, or its session's; None for none."""

@@ -30,6 +30,7 @@ _MAX_CPU_SHARE: Final = 0.02
 _CACHE_SECONDS: Final = 1.0
 _MAX_CACHED: Final = 64
 _TRAFFIC_INTERVAL: Final = 2.0
+_HEARTBEAT: Final = 5.0
 _MAX_QUEUED: Final = 64
 _FIRST_EVENTS: Final = 100
 _MAX_EVENTS: Final = 200
@@ -118,6 +119,7 @@ class Live:
             tasks.create_task(self._follow_state())
             tasks.create_task(self._follow_events())
             tasks.create_task(self._follow_traffic())
+            tasks.create_task(self._beat())
 
     async def _wait_for_page(self) -> None:
         while not self._pages:
@@ -152,6 +154,13 @@ class Live:
             await self._wait_for_page()
             self._send(_message("traffic", records.traffic(await self._inspector.traffic())))
             await asyncio.sleep(_TRAFFIC_INTERVAL)
+
+    async def _beat(self) -> None:
+        """Tell pages that updates go on, although a slow worker may delay those of the traffic."""
+        while True:
+            await self._wait_for_page()
+            await asyncio.sleep(_HEARTBEAT)
+            self._send(_message("heartbeat", {}))
 
     def _state(self) -> bytes:
         plane = self._plane

@@ -16,9 +16,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from leaseway.control_plane.console import records
-from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, check_origin
+from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, ConsoleAdmit, check_origin
 from leaseway.control_plane.console.actions import ActionRefused, Actions
-from leaseway.control_plane.console.live import Live, ResponseCache, TooManyPages
+from leaseway.control_plane.console.live import Live, Queue, ResponseCache, TooManyPages
 from leaseway.control_plane.console.login_pages import LoginPages
 from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.rows import Json, row
@@ -26,9 +26,10 @@ from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.stored_approvals import StoredApprovals
 from leaseway.control_plane.sync.login_steps import LoginFailed, LoginSteps
+from leaseway.identity.authenticator import run_until_revoked
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
-from leaseway.telemetry.http_listener import Admit, HttpListener, HttpRefusal
+from leaseway.telemetry.http_listener import HttpListener, HttpRefusal
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MAX_VALUES, MIB
 from leaseway.wire.channels.endpoint import Endpoint
@@ -63,9 +64,6 @@ _MAX_CALLS: Final = 200
 _MAX_TEXT: Final = 256
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON allows it, UTF-8 has none
 _GONE: Final = "It does not exist any more."
-_HEARTBEAT: Final = 10.0
-_RECHECK: Final = 10.0
-"""Seconds after which the credential of an open stream is checked again."""
 _IDLE_TIMEOUT: Final = 60.0
 _MAX_BODY: Final = MIB
 _MAX_KEY: Final = 16 * KIB
@@ -86,8 +84,11 @@ class ConsoleListener(HttpListener):
     noun = "console"
     option = "--console"
     path = "/"
+    admit: ConsoleAdmit | None
 
-    def __init__(self, endpoint: Endpoint, admit: Admit | None, public_url: str = "") -> None:
+    def __init__(
+        self, endpoint: Endpoint, admit: ConsoleAdmit | None, public_url: str = ""
+    ) -> None:
         super().__init__(endpoint, admit)
         self._public_url = public_url
 
@@ -105,7 +106,7 @@ async def serve_console(
     plane: Plane,
     key: str | None = None,
     logins: LoginSteps | None = None,
-    recheck: float = _RECHECK,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[None]:
     """Serve the console while the block runs.
 
@@ -114,14 +115,14 @@ async def serve_console(
         plane: The plane.
         key: The key for calls to workers, or None.
         logins: Lets workers take the steps of logins.
-        recheck: Seconds after which the credential of an open stream is checked again.
+        clock: Monotonic seconds, for the ends of sessions.
     """
     inspector = Inspector(plane)
     rows = ServerRows(plane)
     live = Live(plane, inspector, rows)
     steps = logins or LoginSteps(plane.streams)
     pages = LoginPages(steps, listener.login_url, is_open=listener.admit is None)
-    access = ConsoleAccess(listener.admit, time.monotonic)
+    access = ConsoleAccess(listener.admit, clock)
     site = _ConsoleSite(
         plane=plane,
         inspector=inspector,
@@ -130,7 +131,6 @@ async def serve_console(
         access=access,
         logins=pages,
         key=key,
-        recheck=recheck,
     )
     app = web.Application(middlewares=[site.guard], client_max_size=_MAX_BODY)
     site.add_routes(app)
@@ -153,7 +153,6 @@ class _ConsoleSite:
         access: ConsoleAccess,
         logins: LoginPages,
         key: str | None,
-        recheck: float,
     ) -> None:
         self._plane = plane
         self._inspector = inspector
@@ -161,7 +160,6 @@ class _ConsoleSite:
         self._rows = rows
         self._cache = ResponseCache()
         self._access = access
-        self._recheck = recheck
         self._logins = logins
         self._actions = Actions(plane, key)
         page = files("leaseway.control_plane.console") / "page"
@@ -243,36 +241,29 @@ class _ConsoleSite:
         response = web.StreamResponse(
             headers={**_SECURITY_HEADERS, "Content-Type": "text/event-stream"}
         )
+        who = _principal.get()
         try:
-            with self._live.page(_holder(_principal.get(), request.remote)) as queue:
+            with (
+                self._live.page(_holder(who, request.remote)) as queue,
+                self._access.watch(request, who) as revoked,
+            ):
                 await response.prepare(request)
-                check_at = time.monotonic() + self._recheck
-                while True:
-                    if time.monotonic() >= check_at:
-                        if not await self._is_still_admitted(request):
-                            break
-                        check_at = time.monotonic() + self._recheck
-                    try:
-                        async with asyncio.timeout(_HEARTBEAT):
-                            text = await queue.get()
-                    except TimeoutError:
-                        text = b": heartbeat\n\n"
-                    if text is None:
-                        break
-                    await response.write(text)
+                await run_until_revoked(revoked, self._write_updates(request, response, queue))
         except TooManyPages:
             raise web.HTTPServiceUnavailable(text="Too many pages are open.") from None
-        except ConnectionResetError:
-            pass
+        except (ConnectionResetError, Fault):
+            pass  # the page asks for its session, which says why, before it connects again
         return response
 
-    async def _is_still_admitted(self, request: web.Request) -> bool:
-        """Return whether the credential of a stream, or its session, has not ended meanwhile."""
-        try:
-            await self._access.check(request)
-        except HttpRefusal as refusal:
-            return refusal.status not in (401, 403)  # any other: nobody has judged the credential
-        return True
+    async def _write_updates(
+        self, request: web.Request, response: web.StreamResponse, queue: Queue
+    ) -> None:
+        """Write the updates of a page until it is closed, or the session that opened it ends."""
+        authorization = self._access.authorization(request)
+        while (text := await queue.get()) is not None:
+            if self._access.authorization(request) != authorization:
+                return
+            await response.write(text)
 
     def _read(self, answer: Callable[[Json], Json | None]) -> Handler:
         async def handler(request: web.Request) -> web.Response:

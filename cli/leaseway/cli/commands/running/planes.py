@@ -50,7 +50,7 @@ from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
     from leaseway.control_plane.sync.seal import Seal
-    from leaseway.telemetry.http_listener import Admit
+    from leaseway.identity.authenticator import RoleCheck
 
 _DNS: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
@@ -376,7 +376,7 @@ def _find_seal() -> Seal:
         raise click.UsageError(str(error)) from None
 
 
-def _open_console(url: str, endpoint: Endpoint, admit: Admit | None) -> ConsoleListener:
+def _open_console(url: str, endpoint: Endpoint, admit: RoleCheck | None) -> ConsoleListener:
     from leaseway.control_plane.console.server import ConsoleListener
 
     return ConsoleListener(endpoint, admit, url)

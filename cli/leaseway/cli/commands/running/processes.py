@@ -27,8 +27,9 @@ from leaseway.cli.output.tables import say
 from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
+    from leaseway.identity.authenticator import RoleCheck
     from leaseway.identity.principal import Role
-    from leaseway.telemetry.http_listener import Admit, HttpListener
+    from leaseway.telemetry.http_listener import HttpListener
 
 Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -112,7 +113,7 @@ def _file_threads() -> ThreadPoolExecutor:
 
 @contextmanager
 def listening_at(
-    open_listener: Callable[[Endpoint, Admit | None], ListenerT],
+    open_listener: Callable[[Endpoint, RoleCheck | None], ListenerT],
     endpoint: Endpoint | None,
     credentials: Credentials,
     *roles: Role,

@@ -10,7 +10,7 @@ import { ServerPage, Servers } from "./servers.js";
 import { ToolPage, Tools } from "./tools.js";
 
 const SAMPLES = 60;
-const SILENT = 20000; // ms; the control plane says something every few seconds
+const SILENT = 20000; // ms; the control plane sends a heartbeat every 5 seconds
 const NO_LOAD = { in_flight: 0, waiting: 0, oldest_wait: null };
 const NO_RIGHTS = { operator: false, caller: false };
 
@@ -71,6 +71,7 @@ function useLive(onRights, onRefused) {
           return { ...old, events: [...added, ...old.events].slice(0, 200) };
         });
       });
+      listen("heartbeat", () => {});
       listen("traffic", (content) => setTraffic(rates(content, before.current)));
       source.onerror = lose;
     };
