@@ -20,6 +20,7 @@ from mcp.shared.dispatcher import run_notify_intercept as intercepted
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
+from mcp_types.methods import SERVER_REQUESTS, SPEC_CLIENT_METHODS
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest
@@ -54,14 +55,7 @@ _MAX_PROGRESS_TEXT: Final = 4096
 
 _MAX_LOGGER: Final = 256
 _MAX_LEVEL: Final = 32
-REQUESTS_OF_CLIENTS: Final = frozenset(
-    {
-        *("initialize", "server/discover", "tools/list", "tools/call"),
-        *("prompts/list", "prompts/get", "completion/complete", "logging/setLevel"),
-        *("resources/list", "resources/templates/list", "resources/read"),
-        *("resources/subscribe", "resources/unsubscribe", "subscriptions/listen"),
-    }
-)
+REQUESTS_OF_CLIENTS: Final = SPEC_CLIENT_METHODS - {method for method, _ in SERVER_REQUESTS}
 """Requests that no server sends. A terminal between the two sends back what a client has sent."""
 _LIST_CHANGED: Final = frozenset(
     f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
