@@ -43,6 +43,7 @@ from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubs
 from leaseway.data_plane.mcp.protocol.messages.client_meta import CLIENT_INFO
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
+from leaseway.data_plane.mcp.protocol.stream_connection import ECHO_ADVICE
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.policy import folders
@@ -280,16 +281,15 @@ class McpSession:
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""
         peer = self.peer
-        fault = start_fault(
-            self._spec, error, self._phase, stderr, garbage=peer.garbage, postponed=peer.postponed
+        return start_fault(
+            self._spec,
+            error,
+            self._phase,
+            stderr,
+            garbage=peer.garbage,
+            echoes=peer.echoes,
+            postponed=peer.postponed,
         )
-        if not peer.echoes:
-            return fault
-        text = (
-            f"{fault.message.rstrip('.')}. It sends back what is sent to it, as a terminal does: "
-            "run it without one (docker run -i, not -it)."
-        )
-        return replace(fault, message=text)
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -309,6 +309,7 @@ def start_fault(
     stderr: StderrTail,
     *,
     garbage: int = 0,
+    echoes: int = 0,
     postponed: str = "",
 ) -> Fault:
     """Return the fault for a server that did not start or list.
@@ -319,6 +320,7 @@ def start_fault(
         phase: Where it ended.
         stderr: What its process wrote.
         garbage: How many of its messages were not JSON-RPC.
+        echoes: How many of our own requests came back.
         postponed: What it said when it wanted a request later (see `Peer`).
     """
     cause = first_cause(error)
@@ -347,6 +349,8 @@ def start_fault(
             " command starts, or its url reaches, an MCP server; one over stdio logs to its"
             " standard error."
         )
+    if echoes:
+        text = f"{text.rstrip('.')}. It {ECHO_ADVICE}"
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
 
 

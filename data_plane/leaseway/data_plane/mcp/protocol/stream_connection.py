@@ -42,6 +42,12 @@ _logger = logging.getLogger(__name__)
 MAX_QUEUED: Final = 2 * bounds.MAX_ARGUMENTS
 """Maximum bytes in the send queue; beyond it calls are rejected."""
 
+ECHO_ADVICE: Final = (
+    "sends back what is sent to it, as a terminal does: run it without one "
+    "(docker run -i, not -it)."
+)
+"""What a server does whose answers are our own requests, and what to do about it."""
+
 _HEAD: Final = 1024
 _MAX_STRAYS: Final = 64
 """Lines without messages that are kept of a server that starts: they may say why it does not."""
@@ -278,9 +284,9 @@ class StreamPeer(Peer):
         self.echoes += 1
         if self.echoes == 1:
             _logger.warning(
-                "The server %s sends back what is sent to it, as a terminal does; that is ignored, "
-                "and its own requests get no answer. Run it without one (docker run -i, not -it).",
+                "The server %s %s What comes back is ignored, and its own requests get no answer.",
                 self.server,
+                ECHO_ADVICE,
             )
 
     def overlong(self, head: bytes, tail: bytes, size: int) -> None:
