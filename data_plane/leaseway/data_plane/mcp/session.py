@@ -41,7 +41,11 @@ from leaseway.data_plane.mcp.protocol.features.listing import (
 from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, until_refusing
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.data_plane.mcp.protocol.messages.client_meta import CLIENT_INFO
-from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
+from leaseway.data_plane.mcp.protocol.messages.pending import (
+    ConnectionLost,
+    InvalidResponse,
+    http_status,
+)
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.data_plane.mcp.protocol.stream_connection import ECHO_ADVICE
 from leaseway.data_plane.mcp.stderr import StderrTail
@@ -59,7 +63,7 @@ _ACTIONS = {
     "list": "list its tools",
 }
 
-_WRONG_TRANSPORT_STATUSES = frozenset({"400", "404", "405"})
+_WRONG_TRANSPORT_STATUSES = frozenset({400, 404, 405})
 """HTTP statuses that servers usually answer to the first message of an unsupported transport."""
 
 _OPENING: Final = 1.0
@@ -400,6 +404,6 @@ def _describe(
 
 def _with_hint(spec: ServerSpec, fault: Fault, phase: StartPhase) -> str:
     """Return a fault's message; if its status suggests another transport, ask about that."""
-    if phase == "list" or fault.metadata.get("http_status") not in _WRONG_TRANSPORT_STATUSES:
+    if phase == "list" or http_status(fault) not in _WRONG_TRANSPORT_STATUSES:
         return fault.message
     return f"{fault.message.rstrip('.')}; is its transport really {spec.transport}?"

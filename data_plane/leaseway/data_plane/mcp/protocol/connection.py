@@ -48,6 +48,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     ToolCall,
     invalid_arguments,
     invalid_result,
+    is_rate_limit,
 )
 from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
@@ -287,7 +288,7 @@ class Peer(Dispatcher[TransportContext]):
             async with asyncio.timeout(PROBE_TIMEOUT):
                 await self._request_in_era(self.cheap_request, None, key=self._probe_id)
         except (ConnectionLost, InvalidResponse) as error:
-            return None if error.fault.metadata.get("http_status") == "429" else error.fault
+            return None if is_rate_limit(error.fault) else error.fault
         except MCPError as error:
             has_no_ping = self.cheap_request == "ping" and error.code == METHOD_NOT_FOUND
             return None if has_no_ping else self._refusal(f"error {error.code}: {error.message}")

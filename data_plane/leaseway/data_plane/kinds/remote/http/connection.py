@@ -39,7 +39,6 @@ from leaseway.data_plane.kinds.remote.http.refusals import (
     Refusal,
     SessionCheck,
     asks_to_wait,
-    is_rate_limit,
     is_transient,
     of_answer,
     of_fault,
@@ -62,6 +61,7 @@ from leaseway.data_plane.mcp.protocol.messages.incoming import Asked
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     InvalidResponse,
     Pending,
+    is_rate_limit,
 )
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds

@@ -25,7 +25,6 @@ from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.retry_after import retry_delay
 
-TOO_MANY_REQUESTS: Final = HTTPStatus.TOO_MANY_REQUESTS.value
 MAX_BODY: Final = bounds.MAX_LINE
 """Maximum bytes of a response body, as of a message over other transports."""
 
@@ -178,7 +177,7 @@ def status_fault(
     if line and line != f"{status}: {_phrase(status)}":
         text += f" ({line})"
     delay = retry_delay(headers)
-    refused = status == TOO_MANY_REQUESTS or (status == 503 and delay is not None)
+    refused = status == HTTPStatus.TOO_MANY_REQUESTS or (status == 503 and delay is not None)
     started: Started = "no" if refused else "unknown" if status >= 500 else "yes"
     code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
     fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)

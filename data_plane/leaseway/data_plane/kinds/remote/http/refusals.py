@@ -13,18 +13,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from leaseway.data_plane.kinds.remote.http.endpoint import SessionForgotten
-from leaseway.data_plane.kinds.remote.http.errors import TOO_MANY_REQUESTS
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     InvalidResponse,
     Pending,
+    http_status,
+    is_rate_limit,
     read_error,
 )
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
@@ -71,7 +73,7 @@ class Refusal:
     @property
     def is_barred(self) -> bool:
         """Whether something bars the worker (HTTP 403): often a firewall, and for a while."""
-        return self.fault is not None and self.fault.metadata.get("http_status") == "403"
+        return self.fault is not None and http_status(self.fault) == HTTPStatus.FORBIDDEN
 
     def deliver(self, entry: Pending) -> None:
         """End the request as the server has answered it."""
@@ -91,11 +93,6 @@ class Refusal:
 NO_REFUSAL: Final = Refusal(-1)
 
 
-def is_rate_limit(fault: Fault) -> bool:
-    """Return whether the server only wants fewer requests: no sign of anything else."""
-    return fault.metadata.get("http_status") == str(TOO_MANY_REQUESTS)
-
-
 def asks_to_wait(fault: Fault) -> bool:
     """Return whether the server has done nothing, and wants the same request later.
 
@@ -108,13 +105,13 @@ def asks_to_wait(fault: Fault) -> bool:
 
 def of_fault(session: int, fault: Fault) -> Refusal | None:
     """Return a fault as a refusal, or None if it says nothing of the session."""
-    status = fault.metadata.get("http_status", "")
     if fault.reason not in (Reason.SERVER_ERROR, Reason.SERVER_LOST):
         return None
     if is_rate_limit(fault) or (fault.reason is Reason.SERVER_LOST and fault.started == "no"):
         return None
-    transient = not status or int(status) >= 500
-    rejects = not transient and int(status) >= 300
+    status = http_status(fault)
+    transient = not status or status >= 500
+    rejects = not transient and status >= 300
     return Refusal(session, fault, transient=transient, words=fault.message, rejects=rejects)
 
 

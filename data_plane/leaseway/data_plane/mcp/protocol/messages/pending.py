@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -62,6 +63,16 @@ class InvalidResponse(MCPError):
         code = int(fault.metadata.get("code", INTERNAL_ERROR))
         super().__init__(code=code, message=fault.message)
         self.fault = fault
+
+
+def http_status(fault: Fault) -> int:
+    """Return the HTTP status that a server answered with; 0 if it did not answer with one."""
+    return int(fault.metadata.get("http_status", 0))
+
+
+def is_rate_limit(fault: Fault) -> bool:
+    """Return whether the server only wants fewer requests: no sign of anything else."""
+    return http_status(fault) == HTTPStatus.TOO_MANY_REQUESTS
 
 
 class Pending(Protocol):
