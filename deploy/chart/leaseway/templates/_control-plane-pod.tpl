@@ -10,7 +10,6 @@ terminationGracePeriodSeconds: 30
 containers:
   - name: control-plane
     image: {{ include (ternary "leaseway.storesImage" "leaseway.image" (not (empty $cp.store.existingSecret))) . }}
-    imagePullPolicy: {{ .Values.image.pullPolicy }}
     args:
       - control-plane
       - --listen={{ include "leaseway.anyAddress" . }}:{{ $cp.port }}
@@ -39,7 +38,6 @@ containers:
       - {{ . | quote }}
       {{- end }}
     env:
-      {{- include "leaseway.keyEnv" . | nindent 6 }}
       # All replicas need the same key, to verify the state that workers return.
       - name: LEASEWAY_SEAL_KEY
         valueFrom:
@@ -48,10 +46,6 @@ containers:
             key: {{ .Values.key.sealKey }}
       - name: POD_IP
         valueFrom: { fieldRef: { fieldPath: status.podIP } }
-      {{- with $cp.env }}{{ toYaml . | nindent 6 }}{{ end }}
-    {{- with $cp.envFrom }}
-    envFrom: {{- toYaml . | nindent 6 }}
-    {{- end }}
     ports:
       - { name: grpc, containerPort: {{ $cp.port }} }
       - { name: metrics, containerPort: {{ $cp.metricsPort }} }
@@ -68,26 +62,18 @@ containers:
       {{- include "leaseway.probe" (dict "root" . "port" $cp.port "service" "") | nindent 6 }}
       periodSeconds: 2
       timeoutSeconds: 2
-    resources: {{- toYaml $cp.compute | nindent 6 }}
-    securityContext:
-      {{- include "leaseway.containerSecurity" . | nindent 6 }}
     volumeMounts:
-      - { name: tmp, mountPath: /tmp }
       {{- if $volume.enabled }}
       - { name: data, mountPath: /var/lib/leaseway }
       {{- end }}
       {{- if $cp.store.existingSecret }}
       - { name: store, mountPath: /run/secrets/leaseway-store, readOnly: true }
       {{- end }}
-      {{- with include "leaseway.tlsMount" . }}{{ . | nindent 6 }}{{ end }}
       {{- if $files }}
       # Mount the folder: files mounted with `subPath` do not follow changes of a ConfigMap.
       - { name: config, mountPath: /etc/leaseway, readOnly: true }
       {{- end }}
-      {{- with $cp.volumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
-  - name: tmp
-    {{- toYaml ($cp.tmp | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- if $volume.enabled }}
   - name: data
     persistentVolumeClaim: { claimName: {{ $claim }} }
@@ -96,7 +82,6 @@ volumes:
   - name: store
     secret: { secretName: {{ $cp.store.existingSecret }}, defaultMode: 0440 }
   {{- end }}
-  {{- with include "leaseway.tlsVolume" . }}{{ . | nindent 2 }}{{ end }}
   {{- if $files }}
   - name: config
     projected:
@@ -111,5 +96,4 @@ volumes:
               - { key: "tenant.{{ $tenant }}.yaml", path: "tenants/{{ $tenant }}.yaml" }
               {{- end }}
   {{- end }}
-  {{- with $cp.volumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}

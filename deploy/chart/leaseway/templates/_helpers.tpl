@@ -99,12 +99,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- define "leaseway.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: { drop: [ALL] }
-{{- end }}
-
 {{/* The labels of a component's pods: those that select them, and `podLabels`. */}}
 {{- define "leaseway.podLabels" -}}
 {{- $own := .own.podLabels | default dict -}}
@@ -136,7 +130,9 @@ root: the chart; own: the component's values; spec: what only this component has
 {{- $_ := set $spec "topologySpreadConstraints" (include "leaseway.spread" (dict "selector" .selector) | fromYamlArray) -}}
 {{- end }}
 {{- $own := deepCopy (.own.podSpec | default dict) -}}
-{{- $container := index $spec.containers 0 -}}
+{{- $with := include "leaseway.container" (dict "root" .root "own" .own "spec" $spec) | fromYaml -}}
+{{- $_ := set $spec "volumes" $with.volumes -}}
+{{- $container := $with.container -}}
 {{- $others := list -}}
 {{- range $other := $own.containers }}
 {{- if eq $other.name $container.name }}
@@ -147,6 +143,35 @@ root: the chart; own: the component's values; spec: what only this component has
 {{- end }}
 {{- $_ := set $spec "containers" (list $container) -}}
 {{- include "leaseway.extended" (dict "base" $spec "with" (set $own "containers" $others)) -}}
+{{- end }}
+
+{{/*
+The container of a pod and the pod's volumes: what all have, what the component has, and the values that its owner adds,
+in this order, because a variable may use those before it.
+
+root: the chart; own: the component's values; spec: what only this component has.
+*/}}
+{{- define "leaseway.container" -}}
+{{- $container := index .spec.containers 0 -}}
+{{- $mounts := list (dict "name" "tmp" "mountPath" "/tmp") -}}
+{{- $volumes := list (merge (dict "name" "tmp") (.own.tmp | default (dict "emptyDir" dict))) -}}
+{{- if include "leaseway.tlsOn" .root }}
+{{- $secret := dict "secretName" (include "leaseway.tlsSecret" .root) "defaultMode" 288 -}}
+{{- $mounts = append $mounts (dict "name" "tls" "mountPath" "/run/tls" "readOnly" true) -}}
+{{- $volumes = append $volumes (dict "name" "tls" "secret" $secret) -}}
+{{- end }}
+{{- $all := dict "env" (include "leaseway.keyEnv" .root | fromYamlArray) "envFrom" list "volumeMounts" $mounts -}}
+{{- range $field, $common := $all }}
+{{- $list := concat $common (get $container $field | default list) (get $.own $field | default list) -}}
+{{- with $list }}{{ $_ := set $container $field . }}{{ end -}}
+{{- end }}
+{{- $drops := dict "drop" (list "ALL") -}}
+{{- $security := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" $drops -}}
+{{- $_ := set $container "securityContext" $security -}}
+{{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy -}}
+{{- $_ := set $container "resources" .own.compute -}}
+{{- $volumes = concat $volumes (.spec.volumes | default list) (.own.volumes | default list) -}}
+{{- dict "container" $container "volumes" $volumes | toYaml -}}
 {{- end }}
 
 {{/* An object with the fields of another one: objects are merged, lists appended, others replaced. */}}
@@ -227,19 +252,6 @@ spec:
 {{- end }}
 - { name: LEASEWAY_TLS_NAME, value: {{ include "leaseway.tlsName" . }} }
 {{- end }}
-{{- end }}
-
-{{- define "leaseway.tlsMount" -}}
-{{- if include "leaseway.tlsOn" . -}}
-- { name: tls, mountPath: /run/tls, readOnly: true }
-{{- end -}}
-{{- end }}
-
-{{- define "leaseway.tlsVolume" -}}
-{{- if include "leaseway.tlsOn" . -}}
-- name: tls
-  secret: { secretName: {{ include "leaseway.tlsSecret" . }}, defaultMode: 288 }
-{{- end -}}
 {{- end }}
 
 {{- /* The probe of a process; with TLS a TCP probe, because the kubelet's gRPC probes do not support TLS. */ -}}

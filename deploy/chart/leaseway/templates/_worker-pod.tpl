@@ -17,7 +17,6 @@ terminationGracePeriodSeconds: {{ $w.terminationGracePeriodSeconds }}
 containers:
   - name: worker
     image: {{ $w.image | default (include (ternary "leaseway.storesImage" "leaseway.image" (hasPrefix "s3://" $w.audit.sink)) $root) }}
-    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
     args:
       - worker
       - --control-plane={{ include "leaseway.fullname" $root }}-control-plane.{{ $root.Release.Namespace }}.svc:{{ $root.Values.controlPlane.port }}
@@ -48,7 +47,6 @@ containers:
       - {{ . | quote }}
       {{- end }}
     env:
-      {{- include "leaseway.keyEnv" $root | nindent 6 }}
       - name: POD_IP
         valueFrom: { fieldRef: { fieldPath: status.podIP } }
       - name: POD_NAME
@@ -60,13 +58,9 @@ containers:
         valueFrom: { fieldRef: { fieldPath: {{ $field }} } }
       {{- end }}
       {{- end }}
-      {{- with $w.env }}{{ toYaml . | nindent 6 }}{{ end }}
-    {{- if or $w.envFrom $w.audit.credentials }}
+    {{- with $w.audit.credentials }}
     envFrom:
-      {{- with $w.audit.credentials }}
       - secretRef: { name: {{ . }} }
-      {{- end }}
-      {{- with $w.envFrom }}{{ toYaml . | nindent 6 }}{{ end }}
     {{- end }}
     ports:
       - { name: grpc, containerPort: {{ $w.port }} }
@@ -91,30 +85,20 @@ containers:
       {{- include "leaseway.probe" (dict "root" $root "port" $w.port "service" "") | nindent 6 }}
       periodSeconds: 2
       timeoutSeconds: 2
-    resources: {{- toYaml $w.compute | nindent 6 }}
-    securityContext:
-      {{- include "leaseway.containerSecurity" $root | nindent 6 }}
     volumeMounts:
-      - { name: tmp, mountPath: /tmp }
       {{- if $w.audit.sink }}
       - { name: audit, mountPath: /var/lib/leaseway }
       {{- end }}
-      {{- with include "leaseway.tlsMount" $root }}{{ . | nindent 6 }}{{ end }}
       {{- range $w.secretFiles }}
       - { name: "secret-{{ . }}", mountPath: "/run/secrets/{{ . }}", readOnly: true }
       {{- end }}
-      {{- with $w.volumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
-  - name: tmp
-    {{- toYaml ($w.tmp | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- if $w.audit.sink }}
   - name: audit
     {{- toYaml ($w.audit.volume | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- end }}
-  {{- with include "leaseway.tlsVolume" $root }}{{ . | nindent 2 }}{{ end }}
   {{- range $w.secretFiles }}
   - name: secret-{{ . }}
     secret: { secretName: {{ . }}, defaultMode: 288 }
   {{- end }}
-  {{- with $w.volumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
