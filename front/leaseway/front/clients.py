@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from leaseway.front.empty_objects import capabilities_in
+
 _Object = dict[str, Any]
 
 
@@ -56,36 +58,41 @@ class _Meta(msgspec.Struct, rename="camel"):
     client_info: _Info | None = None
 
 
-def problem_of_initialize(params: dict[str, Any]) -> str:
-    """Return what is wrong with the params of `initialize`, or empty."""
-    return _problem(params | {"capabilities": objects_in(params.get("capabilities"))}, _Initialize)
+class WrongDeclarationError(ValueError):
+    """What a client declares has a wrong type; the text says which, and nothing that was sent."""
 
 
-def problem_of_meta(capabilities: object, info: object) -> str:
-    """Return what is wrong with what the `_meta` of a modern request declares, or empty."""
-    return _problem({"clientCapabilities": objects_in(capabilities), "clientInfo": info}, _Meta)
+def initialize_in(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the params of `initialize`, with an object for each capability.
+
+    Raises:
+        WrongDeclarationError: A member has another type.
+    """
+    declared = params | {"capabilities": capabilities_in(params.get("capabilities"))}
+    _check(declared, _Initialize)
+    return declared
 
 
-def objects_in(capabilities: Any, depth: int = 2) -> Any:
-    """Return capabilities with an object for each `[]`, as which PHP writes an empty one.
+def meta_capabilities_in(capabilities: object, info: object) -> dict[str, Any]:
+    """Return the capabilities that the `_meta` of a modern request declares.
 
     Args:
         capabilities: As the client has sent them.
-        depth: How many levels below may be objects: each capability, and its options. What the
-            settings of an extension contain is its own.
+        info: What it declares about itself beside them.
+
+    Raises:
+        WrongDeclarationError: One of both, or a member, has another type.
     """
-    if capabilities == []:
-        return {}
-    if not depth or not isinstance(capabilities, dict):
-        return capabilities
-    return {name: objects_in(value, depth - 1) for name, value in capabilities.items()}
+    declared = {"clientCapabilities": capabilities_in(capabilities), "clientInfo": info}
+    _check(declared, _Meta)
+    found: dict[str, Any] = declared["clientCapabilities"]
+    return found
 
 
-def _problem(declared: dict[str, Any], kind: type[msgspec.Struct]) -> str:
+def _check(declared: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     try:
         msgspec.convert(declared, kind)
     except msgspec.ValidationError as error:
-        return str(error)  # it names types and known members, and nothing that was sent
+        raise WrongDeclarationError(str(error)) from None
     except RecursionError:
-        return "it is nested too deeply"
-    return ""
+        raise WrongDeclarationError("it is nested too deeply") from None

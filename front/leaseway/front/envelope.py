@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from leaseway.front.empty_objects import empty_objects
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from leaseway.wire.messages.portable_json import has_many_values
@@ -38,10 +39,6 @@ _QUOTES: Final = 12
 _NULLABLE: Final = ("method", "params", "result", "error")
 """Members that are missing if they are null. The id is not among them: a request would become a
 notification, and its client would wait for a response in vain."""
-_OBJECTS: Final = ("params", "result")
-"""Members that are objects."""
-is_empty_list: Final = re.compile(rb"\[\s*\]").fullmatch
-"""What PHP and Lua, whose lists and objects are one type, write for an empty object."""
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -277,7 +274,7 @@ def _read_other(line: bytes) -> Message:
     is_response = sent["method"] in (b"", _NULL) and bool(sent["result"] or sent["error"])
     # Clients with one type for all messages write those that a message does not have as null.
     sent |= {name: b"" for name in _NULLABLE if sent[name] == _NULL}
-    sent |= {name: b"{}" for name in _OBJECTS if is_empty_list(sent[name])}
+    sent |= dict.fromkeys(empty_objects("message", sent), b"{}")
 
     def refuse(text: str, code: int = INVALID_REQUEST) -> Refusal:
         if is_response:  # the client would take its id for that of a request of its own

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from leaseway.front.clients import problem_of_initialize, problem_of_meta
+from leaseway.front.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
 from leaseway.front.envelope import (
     LONG_TAIL,
     VERSION_KEY,
@@ -137,11 +137,24 @@ def _instructed(result: dict[str, Any], instructions: str) -> dict[str, Any]:
 def _is_modern(params: Any) -> bool:
     """Return whether a request's `_meta` has a supported version and declares what it must."""
     meta = params.get("_meta") if isinstance(params, dict) else None
-    return (
-        isinstance(meta, dict)
-        and meta.get(VERSION_KEY) in MODERN_VERSIONS
-        and not problem_of_meta(meta.get(CAPABILITIES_KEY), meta.get(INFO_KEY))
-    )
+    if not isinstance(meta, dict) or meta.get(VERSION_KEY) not in MODERN_VERSIONS:
+        return False
+    try:
+        meta_capabilities_in(meta.get(CAPABILITIES_KEY), meta.get(INFO_KEY))
+    except WrongDeclarationError:
+        return False
+    return True
+
+
+def _initializes(params: Any) -> bool:
+    """Return whether the params of `initialize` declare what they may."""
+    if not isinstance(params, dict):
+        return False
+    try:
+        initialize_in(params)
+    except WrongDeclarationError:
+        return False
+    return True
 
 
 class _BuildResult(Protocol):
@@ -260,7 +273,7 @@ class HandshakeResponder:
             return self._respond(message.id, b"{}")
         if message.method != "initialize" or self._initialize is not None:
             return False
-        if not isinstance(params, dict) or problem_of_initialize(params):
+        if not _initializes(params):
             return False  # the front reports what is wrong with it
         self._initialize = line
         version = negotiate_version(params.get("protocolVersion"))

@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from leaseway.front.clients import objects_in, problem_of_initialize, problem_of_meta
+from leaseway.front.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
+from leaseway.front.empty_objects import empty_objects, is_empty_list
 from leaseway.front.envelope import (
     ABSENT,
     VERSION_KEY,
     Notification,
     Refusal,
     RequestMessage,
-    is_empty_list,
 )
 from leaseway.front.handshake import CAPABILITIES_KEY, INFO_KEY, MODERN_VERSIONS
 from leaseway.wire.bounds import MAX_VALUES
@@ -39,8 +39,6 @@ _MAX_VERSION: Final = 64
 """Characters of an unknown protocol version that an error repeats."""
 _REQUIRED: Final = (VERSION_KEY, CAPABILITIES_KEY)
 """What the `_meta` of each modern request has."""
-_OBJECTS: Final = ("_meta", "arguments", "context")
-"""Members of params that are objects."""
 _MAX_REASON: Final = 256
 """Characters of a client's reason for a cancellation that are passed on."""
 
@@ -203,7 +201,7 @@ _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def _with_objects(params: bytes) -> bytes:
     """Return params with `{}` for each member that is `[]`, as PHP writes an empty object."""
     members = _decode_members(params)
-    empty = [name for name in _OBJECTS if is_empty_list(bytes(members.get(name, ABSENT)))]
+    empty = empty_objects("params", members)
     return encode(members | {name: {} for name in empty}) if empty else params
 
 
@@ -251,9 +249,11 @@ def initialize_params(message: RequestMessage) -> dict[str, Any]:
     params = object_params(message)
     if params is None:
         raise JsonRpcError(INVALID_PARAMS, "The params of initialize must be a JSON object.")
-    if problem := problem_of_initialize(params):
-        raise JsonRpcError(INVALID_PARAMS, f"The params of initialize are wrong: {problem}")
-    return params | {"capabilities": objects_in(params.get("capabilities"))}
+    try:
+        return initialize_in(params)
+    except WrongDeclarationError as problem:
+        text = f"The params of initialize are wrong: {problem}"
+        raise JsonRpcError(INVALID_PARAMS, text) from None
 
 
 def modern_client(message: RequestMessage, headers: Mapping[str, str] | None = None) -> McpClient:
@@ -282,10 +282,13 @@ def modern_client(message: RequestMessage, headers: Mapping[str, str] | None = N
     if not isinstance(version, str):
         raise JsonRpcError(INVALID_PARAMS, f"{VERSION_KEY} in `_meta` must be text.")
     check_version(version)
-    capabilities, info = meta[CAPABILITIES_KEY], meta.get(INFO_KEY)
-    if problem := problem_of_meta(capabilities, info):
-        raise JsonRpcError(INVALID_PARAMS, f"What `_meta` declares is wrong: {problem}")
-    return McpClient(version, objects_in(capabilities), info)
+    info = meta.get(INFO_KEY)
+    try:
+        capabilities = meta_capabilities_in(meta[CAPABILITIES_KEY], info)
+    except WrongDeclarationError as problem:
+        text = f"What `_meta` declares is wrong: {problem}"
+        raise JsonRpcError(INVALID_PARAMS, text) from None
+    return McpClient(version, capabilities, info)
 
 
 def check_version(version: str) -> None:
