@@ -149,7 +149,7 @@ class ToolCalls:
             if place.is_new and place.session is not None:
                 await request.carried.sessions.end(place.session)  # the server saw no call
             return adapt_result(correctable, modern=request.modern)
-        return _for_client(request, place, tool, result)
+        return client_result(request, place, tool, result)
 
     async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
         """Return a tool that only a session has, or None."""
@@ -203,7 +203,7 @@ async def _call_handle_tool(request: Request, own_tool: str, arguments: bytes) -
     return adapt_result(result, modern=request.modern)
 
 
-def _for_client(request: Request, place: Place, tool: Tool | None, result: ToolResult) -> bytes:
+def client_result(request: Request, place: Place, tool: Tool | None, result: ToolResult) -> bytes:
     """Return a server's result as one for the client: its names, its session, its version."""
     payload = payload_of(result, request)
     if tool is not None and not request.scope:
