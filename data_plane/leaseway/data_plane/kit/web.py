@@ -19,6 +19,7 @@ from yarl import URL
 from leaseway.data_plane.kit.addresses import AllowedHosts, parse_address
 from leaseway.data_plane.kit.schemas import READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
+from leaseway.wire.channels.encryption import leaves_encryption
 from leaseway.wire.messages.charsets import text_of_body
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -163,8 +164,10 @@ def _redirect_url(url: URL, location: str) -> str:
         joined = url.join(URL(location))
     except ValueError:
         raise ToolError(f"{url.host} redirects to an invalid URL.") from None
-    if url.scheme == "https" and joined.scheme == "http":
-        raise ToolError(f"{url.host} redirects from https to http, which is not allowed.")
+    if leaves_encryption(url.scheme, joined.scheme):
+        raise ToolError(
+            f"{url.host} redirects from https to {joined.scheme:.20}, which is not allowed."
+        )
     return str(joined)
 
 

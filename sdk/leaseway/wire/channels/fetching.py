@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from leaseway.wire import bounds
+from leaseway.wire.channels.encryption import leaves_encryption
 from leaseway.wire.channels.endpoint import is_loopback_host
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def request(
     if target.scheme not in ("http", "https") or not target.host:
         raise FetchError("it is no web address")
     is_known = any(target.origin() == origin.origin() for origin in origins)
-    if target.scheme == "http" and not is_known and origins[0].scheme in ("https", "wss"):
+    if not is_known and leaves_encryption(origins[0].scheme, target.scheme):
         raise FetchError("it is not encrypted: its address must begin with https")
     loop = asyncio.new_event_loop()
     try:
@@ -456,7 +457,7 @@ def redirect_target(current: URL, location: str) -> URL:
     is_web = target.scheme in ("http", "https") and target.host
     if not is_web or not location or (relative.scheme and not relative.host):
         raise FetchError("it redirects to something that is no web address")
-    if current.scheme == "https" and target.scheme != "https":
+    if leaves_encryption(current.scheme, target.scheme):
         raise FetchError("it redirects from https to http")
     return target
 

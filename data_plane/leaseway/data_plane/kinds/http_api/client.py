@@ -18,13 +18,14 @@ from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
-from leaseway.data_plane.kinds.http_api.redirects import leaves_encryption, redirect_target
+from leaseway.data_plane.kinds.http_api.redirects import redirect_target
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.spec.kinds.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
+from leaseway.wire.channels.encryption import leaves_encryption
 from leaseway.wire.channels.fetching import MAX_REDIRECTS, Guard, in_thread, leads_inside
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.timing.retry_after import retry_delay
@@ -281,7 +282,7 @@ class HttpToolClient:
         target = redirect_target(request.method, url, response.status, location, names)
         if target is None:
             return None
-        if leaves_encryption(url, target):
+        if leaves_encryption(url.scheme, target.scheme):
             raise self._not_followed(target, "without encryption")
         return target
 

@@ -36,10 +36,5 @@ def redirect_target(
     return target if target.scheme in ("http", "https") and target.host else None
 
 
-def leaves_encryption(current: URL, target: URL) -> bool:
-    """Return whether a redirect leads from an encrypted address to one that is not."""
-    return current.scheme == "https" and target.scheme != "https"
-
-
 def _percent(byte: re.Match[str]) -> str:
     return f"%{ord(byte[0]) - 0xDC00:02X}"
