@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leaseway.data_plane.mcp.protocol.connection import Liveness
+from leaseway.data_plane.mcp.protocol.messages.liveness import Liveness
 
 
 def test_an_abandoned_call_without_a_message_makes_the_server_doubtful() -> None:

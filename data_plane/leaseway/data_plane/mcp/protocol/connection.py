@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -38,6 +37,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
 from leaseway.data_plane.mcp.protocol.messages.incoming import Asked, Inbox, find_asked_call
+from leaseway.data_plane.mcp.protocol.messages.liveness import Liveness
 from leaseway.data_plane.mcp.protocol.messages.log_level import LogLevel
 from leaseway.data_plane.mcp.protocol.messages.notices import Notices
 from leaseway.data_plane.mcp.protocol.messages.pending import (
@@ -70,49 +70,6 @@ PROBE_TIMEOUT: Final = 5.0
 
 _logger = logging.getLogger(__name__)
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class Liveness:
-    """When a server last sent something, and whether its silence since then is suspicious.
-
-    Request ids only grow: one number records which requests had been sent when the server last sent
-    something, so a call costs nothing for it.
-
-    Attributes:
-        received_at: The time of its last message, monotonic; of creation before the first one.
-        wake: Set when the server should be pinged at once.
-    """
-
-    __slots__ = ("_doubtful_up_to", "_received_up_to", "received_at", "wake")
-
-    def __init__(self) -> None:
-        self.received_at = time.monotonic()
-        self.wake = LightEvent()
-        self._received_up_to = 0
-        self._doubtful_up_to = 0
-
-    def mark_received(self, newest: int) -> None:
-        """Record that the server sent something; `newest` is the id of our newest request."""
-        self.received_at = time.monotonic()
-        self._received_up_to = newest
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether a call was abandoned without a response and without a message since its start."""
-        return self._doubtful_up_to > self._received_up_to
-
-    def mark_doubtful(self, abandoned: int, newest: int) -> None:
-        """Record an abandoned call; suspicious if nothing was received since its start."""
-        if abandoned > self._received_up_to and not self.in_doubt:
-            self._doubtful_up_to = newest
-
-    def is_explained_by(self, oldest: int) -> bool:
-        """Return whether the server may be silent because it works on its oldest call in flight.
-
-        Not if that call started after the silence became suspicious: otherwise new calls would
-        excuse a server that hangs forever.
-        """
-        return not self.in_doubt or oldest <= self._doubtful_up_to
 
 
 class Peer(Dispatcher[TransportContext]):

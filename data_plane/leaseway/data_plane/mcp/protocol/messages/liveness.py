@@ -1,0 +1,50 @@
+"""Whether a server is alive, by the messages that it sends."""
+
+from __future__ import annotations
+
+import time
+
+from leaseway.data_plane.background import LightEvent
+
+
+class Liveness:
+    """When a server last sent something, and whether its silence since then is suspicious.
+
+    Request ids only grow: one number records which requests had been sent when the server last sent
+    something, so a call costs nothing for it.
+
+    Attributes:
+        received_at: The time of its last message, monotonic; of creation before the first one.
+        wake: Set when the server should be pinged at once.
+    """
+
+    __slots__ = ("_doubtful_up_to", "_received_up_to", "received_at", "wake")
+
+    def __init__(self) -> None:
+        self.received_at = time.monotonic()
+        self.wake = LightEvent()
+        self._received_up_to = 0
+        self._doubtful_up_to = 0
+
+    def mark_received(self, newest: int) -> None:
+        """Record that the server sent something; `newest` is the id of our newest request."""
+        self.received_at = time.monotonic()
+        self._received_up_to = newest
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a call was abandoned without a response and without a message since its start."""
+        return self._doubtful_up_to > self._received_up_to
+
+    def mark_doubtful(self, abandoned: int, newest: int) -> None:
+        """Record an abandoned call; suspicious if nothing was received since its start."""
+        if abandoned > self._received_up_to and not self.in_doubt:
+            self._doubtful_up_to = newest
+
+    def is_explained_by(self, oldest: int) -> bool:
+        """Return whether the server may be silent because it works on its oldest call in flight.
+
+        Not if that call started after the silence became suspicious: otherwise new calls would
+        excuse a server that hangs forever.
+        """
+        return not self.in_doubt or oldest <= self._doubtful_up_to
