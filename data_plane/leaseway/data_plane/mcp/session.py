@@ -45,6 +45,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     InvalidResponse,
     http_status,
+    postponement,
 )
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.data_plane.mcp.protocol.stream_connection import ECHO_ADVICE
@@ -292,7 +293,6 @@ class McpSession:
             stderr,
             garbage=peer.garbage,
             echoes=peer.echoes,
-            postponed=peer.postponed,
         )
 
 
@@ -314,7 +314,6 @@ def start_fault(
     *,
     garbage: int = 0,
     echoes: int = 0,
-    postponed: str = "",
 ) -> Fault:
     """Return the fault for a server that did not start or list.
 
@@ -325,7 +324,6 @@ def start_fault(
         stderr: What its process wrote.
         garbage: How many of its messages were not JSON-RPC.
         echoes: How many of our own requests came back.
-        postponed: What it said when it wanted a request later (see `Peer`).
     """
     cause = first_cause(error)
     if isinstance(cause, handshake.GreetingFailed):
@@ -335,7 +333,7 @@ def start_fault(
     if _has_no_token(cause):
         return cause.fault
     server = spec.key.server_id
-    problem, text, facts = _describe(spec, cause, phase, postponed)
+    problem, text, facts = _describe(spec, cause, phase)
     last_words = stderr.last(lines=10, size=2048)
     metadata = {"server": server, **facts, "problem": problem}
     if last_words:
@@ -365,7 +363,7 @@ def _has_no_token(cause: BaseException) -> TypeGuard[ConnectionLost | InvalidRes
 
 
 def _describe(
-    spec: ServerSpec, cause: BaseException, phase: StartPhase, postponed: str
+    spec: ServerSpec, cause: BaseException, phase: StartPhase
 ) -> tuple[str, str, dict[str, str]]:
     """Return the problem, its sentence, and further metadata."""
     server = spec.key.server_id
@@ -379,10 +377,10 @@ def _describe(
         case InvalidResponse(fault=fault):
             return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
         case TimeoutError():
-            cause_shown = f": {postponed}" if postponed else ". See what it logs, or"
-            text = f"{head} within {spec.startup_timeout:g} s{cause_shown}"
-            advice = " Raise startup_timeout." if postponed else " raise startup_timeout."
-            return "START_TIMEOUT", f"{text}{advice}", {}
+            said = postponement(cause)
+            cause_shown = f": {said} Raise" if said else ". See what it logs, or raise"
+            text = f"{head} within {spec.startup_timeout:g} s{cause_shown} startup_timeout."
+            return "START_TIMEOUT", text, {}
         case MCPError(error=answer):
             message = redact(answer.message)[:500].rstrip(".")
             text = f"{head}: it answered with error {answer.code}: {message}."

@@ -38,7 +38,7 @@ ERRORS = [
 async def test_a_broken_connection_is_described_without_class_names(
     error: Exception, written: bool
 ) -> None:
-    entry = RawRequest("s")
+    entry = RawRequest()
     entry.written = written
     message = errors.broken("s", URL("http://a/mcp"), error, entry, False).message
     assert "Error" not in message

@@ -18,8 +18,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.data_plane.mcp.protocol.messages import log_level
-from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse
-from leaseway.wire import bounds
+from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest
 from leaseway.wire.errors import Reason
 from leaseway.wire.timing.backoff import Backoff
 
@@ -447,7 +446,6 @@ async def test_a_request_of_ours_in_a_session_waits_for_a_busy_server(
     async with asyncio.timeout(BOUND):
         assert json.loads(await peer_of(instance).request("prompts/list")) == {}
     assert server.requests == ["prompts/list"] * 2
-    assert peer_of(instance).postponed == ""
 
 
 async def test_a_request_of_ours_without_a_timeout_does_not_wait_forever(
@@ -455,12 +453,13 @@ async def test_a_request_of_ours_without_a_timeout_does_not_wait_forever(
 ) -> None:
     instance = await bench.start(bench.http_spec(url))
     monkeypatch.setattr(connection, "RETRY", Backoff(initial=0.01, maximum=0.01))
-    monkeypatch.setattr(bounds, "STARTUP_TIMEOUT", 0.1)
     server.forget()
     server.refuse = RATE_LIMITS["a text"]
+    entry = RawRequest(max_wait=0.1)
     async with asyncio.timeout(BOUND):
         with pytest.raises(InvalidResponse, match="HTTP status 429"):
-            await peer_of(instance).request("logging/setLevel", {"level": "debug"})
+            await peer_of(instance)._request_in_era("prompts/list", None, entry=entry)
+    assert "HTTP status 429" in entry.postponed
 
 
 @pytest.mark.parametrize("protocol", ["auto", "2026-07-28"])
@@ -493,16 +492,23 @@ async def test_a_start_waits_while_the_server_wants_fewer_requests(
     instance = await shared(bench, url)
     assert refused == ["initialize", "tools/list"]
     assert list(instance.tools) == ["echo"]
-    assert peer_of(instance).postponed == ""
 
 
+@pytest.mark.parametrize("method", ["server/discover", "initialize", "tools/list"])
 async def test_a_start_that_waits_too_long_says_what_for(
-    bench: Bench, server: Server, url: str
+    bench: Bench, server: Server, url: str, method: str
 ) -> None:
-    server.refuses_initialize = RATE_LIMITS["JSON-RPC"]
+    async def refuse(request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        server.refuses_discover = refuse
+        return await RATE_LIMITS["JSON-RPC"](request, message)
+
+    server.refuses_discover = refuse if method == "server/discover" else None
+    server.refuses_initialize = refuse if method == "initialize" else None
+    server.refuses_lists, server.refuse = method == "tools/list", refuse
     fault = await bench.fails(bench.http_spec(url, startup_timeout=1.0))
     assert fault.metadata["problem"] == "START_TIMEOUT"
     assert "within 1 s: The server remote answered with HTTP status 429" in fault.message
+    assert fault.message.endswith(" Raise startup_timeout.")
 
 
 @pytest.mark.parametrize("how", ["410", "-32600 with 200", "an event"])

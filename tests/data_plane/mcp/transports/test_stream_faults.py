@@ -170,7 +170,7 @@ async def test_a_call_sent_again_while_its_first_post_hangs_is_closed_completely
         transport = SseTransport("slow", f"http://{raw.base}/sse/good", http, {})
         async with asyncio.timeout(BOUND):
             await transport.connect(StreamPeer("slow", transport))
-            call = RawRequest("slow")  # a call is the receipt of all its rounds
+            call = RawRequest()  # a call is the receipt of all its rounds
             for posts in (1, 2):
                 transport.send(message, call)
                 while raw.busy < posts:

@@ -83,7 +83,8 @@ class Peer(Dispatcher[TransportContext]):
         asks_alone: Whether a request of a server that callers share goes to the only call in
             flight. Set before the handshake.
         offered_version: The version that `initialize` offers; empty for the newest, or a client's.
-        postponed: What the server said when it last wanted a request later; empty if it never did.
+        answers_within: Seconds in which the server must answer what the official session asks, or
+            want it later, instead of the session's own limit; None outside the handshake.
         corrected: What was corrected in the answer to `initialize`, in words; empty for nothing.
         sets_log_level: Whether the server logs from a level that the client sets.
         log_level: That level.
@@ -120,13 +121,14 @@ class Peer(Dispatcher[TransportContext]):
         self.leased = False
         self.client: McpClient | None = None
         self.asks_alone = False
-        self.offered_version = self.corrected = self.postponed = ""
+        self.offered_version = self.corrected = ""
+        self.answers_within: float | None = None
         self.sets_log_level = False
         self.log_level = LogLevel(self._set_log_level)
         self.roots: bytes | None = None
         self._own_requests = 0
         self._requests: dict[object, RawRequest] = {}
-        self._next_id = self._probe_id = 0
+        self._next_id = 0
         self.fault: Fault | None = None
         self.liveness = Liveness()
         self.refusals = Refusals()
@@ -240,10 +242,9 @@ class Peer(Dispatcher[TransportContext]):
 
     async def probe(self) -> Fault | None:
         """Send a cheap request; return why the server refused it, or None if it serves."""
-        self._probe_id = self._new_id()
         try:
             async with asyncio.timeout(PROBE_TIMEOUT):
-                await self._request_in_era(self.cheap_request, None, key=self._probe_id)
+                await self._request_in_era(self.cheap_request, None, entry=RawRequest(max_wait=0))
         except (ConnectionLost, InvalidResponse) as error:
             return None if is_rate_limit(error.fault) else error.fault
         except MCPError as error:
@@ -268,8 +269,12 @@ class Peer(Dispatcher[TransportContext]):
 
         Raises:
             ConnectionLost: The connection ended or could not be opened.
-            MCPError: The server answered with an error, or not within `opts["timeout"]`.
+            MCPError: The server answered with an error, or not within `opts["timeout"]`, which
+                `answers_within` replaces.
         """
+        options: CallOptions = {**(opts or {})}
+        if self.answers_within is not None:
+            options.pop("timeout", None)
         roots_only = {} if self.roots is None else ROOTS_ONLY
         if self.client is not None and method in GREETINGS:
             params = introduce(self.client, method, params or {}, roots_only)
@@ -281,7 +286,8 @@ class Peer(Dispatcher[TransportContext]):
             }
         if method == "initialize" and self.offered_version:
             params = {**(params or {}), "protocolVersion": self.offered_version}
-        payload = await self._round_trip(method, params, opts or {}, None)
+        entry = RawRequest(answers_within=self.answers_within)
+        payload = await self._round_trip(method, params, options, None, entry)
         try:
             result = msgspec.json.decode(payload)
         except (ValueError, RecursionError):
@@ -307,13 +313,17 @@ class Peer(Dispatcher[TransportContext]):
             self._wake_health_check()
 
     async def _request_in_era(
-        self, method: str, params: Mapping[str, Any] | None, *, notify: bool = True, key: int = 0
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        *,
+        notify: bool = True,
+        entry: RawRequest | None = None,
     ) -> bytes:
         opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": notify}
-        opts["request_id"] = key or self._new_id()
         if self.era.modern:
             opts["headers"][METHOD_HEADER] = method
-        return await self._round_trip(method, params, opts, self.era)
+        return await self._round_trip(method, params, opts, self.era, entry or RawRequest())
 
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -323,7 +333,12 @@ class Peer(Dispatcher[TransportContext]):
             await self._notify(encode_notification(method, params), (opts or {}).get("headers"))
 
     async def _round_trip(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions, era: Era | None
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: CallOptions,
+        era: Era | None,
+        entry: RawRequest,
     ) -> bytes:
         if self.closed.is_set:
             raise ConnectionLost(self.ended_fault("no"))
@@ -331,12 +346,12 @@ class Peer(Dispatcher[TransportContext]):
         key = request_key(wire_id)
         if key in self._requests or key in self._calls:
             raise ValueError(f"request id {wire_id!r} is already in flight")
-        entry = self._requests[key] = RawRequest(self.server)
+        self._requests[key] = entry
         line = encode_request(wire_id, method, params, era)
         try:
             async with asyncio.timeout(opts.get("timeout")):
                 self._send(key, line, opts.get("headers") or {}, entry)
-                return await entry.answer
+                return await entry.answered()
         except TimeoutError:
             message = f"The server {self.server} did not answer {method} in time"
             raise MCPError(code=REQUEST_TIMEOUT, message=message) from None
@@ -397,7 +412,7 @@ class Peer(Dispatcher[TransportContext]):
         return notice
 
     def _set_log_level(self, level: str) -> asyncio.Future[bytes]:
-        entry = RawRequest(self.server)
+        entry = RawRequest()
         if self.closed.is_set:
             entry.fail(self.ended_fault("no"))
             return entry.answer

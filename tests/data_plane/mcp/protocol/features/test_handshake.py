@@ -3,39 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from mcp.client.session import ClientSession
 from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features.handshake import negotiate
+from leaseway.data_plane.mcp.protocol.messages.pending import Pending, RawRequest
+from leaseway.data_plane.mcp.protocol.messages.reading import read
+
+DISCOVERED = {
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {},
+    "ttlMs": 0,
+    "cacheScope": "private",
+    "resultType": "complete",
+}
+INITIALIZED = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "serverInfo": {"name": "s", "version": "0"},
+}
 
 
-class Session:
-    """An official session that answers `server/discover` late."""
+class SlowServer(Peer):
+    """A connection to a server that answers `server/discover` late, and `initialize` at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, wants_it_later: bool) -> None:
+        super().__init__("remote", lambda: None)
         self.greetings: list[str] = []
+        self._wants_it_later = wants_it_later
 
-    async def discover(self) -> None:
-        answered = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.05, answered.set)
-        await answered.wait()
-        self.greetings.append("server/discover")
+    def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
+        method = json.loads(line)["method"]
+        self.greetings.append(method)
+        if method == "initialize":
+            self._answer(key, INITIALIZED)
+            return
+        if self._wants_it_later:
+            assert isinstance(entry, RawRequest)
+            entry.postpone("later")
+        asyncio.get_running_loop().call_later(0.1, self._answer, key, DISCOVERED)
 
-    async def initialize(self) -> None:
-        self.greetings.append("initialize")
+    def _answer(self, key: object, result: dict[str, Any]) -> None:
+        self._handle_response(
+            read(json.dumps({"jsonrpc": "2.0", "id": key, "result": result}).encode())
+        )
+
+    def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
+        pass
+
+    async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
-    ("postponed", "greetings"), [("", ["initialize"]), ("later", ["server/discover"])]
+    ("protocol", "wants_it_later", "seconds", "greetings"),
+    [
+        ("auto", False, 0.02, ["server/discover", "initialize"]),
+        ("auto", True, 0.02, ["server/discover"]),
+        ("2026-07-28", False, BOUND, ["server/discover"]),
+    ],
 )
-async def test_a_server_that_wants_the_greeting_later_is_waited_for(
-    postponed: str, greetings: list[str]
+async def test_a_server_that_wants_the_greeting_later_or_must_be_modern_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: str,
+    wants_it_later: bool,
+    seconds: float,
+    greetings: list[str],
 ) -> None:
-    session, peer = Session(), Peer("remote", lambda: None)
-    peer.postponed = postponed
-    async with asyncio.timeout(BOUND):
-        await negotiate(cast("Any", session), peer, "auto", startup_timeout=0.02)
-    assert session.greetings == greetings
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.01)
+    peer = SlowServer(wants_it_later=wants_it_later)
+    async with asyncio.timeout(BOUND), ClientSession(dispatcher=peer) as session:
+        await negotiate(session, peer, protocol, startup_timeout=seconds)
+        peer.end(None)
+    assert peer.greetings == greetings

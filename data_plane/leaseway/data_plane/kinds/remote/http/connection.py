@@ -38,8 +38,9 @@ from leaseway.data_plane.kinds.remote.http.refusals import (
     ErrorAnswer,
     Refusal,
     SessionCheck,
-    asks_to_wait,
+    SessionProbe,
     is_transient,
+    may_wait,
     of_answer,
     of_fault,
     of_unknown_session,
@@ -114,7 +115,6 @@ class HttpConnection(Peer):
         self._renews_sessions = renews_sessions
         self._renewal = SessionRenewal(server, self._endpoint, self._reopen)
         self._check = SessionCheck(self._probe_session)
-        self._probes: dict[object, Refusal | None] = {}
         self._gone = NO_REFUSAL
         self._unproven = False
         self._has_served = False
@@ -191,11 +191,9 @@ class HttpConnection(Peer):
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
         """Send any request; the response of `initialize` may open a session."""
-        options: CallOptions = {**(opts or {})}
-        if method == "server/discover":  # its server may want it later: its start bounds that
-            options.pop("timeout", None)
         if method != "initialize":
-            return await super().send_raw_request(method, params, options)
+            return await super().send_raw_request(method, params, opts)
+        options: CallOptions = {**(opts or {})}
         self._initialize = (params, options)
         self._initializing = options.get("request_id") or self._new_id()
         try:
@@ -239,9 +237,9 @@ class HttpConnection(Peer):
             refusal = await self._post_in_turn(key, line, headers, entry)
             if refusal is None or self.closed.is_set:
                 return
-            if key in self._probes:
-                self._probes[key] = refusal
-                self._deliver(key, refusal)
+            if isinstance(entry, SessionProbe):
+                self._requests.pop(key, None)
+                entry.refuse(refusal)
             else:
                 await self._recover(refusal, key, line, headers, entry)
         except Fault as fault:
@@ -255,31 +253,21 @@ class HttpConnection(Peer):
     async def _post_in_turn(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> Refusal | None:
-        """Post a request, one of ours again if the server asks to wait: up to its timeout.
-
-        All waits together take at most `STARTUP_TIMEOUT`. A call's caller decides whether it waits.
-        """
+        """Post a request, and one of ours again while the server wants it later."""
         failures = 0
         waited = 0.0
         while True:
             try:
-                refusal = await self._post(key, line, headers, entry)
-                self.postponed = ""
-                return refusal
+                return await self._post(key, line, headers, entry)
             except Fault as fault:
                 delay = max(fault.retry_delay or 0.0, RETRY.ceiling(failures))
                 waited += delay
-                if not self._may_wait(key, fault) or waited > bounds.STARTUP_TIMEOUT:
+                if not may_wait(entry, fault) or waited > entry.max_wait:
                     raise
-                self.postponed = fault.message
+                entry.postpone(fault.message)
             failures += 1
             entry.written = False
             await asyncio.sleep(delay)
-
-    def _may_wait(self, key: object, fault: Fault) -> bool:
-        """Return whether a request of ours is wanted later; a probe asks about now."""
-        is_probe = key in self._probes or key == self._probe_id
-        return key in self._requests and not is_probe and asks_to_wait(fault)
 
     async def _post(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
@@ -317,7 +305,7 @@ class HttpConnection(Peer):
             return of_answer(number, error)
         except Fault as error:
             refusal = of_fault(number, error) if in_session else None
-            if refusal is None or self._may_wait(key, error):
+            if refusal is None or may_wait(entry, error):
                 raise
             return refusal
         except errors.CONNECTION_ERRORS as error:
@@ -450,26 +438,19 @@ class HttpConnection(Peer):
 
     async def _probe_session(self) -> Refusal | None:
         """Send a cheap request in the session; return why it was refused, or None."""
-        number, key = self._renewal.number, self._new_id()
-        self._probes[key] = None
-        opts: CallOptions = {
-            "headers": {**self.era.headers},
-            "request_id": key,
-            "timeout": PROBE_TIMEOUT,
-        }
+        number, probe = self._renewal.number, SessionProbe()
+        opts: CallOptions = {"headers": {**self.era.headers}, "timeout": PROBE_TIMEOUT}
         try:
-            await self._round_trip(self.cheap_request, None, opts, self.era)
+            await self._round_trip(self.cheap_request, None, opts, self.era, probe)
         except InvalidResponse as error:
             if is_rate_limit(error.fault):
                 return None
-            return self._probes[key] or of_fault(number, error.fault)
+            return probe.refusal or of_fault(number, error.fault)
         except MCPError as error:
             if self.cheap_request == "ping" and error.code == METHOD_NOT_FOUND:
                 return None
             refused = Refusal(number, transient=True, words=error.message)
-            return self._probes[key] or refused
-        finally:
-            del self._probes[key]
+            return probe.refusal or refused
         return None
 
     async def _session_for(self, key: object) -> int:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeGuard
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
@@ -25,6 +25,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     InvalidResponse,
     Pending,
+    RawRequest,
     http_status,
     is_rate_limit,
     read_error,
@@ -103,6 +104,11 @@ def asks_to_wait(fault: Fault) -> bool:
     return is_rate_limit(fault) or (fault.started == "no" and fault.retry_delay is not None)
 
 
+def may_wait(entry: Pending, fault: Fault) -> TypeGuard[RawRequest]:
+    """Return whether a request waits as the server wants it later: a call's caller decides that."""
+    return isinstance(entry, RawRequest) and entry.may_wait and asks_to_wait(fault)
+
+
 def of_fault(session: int, fault: Fault) -> Refusal | None:
     """Return a fault as a refusal, or None if it says nothing of the session."""
     if fault.reason not in (Reason.SERVER_ERROR, Reason.SERVER_LOST):
@@ -150,6 +156,25 @@ def session_gone(server: str, refusal: Refusal) -> Fault:
         "unknown",
         {"server": server},
     )
+
+
+class SessionProbe(RawRequest):
+    """A cheap request that asks whether the server serves its session now.
+
+    Attributes:
+        refusal: Why it does not, if that is known better than by the error; or None.
+    """
+
+    __slots__ = ("refusal",)
+
+    def __init__(self) -> None:
+        super().__init__(max_wait=0)
+        self.refusal: Refusal | None = None
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End it as refused."""
+        self.refusal = refusal
+        refusal.deliver(self)
 
 
 class SessionCheck:

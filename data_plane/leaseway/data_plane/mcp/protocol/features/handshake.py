@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any, Final
 
@@ -81,22 +80,21 @@ async def negotiate(
         MCPError: The server refused, or has no version in common with us.
         RuntimeError: It answered with an unknown version.
     """
+    timeout = min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)
     if protocol in MODERN_PROTOCOL_VERSIONS:
-        await session.discover()
+        await _discover(session, peer, startup_timeout)
     elif protocol != "auto":
         await _initialize(session, peer)
     elif is_legacy(known_version):
-        await _initialize_or_discover(session, peer)
+        await _initialize_or_discover(session, peer, timeout)
     else:
-        await _discover_or_initialize(
-            session, peer, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)
-        )
+        await _discover_or_initialize(session, peer, timeout)
 
 
 async def _discover_or_initialize(session: ClientSession, peer: Peer, timeout: float) -> None:
     try:
         if not await _supports_discover(session, peer, timeout):
-            await _initialize_after_discover(session, peer)
+            await _initialize_after_discover(session, peer, timeout)
     except ConnectionLost as error:
         if error.fault.started == "no":  # it has not received the greeting
             raise
@@ -113,28 +111,23 @@ async def _supports_discover(session: ClientSession, peer: Peer, timeout: float)
         if error.error.code == UNSUPPORTED_PROTOCOL_VERSION and _modern_only(error.error.data):
             raise
         return False
-    except (TimeoutError, ValueError, RuntimeError):
-        # No response, an invalid one, or only versions of the legacy era.
+    except (ValueError, RuntimeError):  # an invalid answer, or only versions of the legacy era
         return False
     return True
 
 
 async def _discover(session: ClientSession, peer: Peer, timeout: float) -> None:
-    """Send `server/discover`.
+    """Send `server/discover`; a server that wants it later has time until the start ends.
 
     Raises:
-        TimeoutError: There is no response in time. A server that wants the request later has time
-            until the start ends.
+        MCPError: The server refused, or neither answered in time nor wanted it later.
+        ValueError, RuntimeError: Its answer is invalid, or has only versions of the legacy era.
     """
-    asking = asyncio.ensure_future(session.discover())
+    peer.answers_within = timeout
     try:
-        await asyncio.wait([asking], timeout=timeout)
-        if not (asking.done() or peer.postponed):
-            raise TimeoutError
-        await asking
+        await session.discover()
     finally:
-        asking.cancel()
-        await asyncio.wait([asking])
+        peer.answers_within = None
 
 
 async def _initialize(session: ClientSession, peer: Peer) -> None:
@@ -167,7 +160,7 @@ def version_instead(error: MCPError) -> str:
     return max(named, default=older[0])
 
 
-async def _initialize_after_discover(session: ClientSession, peer: Peer) -> None:
+async def _initialize_after_discover(session: ClientSession, peer: Peer, timeout: float) -> None:
     try:
         await _initialize(session, peer)
     except (ConnectionLost, InvalidResponse):
@@ -176,10 +169,10 @@ async def _initialize_after_discover(session: ClientSession, peer: Peer) -> None
         if error.error.code != UNSUPPORTED_PROTOCOL_VERSION:
             raise GreetingFailed(error) from error
         # A modern server that started slowly: it answered `server/discover` too late.
-        await session.discover()
+        await _discover(session, peer, timeout)
 
 
-async def _initialize_or_discover(session: ClientSession, peer: Peer) -> None:
+async def _initialize_or_discover(session: ClientSession, peer: Peer, timeout: float) -> None:
     """Initialize a server of the legacy era; it may have been replaced by a modern one."""
     try:
         await _initialize(session, peer)
@@ -187,7 +180,7 @@ async def _initialize_or_discover(session: ClientSession, peer: Peer) -> None:
         raise
     except MCPError:
         try:
-            await session.discover()
+            await _discover(session, peer, timeout)
             return
         except (MCPError, ValueError, RuntimeError):
             pass

@@ -65,6 +65,18 @@ class InvalidResponse(MCPError):
         self.fault = fault
 
 
+class _Postponed(Exception):
+    """What the server said to a request that was given up while it waited; the cause of that."""
+
+
+def postponement(error: BaseException) -> str:
+    """Return what the server said to the request that a timeout ended, if it wanted it later."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, _Postponed):
+        cause = cause.__cause__
+    return "" if cause is None else str(cause)
+
+
 def http_status(fault: Fault) -> int:
     """Return the HTTP status that a server answered with; 0 if it did not answer with one."""
     return int(fault.metadata.get("http_status", 0))
@@ -223,14 +235,61 @@ class ToolCall:
 
 
 class RawRequest:
-    """A request whose response a coroutine awaits."""
+    """A request of ours, whose response a coroutine awaits.
 
-    __slots__ = ("_server", "answer", "written")
+    A server may want it later. Then it waits and is sent again, until its sender gives it up.
 
-    def __init__(self, server: str) -> None:
-        self._server = server
+    Args:
+        answers_within: Seconds in which the server must answer it, or want it later; None if only
+            its sender limits that.
+
+    Attributes:
+        max_wait: Seconds that all its waits may take together; 0 for one that asks about now.
+        postponed: What the server said when it last wanted it later; empty if it never did.
+    """
+
+    __slots__ = ("_answers_within", "_limit", "answer", "max_wait", "postponed", "written")
+
+    def __init__(
+        self,
+        *,
+        max_wait: float = bounds.STARTUP_TIMEOUT,
+        answers_within: float | None = None,
+    ) -> None:
+        self._answers_within = answers_within
+        self._limit: asyncio.Timeout | None = None
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.max_wait = max_wait
+        self.postponed = ""
         self.written = False
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it waits if the server wants it later."""
+        return self.max_wait > 0 and not self.answer.done()
+
+    def postpone(self, said: str) -> None:
+        """Record what the server said that wants it later; it has met `answers_within` by that."""
+        self.postponed = said
+        self._answers_within = None
+        if self._limit is not None and not self.answer.done():
+            self._limit.reschedule(None)
+
+    async def answered(self) -> bytes:
+        """Return the response.
+
+        Raises:
+            TimeoutError: The server neither answered it in time nor wanted it later.
+            MCPError: It answered with an error, or not with JSON-RPC.
+            ConnectionLost: The connection ended.
+        """
+        try:
+            async with asyncio.timeout(self._answers_within) as self._limit:
+                return await self.answer
+        except asyncio.CancelledError as given_up:
+            if self.postponed:  # who sets a timeout sees only this error, as the timeout's cause
+                raise given_up from _Postponed(self.postponed)
+            raise
 
     def resolve(self, answer: JsonRpcMessage) -> None:
         """Handle the response."""
