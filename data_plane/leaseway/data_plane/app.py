@@ -109,7 +109,6 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         audit=audit,
                         shipper=shipper,
                         callers=callers,
-                        runs_here=open_instance.runs_here,
                     )
                     worker = Worker(options, bound, surroundings)
                     facts.append(worker.state.counts)

@@ -36,7 +36,7 @@ from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import LoginLinksPort, OpenInstance, PeoplesLogins
-from leaseway.data_plane.instances.context import WorkerContext, uses_pipes
+from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.problems import WorkerProblems
@@ -65,7 +65,6 @@ from leaseway.data_plane.sync.logins import LoginSteps
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.data_plane.sync.status import Registration, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
-from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
@@ -212,7 +211,6 @@ class Surroundings:
         audit: Gets the records of calls, or None if there is no audit.
         shipper: Ships them to a sink, or None if there is none.
         callers: The tokens that callers bring; `open_instance` uses them.
-        runs_here: Whether the instances of a server are processes of this machine.
         watch_timing: The intervals at which references are checked.
         clock: Returns seconds for the times to live of leases, or None for the loop's clock.
     """
@@ -229,7 +227,6 @@ class Surroundings:
     audit: AuditLog | None = None
     shipper: Shipper | None = None
     callers: CallerTokens = field(default_factory=CallerTokens)
-    runs_here: Callable[[ServerSpec], bool] = uses_pipes
     watch_timing: WatchTiming = field(default_factory=WatchTiming)
     clock: Callable[[], float] | None = None
 
@@ -293,7 +290,6 @@ class Worker:
             meters=meters,
             callers=given.callers,
             starts=starts,
-            runs_here=given.runs_here,
         )
         if meters is not None:
             context.events.started.connect(meters.instance_started)

@@ -158,7 +158,8 @@ class Part:
 
     Attributes:
         transports: The values of `transport:` that mean this kind.
-        uses_pipes: Whether its instances are child processes of the worker, connected by pipes.
+        uses_pipes: Whether its instances are connected by pipes, as child processes of the worker
+            are, and not over a network.
         on_worker: Whether its instances are processes that see the worker's files.
         reads_artifacts: Whether arguments of its tools can be references to artifacts.
         has_code: Whether it consists of files that people edit, so that workers watch them.

@@ -230,6 +230,7 @@ class MemoryInstance:
         self.id = f"{spec.key.server_id}-{number}"
         self.spec = spec
         self.state = "starting"
+        self.starts_process = spec.part.uses_pipes
         self.pid: int | None = 10_000 + number
         self.protocol_version = "2025-11-25"
         self.introduction = NO_INTRODUCTION

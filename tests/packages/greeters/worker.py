@@ -58,6 +58,7 @@ class Greeter:
     def __init__(self, spec: ServerSpec, host: Host, opening: Opening) -> None:
         self.id = opening.instance_id
         self.state = "starting"
+        self.starts_process = False
         self.pid: int | None = None
         self.protocol_version = "2025-11-25"
         self.introduction = NO_INTRODUCTION

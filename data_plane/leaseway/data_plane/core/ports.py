@@ -77,6 +77,10 @@ class InstancePort(Protocol):
         """`starting`, `ready`, `disconnected`, `closing`, `closed` or `failed`."""
 
     @property
+    def starts_process(self) -> bool:
+        """Whether its start runs a process on this machine. Such starts wait for their turn."""
+
+    @property
     def pid(self) -> int | None:
         """The process id, or None if there is no process."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -137,11 +136,6 @@ class StderrHistory:
         return tuple(self._logs.get(key, ()))
 
 
-def uses_pipes(spec: ServerSpec) -> bool:
-    """Return whether the instances of a server are child processes of the worker."""
-    return spec.part.uses_pipes
-
-
 @dataclass(frozen=True)
 class WorkerContext:
     """What all generations of a worker share.
@@ -149,7 +143,6 @@ class WorkerContext:
     Attributes:
         meters: None if metrics are off.
         starts: The places for starts, or None if their number is not limited.
-        runs_here: Whether the start of a server needs a place: it is a process of this machine.
     """
 
     worker_id: str
@@ -163,7 +156,6 @@ class WorkerContext:
     stderr_history: StderrHistory = field(default_factory=StderrHistory)
     clients: McpClients = field(default_factory=McpClients)
     starts: StartQueue | None = None
-    runs_here: Callable[[ServerSpec], bool] = uses_pipes
 
     def open(
         self,
@@ -175,5 +167,4 @@ class WorkerContext:
 
         Without an owner nobody handles its events.
         """
-        starts = self.starts if self.runs_here(spec) else None
-        return LiveInstance(self.open_instance, spec, owner, request, self.meters, starts)
+        return LiveInstance(self.open_instance, spec, owner, request, self.meters, self.starts)

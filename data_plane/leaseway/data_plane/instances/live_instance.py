@@ -289,7 +289,9 @@ class LiveInstance:
 
     def place(self) -> AbstractAsyncContextManager[None]:
         """Wait for a place, if its start needs one, and hold it while the block runs."""
-        return self._starts.place(self.turn) if self._starts is not None else nullcontext()
+        if self._starts is None or not self.instance.starts_process:
+            return nullcontext()
+        return self._starts.place(self.turn)
 
     def wait_for(self, tenant: str) -> None:
         """Let its start come before those that nobody waits for: a tenant waits for it."""

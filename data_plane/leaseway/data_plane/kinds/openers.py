@@ -41,13 +41,10 @@ class Kinds:
         openers: What opens the instances of kinds whose part names no half of a worker, by the type
             of a spec's part.
         imports: Import the code of kinds that many servers have; called in a thread.
-        elsewhere: The types of parts whose instances are no processes of this machine, although
-            pipes connect them.
     """
 
     openers: Mapping[type[Part], OpenKind]
     imports: Sequence[Callable[[], object]]
-    elsewhere: frozenset[type[Part]] = frozenset()
 
 
 def built_in_kinds(
@@ -68,8 +65,7 @@ def built_in_kinds(
         RegisteredPart: registered.open_instance,
     }
     imports = (partial(process.load_connect, processes), partial(remote.load_connect, host))
-    elsewhere: frozenset[type[Part]] = frozenset() if pods is None else frozenset({ContainerPart})
-    return Kinds(openers, imports, elsewhere)
+    return Kinds(openers, imports)
 
 
 @asynccontextmanager
@@ -115,10 +111,6 @@ class Opener:
         )
         opener = self._kinds.openers.get(type(spec.part)) or _opener_of_half(type(spec.part))
         return opener(spec, self._host, opening)
-
-    def runs_here(self, spec: ServerSpec) -> bool:
-        """Return whether the instances of a server are processes of this machine."""
-        return spec.part.uses_pipes and type(spec.part) not in self._kinds.elsewhere
 
     async def load(self) -> None:
         """Import the code that speaks MCP and connects, in a thread: it takes a second.

@@ -52,7 +52,12 @@ OpenKind = Callable[[ServerSpec, Host, Opening], InstancePort]
 
 
 def open_mcp(
-    spec: ServerSpec, host: Host, opening: Opening, load_connect: Callable[[], Connect]
+    spec: ServerSpec,
+    host: Host,
+    opening: Opening,
+    load_connect: Callable[[], Connect],
+    *,
+    runs_here: bool = True,
 ) -> InstancePort:
     """Return an MCP client.
 
@@ -62,6 +67,7 @@ def open_mcp(
         opening: The rest.
         load_connect: Imports what connects to a server of the kind, and returns it; called in a
             thread.
+        runs_here: Whether its process, if it has one, is started on this machine.
     """
     return Instance(
         spec,
@@ -71,5 +77,6 @@ def open_mcp(
         instance_id=opening.instance_id,
         read_values=opening.read_values,
         load_connect=load_connect,
+        starts_process=runs_here and spec.part.uses_pipes,
         patience=opening.patience,
     )

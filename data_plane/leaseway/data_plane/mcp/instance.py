@@ -75,6 +75,7 @@ class Instance:
         read_values: Reads the values of its kind.
         load_connect: Imports what connects to a server of its kind, which may take long, and
             returns it.
+        starts_process: Whether that starts a process on this machine.
         patience: How long the server may be silent, or None for the default
         (design.md#bounds-and-defaults).
 
@@ -83,6 +84,7 @@ class Instance:
             `closed`, or `failed` (it never became ready).
         call: Starts a tool call, with its request and a callback for the outcome; from any task,
             never blocks.
+        starts_process: Whether its start runs a process on this machine.
         pid: The process, or None.
         protocol_version: As negotiated; empty before.
         introduction: What the server said about itself at the handshake; empty before.
@@ -93,7 +95,7 @@ class Instance:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an instance depends on
         self,
         spec: ServerSpec,
         host: Host,
@@ -103,12 +105,14 @@ class Instance:
         instance_id: str,
         read_values: ReadValues,
         load_connect: Callable[[], Connect],
+        starts_process: bool,
         patience: Patience | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
         self.state: InstanceState = "starting"
         self.call: Callable[[ToolRequest, Callable[[Outcome], None]], PendingCall] = self._reject
+        self.starts_process = starts_process
         self.pid: int | None = None
         self.protocol_version = ""
         self.introduction = NO_INTRODUCTION

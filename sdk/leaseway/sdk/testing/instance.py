@@ -147,6 +147,7 @@ class _ActiveRequest:
 class FunctionInstance:
     """An instance of a fake server; see `core.ports.InstancePort`."""
 
+    starts_process = False
     pid: int | None = None
     protocol_version = PROTOCOL
     mcp_session = ""

@@ -36,7 +36,8 @@ def open_instance(
     processes: ProcessHost, pods: Pods | None, spec: ServerSpec, host: Host, opening: Opening
 ) -> InstancePort:
     """Return an instance that is not started yet."""
-    return open_mcp(spec, host, opening, partial(load_connect, processes, pods))
+    load = partial(load_connect, processes, pods)
+    return open_mcp(spec, host, opening, load, runs_here=pods is None)
 
 
 def load_connect(processes: ProcessHost, pods: Pods | None) -> Connect:

@@ -118,6 +118,7 @@ class HttpInstance:
         self.spec = spec
         self._part = spec.part_as(HttpApiPart)
         self.state: InstanceState = "starting"
+        self.starts_process = False
         self.pid: int | None = None
         self.protocol_version = ""
         self.introduction = NO_INTRODUCTION
