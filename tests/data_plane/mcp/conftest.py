@@ -134,6 +134,7 @@ class Bench:
         for name in ("vault", "tokens"):
             if name in more:
                 host = replace(host, **{name: more.pop(name)})
+        pods = more.pop("pods", None)
         opening = Opening(
             instance_id=f"i{len(self.instances)}",
             listener=self,
@@ -141,7 +142,7 @@ class Bench:
             **more,
         )
         processes = ProcessHost(environment, self.reaper, host.server_folders, host.own_paths)
-        open_instance = built_in_kinds(host, processes).openers[type(spec.part)]
+        open_instance = built_in_kinds(host, processes, pods).openers[type(spec.part)]
         instance = open_instance(spec, host, opening)
         assert isinstance(instance, Instance)
         self.instances.append(instance)

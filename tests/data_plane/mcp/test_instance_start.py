@@ -16,6 +16,7 @@ from tests.data_plane.mcp.conftest import Bench, until
 from tests.specs import changed
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
+from leaseway.data_plane.kinds.pod.api import Pods
 from leaseway.data_plane.mcp.protocol.features.handshake import version_instead
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -41,6 +42,14 @@ async def test_the_era_is_negotiated(
     instance = await bench.start(bench.stdio("echo_raw", *options, protocol=protocol))
     assert (instance.state, instance.protocol_version) == ("ready", version)
     assert instance.pid is not None
+
+
+async def test_pods_and_servers_on_a_network_start_no_process_here(bench: Bench) -> None:
+    image = server_spec(VariantKey("image"), "stdio", image="example/server")
+    assert bench.make(bench.stdio("echo_raw")).starts_process
+    assert bench.make(image).starts_process
+    assert not bench.make(image, pods=Pods({}, bench.http)).starts_process
+    assert not bench.make(bench.http_spec("http://127.0.0.1:1/mcp")).starts_process
 
 
 async def test_a_known_legacy_version_spares_the_discover_request(
