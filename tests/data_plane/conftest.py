@@ -48,6 +48,8 @@ from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 from leaseway.wire.version import PROTOCOL_VERSION
 
 WAIT = 60.0
+MANY_STARTS = 64
+"""Processes that start at the same time where a test is not about their places."""
 
 
 async def rpc_fault(call: Awaitable[Any]) -> Fault:
@@ -558,8 +560,8 @@ async def worker_bench(
             for name in ("storage", "watch_timing", "audit", "shipper", "login_links")
             if name in fields
         }
-        labels = {"zone": "a"}
-        options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
+        fields = {"labels": {"zone": "a"}, "concurrent_starts": MANY_STARTS, **fields}
+        options = WorkerOptions(address, bound, id="w1", capacity=capacity, **fields)
         background = bench.background = Background(group)
         bench.worker = Worker(
             options,

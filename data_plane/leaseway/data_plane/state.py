@@ -52,8 +52,8 @@ class WorkerState:
             "leaseway.artifacts": len(self.artifacts),
             "leaseway.artifacts.size": self.artifacts.total_bytes,
             "leaseway.registry.version": self.pool.registry_version,
-            "leaseway.starts.waiting": starts.waiting if starts is not None else 0,
-            "leaseway.starts.wait.oldest": starts.oldest_wait if starts is not None else 0.0,
+            "leaseway.starts.waiting": starts.waiting,
+            "leaseway.starts.wait.oldest": starts.oldest_wait,
         }
 
     def failed_artifacts(self) -> float:

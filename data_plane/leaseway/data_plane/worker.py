@@ -43,6 +43,7 @@ from leaseway.data_plane.instances.problems import WorkerProblems
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.instances.start_queue import StartQueue
+from leaseway.data_plane.kinds.process.cgroups import default_concurrent_starts
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import AuditMeters, QuotaMeters, StateMeters
@@ -128,8 +129,8 @@ class WorkerOptions:
         retention: How long and how many artifacts are kept.
         artifacts_http: The address at which pages read artifacts, or None.
         recent_calls: How many calls are kept for operators; 0 for none.
-        concurrent_starts: How many processes of servers may start at the same time; None for no
-            limit.
+        concurrent_starts: How many processes of servers may start at the same time, or None for as
+            many as the processors of this machine allow (`default_concurrent_starts`).
         audit: The folder of the audit, or None.
         audit_sink: Where the audit is shipped to, or None.
         standbys: Control planes of which one may lead instead of the first one.
@@ -280,8 +281,6 @@ class Worker:
             heads = RunHeads(given.audit, given.shipper, sink)
 
         # Instances, and what keeps them.
-        places = options.concurrent_starts
-        starts = StartQueue(places) if places is not None else None
         context = WorkerContext(
             worker_id=options.id,
             open_instance=given.open_instance,
@@ -289,7 +288,7 @@ class Worker:
             reports=reports,
             meters=meters,
             callers=given.callers,
-            starts=starts,
+            starts=StartQueue(options.concurrent_starts or default_concurrent_starts()),
         )
         if meters is not None:
             context.events.started.connect(meters.instance_started)

@@ -11,7 +11,6 @@ from tests.conftest import BOUND
 from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.instances import pool
-from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.model import InstancePolicy, ServerSpec
 from leaseway.v1 import sync_pb2
@@ -91,7 +90,7 @@ async def test_a_probes_instance_that_ends_before_its_delta_is_replaced(
 async def test_an_ended_instance_is_not_adopted(bench: Bench) -> None:
     spec = await bench.serve("time")
     await bench.until_ready()
-    ended = LiveInstance(bench.servers, spec, None)
+    ended = bench.worker.pool.context.open(spec)
     await ended.start()
     bench.servers.opened[-1].crash()
     generation = bench.worker.pool.find(spec.key)

@@ -141,21 +141,21 @@ class WorkerContext:
     """What all generations of a worker share.
 
     Attributes:
+        starts: The places for starts of processes.
         meters: None if metrics are off.
-        starts: The places for starts, or None if their number is not limited.
     """
 
     worker_id: str
     open_instance: OpenInstance
     background: Background
     reports: Reports
+    starts: StartQueue
     meters: WorkerMeters | None = None
     callers: CallerTokens = field(default_factory=CallerTokens)
     events: InstanceEvents = field(default_factory=InstanceEvents)
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)
     clients: McpClients = field(default_factory=McpClients)
-    starts: StartQueue | None = None
 
     def open(
         self,
@@ -167,4 +167,4 @@ class WorkerContext:
 
         Without an owner nobody handles its events.
         """
-        return LiveInstance(self.open_instance, spec, owner, request, self.meters, self.starts)
+        return LiveInstance(self.open_instance, spec, owner, request, self.starts, self.meters)

@@ -14,7 +14,6 @@ from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import (
-    ANY_INSTANCE,
     InstancePort,
     InstanceRequest,
     OpenInstance,
@@ -141,9 +140,9 @@ class LiveInstance:
         open_instance: OpenInstance,
         spec: ServerSpec,
         owner: InstanceOwner | None,
-        request: InstanceRequest = ANY_INSTANCE,
+        request: InstanceRequest,
+        starts: StartQueue,
         meters: WorkerMeters | None = None,
-        starts: StartQueue | None = None,
     ) -> None:
         self.greeting = request.greeting
         self.is_modern = False
@@ -289,14 +288,13 @@ class LiveInstance:
 
     def place(self) -> AbstractAsyncContextManager[None]:
         """Wait for a place, if its start needs one, and hold it while the block runs."""
-        if self._starts is None or not self.instance.starts_process:
-            return nullcontext()
-        return self._starts.place(self.turn)
+        if self.instance.starts_process:
+            return self._starts.place(self.turn)
+        return nullcontext()
 
     def wait_for(self, tenant: str) -> None:
         """Let its start come before those that nobody waits for: a tenant waits for it."""
-        if self._starts is not None:
-            self._starts.promote(self.turn, tenant)
+        self._starts.promote(self.turn, tenant)
 
     async def start(self) -> None:
         """Start the instance when it is its turn.

@@ -299,7 +299,6 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         from leaseway.data_plane.app import run
         from leaseway.data_plane.audit.backlog import Policy
         from leaseway.data_plane.core.artifacts.index import ArtifactLimits
-        from leaseway.data_plane.kinds.process.cgroups import default_concurrent_starts
         from leaseway.data_plane.worker import AuditSink, WorkerOptions
         from leaseway.identity.principal import SEES_ALL, Role
         from leaseway.telemetry.http_listener import ArtifactsListener
@@ -327,7 +326,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
             advertise=advertise,
             id=worker_id or socket.gethostname(),
             capacity=capacity,
-            concurrent_starts=concurrent_starts or default_concurrent_starts(),
+            concurrent_starts=concurrent_starts,
             key=credentials.key,
             worker_key=credentials.worker_key,
             authenticator=credentials.authenticator,
