@@ -142,14 +142,17 @@ async def test_a_start_that_hangs_gives_up_its_place() -> None:
 
 async def test_one_that_is_cancelled_when_it_gets_a_place_passes_it_on() -> None:
     queue = StartQueue(1)
+    turns = StartTurn(), StartTurn()
 
-    async def start() -> None:
-        async with queue.place(StartTurn()):
+    async def start(turn: StartTurn) -> None:
+        async with queue.place(turn):
             pass
 
     async with queue.place(StartTurn()):
-        cancelled, other = asyncio.create_task(start()), asyncio.create_task(start())
+        cancelled, other = (asyncio.create_task(start(turn)) for turn in turns)
         await asyncio.sleep(0)
+        assert all(map(queue.is_waiting, turns))
+    assert list(map(queue.is_waiting, turns)) == [False, True]
     cancelled.cancel()  # it has the place, and has not run since
     async with asyncio.timeout(BOUND):
         await other

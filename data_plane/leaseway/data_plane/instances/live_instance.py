@@ -284,7 +284,7 @@ class LiveInstance:
     @property
     def is_queued(self) -> bool:
         """Whether its start waits for a place (`StartQueue`)."""
-        return self.turn.waits_since is not None
+        return self._starts.is_waiting(self.turn)
 
     def place(self) -> AbstractAsyncContextManager[None]:
         """Wait for a place, if its start needs one, and hold it while the block runs."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from leaseway.data_plane.core.instances.start_turns import StartTurns
 from leaseway.wire import bounds
@@ -21,15 +22,17 @@ class StartTurn:
     Attributes:
         tenant: For whom it is; empty for all tenants.
         awaited: Whether anybody waits for it.
-        waits_since: Since when it waits for a place, in the time of the event loop; None if it does
-            not.
-        may_start: Set with its place while it waits for one.
     """
 
     tenant: str = ""
     awaited: bool = False
-    waits_since: float | None = None
-    may_start: asyncio.Future[None] | None = None
+
+
+class _Wait(NamedTuple):
+    """The wait of a start for its place, since a time of the event loop."""
+
+    since: float
+    has_place: asyncio.Future[None]
 
 
 class StartQueue:
@@ -47,7 +50,7 @@ class StartQueue:
     def __init__(self, places: int, hold: float = bounds.START_PLACE) -> None:
         self._turns = StartTurns(places)
         self._hold = hold
-        self._waiting: dict[StartTurn, None] = {}
+        self._waiting: dict[StartTurn, _Wait] = {}
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -58,8 +61,12 @@ class StartQueue:
     @property
     def oldest_wait(self) -> float:
         """Seconds that the oldest of them has waited."""
-        since = [turn.waits_since for turn in self._waiting if turn.waits_since is not None]
-        return self._loop.time() - min(since) if since else 0.0
+        now = self._loop.time()
+        return now - min((wait.since for wait in self._waiting.values()), default=now)
+
+    def is_waiting(self, turn: StartTurn) -> bool:
+        """Return whether a start waits for a place, and has none yet."""
+        return turn in self._waiting
 
     def promote(self, turn: StartTurn, tenant: str) -> None:
         """Let a start that a tenant waits for from now on come before those nobody waits for."""
@@ -85,19 +92,15 @@ class StartQueue:
             self._free(turn)
 
     async def _wait(self, turn: StartTurn) -> None:
-        turn.waits_since = self._loop.time()
-        turn.may_start = self._loop.create_future()
-        self._waiting[turn] = None
+        wait = self._waiting[turn] = _Wait(self._loop.time(), self._loop.create_future())
         try:
-            await turn.may_start
+            await wait.has_place
         finally:
             self._waiting.pop(turn, None)
-            turn.waits_since = turn.may_start = None
 
     def _free(self, turn: StartTurn) -> None:
         self._turns.remove(turn, turn.tenant)
         while (following := self._turns.next()) is not None:
-            self._waiting.pop(following, None)
-            # One that was cancelled at this moment frees its place when its task runs.
-            if following.may_start is not None and not following.may_start.done():
-                following.may_start.set_result(None)
+            wait = self._waiting.pop(following)
+            if not wait.has_place.done():  # else it was cancelled: its task frees the place
+                wait.has_place.set_result(None)

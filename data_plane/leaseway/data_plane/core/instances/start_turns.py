@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from leaseway.data_plane.core.calls.turns import CallTurns
+from leaseway.data_plane.core.calls.turns import FairQueue
 
 
 class StartTurns:
@@ -20,31 +20,34 @@ class StartTurns:
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._awaited = CallTurns(places, _equally)
-        self._others = CallTurns(places, _equally)
+        self._holding: set[Hashable] = set()
+        self._awaited = FairQueue()
+        self._others = FairQueue()
 
     def add(self, start: Hashable, tenant: str, *, awaited: bool) -> bool:
         """Add a start; return whether it has a place. Otherwise `next` returns it later."""
-        self._share_places()
-        return (self._awaited if awaited else self._others).add(start, tenant)
+        if len(self._holding) < self._places:  # then none waits: `next` is called after `remove`
+            self._holding.add(start)
+            return True
+        (self._awaited if awaited else self._others).add(start, tenant)
+        return False
 
     def remove(self, start: Hashable, tenant: str) -> None:
         """Free the place of a start, or let it wait no longer; unknown ones are ignored."""
-        self._awaited.remove(start, tenant)
-        self._others.remove(start, tenant)
+        if start in self._holding:
+            self._holding.discard(start)
+        else:
+            self._awaited.remove(start, tenant)
+            self._others.remove(start, tenant)
 
     def next(self) -> Any:
         """Give a free place to a waiting start and return it; None if there is none."""
-        self._share_places()
-        start = self._awaited.start_next()
-        if start is None:
-            self._share_places()
-            start = self._others.start_next()
+        queue = self._awaited if self._awaited.by_tenant else self._others
+        if not queue.by_tenant or len(self._holding) >= self._places:
+            return None
+        start = queue.pop(_equally)
+        self._holding.add(start)
         return start
-
-    def _share_places(self) -> None:
-        self._awaited.max_running = self._places - self._others.running
-        self._others.max_running = self._places - self._awaited.running
 
 
 def _equally(_tenant: str) -> float:
