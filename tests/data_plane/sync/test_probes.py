@@ -90,7 +90,7 @@ async def test_a_probes_instance_that_ends_before_its_delta_is_replaced(
 async def test_an_ended_instance_is_not_adopted(bench: Bench) -> None:
     spec = await bench.serve("time")
     await bench.until_ready()
-    ended = bench.worker.pool.context.open(spec)
+    ended = bench.worker.pool.context.open(spec, awaited=True)
     await ended.start()
     bench.servers.opened[-1].crash()
     generation = bench.worker.pool.find(spec.key)

@@ -73,8 +73,7 @@ class LegacyCompanion:
             await asyncio.wait([self._start_task], timeout=_PATIENCE)
 
     async def _start(self) -> None:
-        live = self._instances.open(greeting=LEGACY)
-        live.wait_for(self._instances.key.tenant)
+        live = self._instances.open(greeting=LEGACY, awaited=True)
         try:
             await self._instances.start_companion(live)
         except Fault:

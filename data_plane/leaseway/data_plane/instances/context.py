@@ -17,7 +17,7 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.instances.events import InstanceEvents
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.data_plane.instances.start_queue import StartQueue
+from leaseway.data_plane.instances.start_queue import StartQueue, StartTurn
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -162,9 +162,19 @@ class WorkerContext:
         spec: ServerSpec,
         owner: InstanceOwner | None = None,
         request: InstanceRequest = ANY_INSTANCE,
+        *,
+        awaited: bool,
     ) -> LiveInstance:
         """Return an instance that is not started yet, and whose start is measured.
 
-        Without an owner nobody handles its events.
+        Args:
+            spec: Its server.
+            owner: Handles its events, or None.
+            request: What it is needed for.
+            awaited: Whether somebody waits for its start, which then comes before others.
         """
-        return LiveInstance(self.open_instance, spec, owner, request, self.starts, self.meters)
+        tenant = request.names.tenant if request.names is not None else spec.key.tenant
+        turn = StartTurn(tenant, awaited)
+        return LiveInstance(
+            self.open_instance, spec, owner, request, self.starts, turn, self.meters
+        )

@@ -261,8 +261,7 @@ class Generation(InstanceOwner):
             yield ready
             return
         async with self._one_at_a_time:  # callers decide how often this is needed
-            live = self._context.open(self.variant.spec)
-            live.wait_for(self.key.tenant)
+            live = self._context.open(self.variant.spec, awaited=True)
             await live.start()
             try:
                 yield live
@@ -421,7 +420,7 @@ class Generation(InstanceOwner):
             raise self.instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
         self._context.instances.make_room(self.key.server_id, limit)
-        live = self.instances.open(lease_id, names, greeting)
+        live = self.instances.open(lease_id, names, greeting, awaited=True)
         try:
             await self.instances.start(live)
         finally:

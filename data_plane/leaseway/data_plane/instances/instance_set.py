@@ -136,15 +136,22 @@ class InstanceSet:
         lease_id: str = "",
         names: LeaseNames | None = None,
         greeting: Greeting = COMMON,
+        *,
+        awaited: bool,
     ) -> LiveInstance:
-        """Add a new instance, for a lease with its names or for none; `start` starts it."""
+        """Add a new instance; `start` starts it.
+
+        Args:
+            lease_id: The lease that it is for; empty for none.
+            names: The names of that lease.
+            greeting: How it introduces itself.
+            awaited: Whether somebody waits for its start.
+        """
         recorded = self.variant.toolset.protocol_version
         version = _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded
         request = InstanceRequest(version, self.resolved_values, names, greeting)
-        live = self._context.open(self.variant.spec, self._owner, request)
+        live = self._context.open(self.variant.spec, self._owner, request, awaited=awaited)
         live.lease_id = lease_id
-        if names is not None:
-            live.wait_for(names.tenant)
         self._add(live)
         return live
 

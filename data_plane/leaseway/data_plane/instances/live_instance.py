@@ -142,6 +142,7 @@ class LiveInstance:
         owner: InstanceOwner | None,
         request: InstanceRequest,
         starts: StartQueue,
+        turn: StartTurn,
         meters: WorkerMeters | None = None,
     ) -> None:
         self.greeting = request.greeting
@@ -173,7 +174,7 @@ class LiveInstance:
         self._loop = asyncio.get_running_loop()
         self._meters = meters
         self._starts = starts
-        self.turn = StartTurn(spec.key.tenant)
+        self.turn = turn
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(spec, self, request)
@@ -293,7 +294,7 @@ class LiveInstance:
         return nullcontext()
 
     def wait_for(self, tenant: str) -> None:
-        """Let its start come before those that nobody waits for: a tenant waits for it."""
+        """Let its start come before those that nobody waits for: a tenant does from now on."""
         self._starts.promote(self.turn, tenant)
 
     async def start(self) -> None:

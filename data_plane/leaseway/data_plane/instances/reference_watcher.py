@@ -316,7 +316,7 @@ class ReferenceWatcher:
         try:
             async with self._slots:
                 request = InstanceRequest(old.instances.known_version, trial.values)
-                live = context.open(old.variant.spec, request=request)
+                live = context.open(old.variant.spec, request=request, awaited=False)
                 try:
                     await live.start()
                 except Fault as fault:

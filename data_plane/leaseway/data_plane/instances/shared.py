@@ -135,9 +135,7 @@ class SharedSupervisor:
 
     async def _start(self) -> None:
         try:
-            live = self._starting = self._instances.open()
-            if self._waiting:
-                live.wait_for(self._instances.key.tenant)
+            live = self._starting = self._instances.open(awaited=self._waiting > 0)
             await self._instances.start(live)
             self._use(live)
         except Fault as fault:  # the instance set keeps it for callers and operators

@@ -187,7 +187,8 @@ class Spares:
         self._instances.discard(live)
 
     def _start_spare(self) -> None:
-        self._starting = start = _SpareStart(self._instances.open(greeting=self._greeting))
+        live = self._instances.open(greeting=self._greeting, awaited=False)
+        self._starting = start = _SpareStart(live)
         start.task = self._context.background.spawn(
             self._run_start(start), f"start a spare of server {self._instances.key}"
         )

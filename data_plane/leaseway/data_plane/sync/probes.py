@@ -168,8 +168,7 @@ class Prober:
                 f"Server {spec.key} wants {unavailable(spec.transport)}",
                 metadata={"problem": "TRANSPORT_NOT_AVAILABLE"},
             )
-        live = self._context.open(spec)
-        live.wait_for(spec.key.tenant)  # whoever configured it does
+        live = self._context.open(spec, awaited=True)  # whoever configured it waits
         loop = asyncio.get_running_loop()
         try:
             async with live.place():
