@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from leaseway.wire.names import MAX_KEY_LENGTH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquirer:
@@ -26,3 +28,8 @@ class Acquirer:
 
 
 UNNAMED: Final = Acquirer()
+
+
+def bounded_client(client: str) -> str:
+    """Return the name of a client as leases keep it: at most 256 characters, the first ones."""
+    return client[:MAX_KEY_LENGTH]

@@ -23,7 +23,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.acquirer import Acquirer
+from leaseway.data_plane.leases.acquirer import Acquirer, bounded_client
 from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_list
 from leaseway.data_plane.leases.own_tools import LeaseVariant
 from leaseway.identity.interceptor import caller
@@ -34,7 +34,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.listing.listed import listed_prompt, listed_resource, listed_tool
 from leaseway.wire.listing.pages import one_page, page_start
-from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, LeaseKey, split_qualified
+from leaseway.wire.names import DEFAULT_TENANT, LeaseKey, split_qualified
 from leaseway.wire.sharing.limits import UsageCounter
 from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.timing.durations import duration, seconds
@@ -153,7 +153,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
                     request.client.user, request.subject_token
                 ),
                 credential=caller().name,
-                client=request.acquirer[:MAX_KEY_LENGTH],
+                client=bounded_client(request.acquirer),
             ),
             ttl=seconds(request.ttl) if request.HasField("ttl") else bounds.LEASE_TTL,
             client=self._pool.context.clients.find(request.mcp_client),
@@ -169,7 +169,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             self._leases.check_holder(request.lease_id, tenant, request.session, caller())
             if request.leaving_client:
                 keep = seconds(request.keep) if request.HasField("keep") else 0.0
-                client = request.leaving_client[:MAX_KEY_LENGTH]
+                client = bounded_client(request.leaving_client)
                 left = self._leases.leave(request.lease_id, client, keep)
                 return leases_pb2.ReleaseLeaseResponse(released=left)
             if request.HasField("idle"):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.arguments import oversize_arguments
+from leaseway.data_plane.leases.acquirer import bounded_client
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.services.leases import renew_leases
 from leaseway.data_plane.services.replies import Replies
@@ -22,7 +23,6 @@ from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.decoding import MessageDecoder, MessageLimit
-from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.sharing.limits import LimitScope, over_limit
 from leaseway.wire.timing.durations import seconds
 
@@ -166,7 +166,7 @@ def _options(options: execution_pb2.CallOptions) -> dict[str, Any]:
         "inline_media": options.inline_media,
         "passes_input": options.passes_input,
         "mcp_client": options.mcp_client,
-        "acquirer": options.acquirer[:MAX_KEY_LENGTH],
+        "acquirer": bounded_client(options.acquirer),
         "lease_ttl": seconds(options.lease_ttl) if options.HasField("lease_ttl") else None,
         "report_end": options.report_end,
         "known_ends": tuple(options.known_ends),
