@@ -1776,6 +1776,7 @@ class Report(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
     INSTANCES_VERSION_FIELD_NUMBER: _builtins.int
+    PROBES_FIELD_NUMBER: _builtins.int
     instances_changed: _builtins.bool
     """Whether `instances` is set."""
     calls_in_flight: _builtins.int
@@ -1823,6 +1824,10 @@ class Report(_message.Message):
         `instances_changed` is not.
         """
 
+    @_builtins.property
+    def probes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProbeProgress]:
+        """Probes that have arrived or begun. Older workers do not set it."""
+
     def __init__(
         self,
         *,
@@ -1838,14 +1843,43 @@ class Report(_message.Message):
         events: _abc.Iterable[_admin_pb2.Event] | None = ...,
         instance_changes: _abc.Iterable[Global___InstanceChange] | None = ...,
         instances_version: _builtins.int = ...,
+        probes: _abc.Iterable[Global___ProbeProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instance_changes", b"instance_changes", "instances", b"instances", "instances_changed", b"instances_changed", "instances_version", b"instances_version", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instance_changes", b"instance_changes", "instances", b"instances", "instances_changed", b"instances_changed", "instances_version", b"instances_version", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "probes", b"probes", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class ProbeProgress(_message.Message):
+    """How far a probe is that starts a server. A probe that only lists again is not reported."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The probe's id."""
+    begun: _builtins.bool
+    """Whether its start has begun, from when its startup timeout counts. False means that it waits
+    for its turn.
+    """
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        begun: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeProgress: _TypeAlias = ProbeProgress  # noqa: Y015
 
 @_typing.final
 class InstanceChange(_message.Message):

@@ -412,17 +412,34 @@ def test_an_equal_relisting_makes_no_registry_version() -> None:
     assert state.committed.version == version
 
 
-def test_a_probe_that_is_not_answered_in_time_is_retried() -> None:
-    state, worker = coordinator(), FakeWorker()
+@pytest.mark.parametrize(
+    ("by", "reports", "limit"),
+    [
+        ("w1", [], 120),  # an older worker, whose other probes may have come first
+        ("w2", [(5, False)], 120),
+        ("w1", [(5, False)], 640),
+        ("w1", [(5, False), (200, True)], 240),
+        ("w1", [(5, True)], 45),
+        ("w1", [(600, False), (635, True)], 640),
+    ],
+)
+def test_a_probe_that_is_not_answered_in_time_is_retried(
+    by: str, reports: list[tuple[int, bool]], limit: int
+) -> None:
+    state, worker, other = coordinator(), FakeWorker(), FakeWorker("w2")
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    state.tick(at(119))  # it may have waited for the other probes of its worker
-    run(state, [worker], at(119))
+    state.handle_worker_joined(hello(other.id), START)
+    (probe,) = worker.probes
+    for second, begun in reports:
+        state.handle_report(by, WorkerReport(probes={probe.id: begun}), at(second))
+    state.tick(at(limit - 1))
+    run(state, [worker, other], at(limit - 1))
     assert worker.cancelled == []
-    state.tick(at(121))
-    run(state, [worker], at(121))
-    assert worker.cancelled == [worker.probes[0].id]
+    state.tick(at(limit + 1))
+    run(state, [worker, other], at(limit + 1))
+    assert worker.cancelled == [probe.id]
     assert [problem.problem.reason for problem in state.problems.open()] == ["PROBE_OVERDUE"]
 
 

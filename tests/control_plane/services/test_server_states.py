@@ -149,3 +149,13 @@ def test_each_state_is_a_condition_of_its_own(state: ServerState) -> None:
         status = _status(state)
         status.problem = _PROBLEM
         assert ready_condition(status, _RESOURCE, accepted).message == _PROBLEM
+
+
+async def test_a_probe_has_time_while_its_worker_reports_that_it_waits(running: Running) -> None:
+    async with worker(running.address) as fake:
+        running.load(spec("a"))
+        probe = (await fake.receive("probe")).probe
+        sent = running.plane.clock().mono
+        waiting = sync_pb2.ProbeProgress(id=probe.id)
+        await fake.send(report=sync_pb2.Report(probes=[waiting]))
+        await running.until(lambda state: (state.servers.probes.next_deadline() or 0) > sent + 500)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.conftest import worker_bench
 from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.instances import pool
@@ -45,6 +47,25 @@ async def test_a_probes_instance_becomes_the_shared_one_or_the_first_spare(bench
         result = await bench.caller().call(spec.key.server_id, session="s1")
         assert result.payload
         assert len(bench.servers.opened) == opened
+
+
+async def test_a_probe_tells_that_it_waits_for_its_turn_and_that_it_has_begun() -> None:
+    async with worker_bench(concurrent_starts=1) as bench:
+        told: dict[int, bool] = {}
+
+        def tells(first: bool, second: bool) -> Callable[[sync_pb2.Report], bool]:
+            def matches(report: sync_pb2.Report) -> bool:
+                told.update((progress.id, progress.begun) for progress in report.probes)
+                return told == {1: first, 2: second}
+
+            return matches
+
+        bench.servers.gate = asyncio.Event()
+        for number in (1, 2):
+            probe(bench, bench.spec(f"s{number}"), number)
+        await bench.plane.expect_report(tells(True, False))
+        bench.servers.gate.set()
+        await bench.plane.expect_report(tells(True, True))
 
 
 @pytest.mark.parametrize("shared", [True, False])

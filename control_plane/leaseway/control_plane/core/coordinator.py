@@ -225,6 +225,8 @@ class Coordinator:
             if problem.reason in _RETRIED_WHEN_CLEARED:
                 key = VariantKey(problem.server_id, problem.tenant)
                 self.servers.probes.retry_now(key, now.mono)
+        for probe_id, begun in report.probes.items():
+            self.servers.probes.handle_progress(probe_id, worker_id, now.mono, begun=begun)
         self.roster.apply_report(record, report, now)
         self.tick(now)
 

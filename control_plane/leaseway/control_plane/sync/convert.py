@@ -94,6 +94,7 @@ def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> W
         cleared=tuple(problem_from_proto(problem) for problem in message.cleared),
         calls_in_flight=message.calls_in_flight,
         draining=message.draining,
+        probes={probe.id: probe.begun for probe in message.probes},
     )
 
 

@@ -58,6 +58,7 @@ class Reports:
         self._leases: dict[str, WorkerLease] = {}
         self._lease_ends: dict[str, LeaseEnd] = {}
         self._unasked_ends: dict[LeaseKey, tuple[LeaseEnd, float]] = {}
+        self._probes: dict[int, bool] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
 
@@ -122,6 +123,16 @@ class Reports:
         """Report the states of all instances."""
         self._instances_changed = True
         self._changed.set()
+
+    def report_probe(self, probe_id: int, *, begun: bool) -> None:
+        """Report that a probe waits for its turn to start, or that its start has begun."""
+        self._probes[probe_id] = begun
+        self._changed.set()
+
+    def pop_probes(self) -> dict[int, bool]:
+        """Return the probes that were reported since the last call: whether each has begun."""
+        probes, self._probes = self._probes, {}
+        return probes
 
     def record_lease_event(
         self, lease: WorkerLease, action: str, message: str, severity: EventSeverity = "info"
@@ -189,6 +200,7 @@ class Reports:
         within the last 10 minutes: a control plane that has just started does not know them.
         """
         _, ends, _ = self.pop_changes()
+        self.pop_probes()  # they ended with their stream
         self._reported_events = 0
         oldest = time.monotonic() - LEASE_MEMORY
         unasked = [end for end, at in self._unasked_ends.values() if at > oldest]

@@ -80,7 +80,12 @@ class Prober:
         self._context.events.tools_changed.connect(self._on_tools_changed)
 
     def start(self, probe: sync_pb2.Probe) -> None:
-        """Start a probe; its result is sent when it ends."""
+        """Start a probe; its result is sent when it ends.
+
+        The control plane is told that it waits for its turn, and when its start has begun.
+        """
+        if not probe.relist:
+            self._context.reports.report_probe(probe.id, begun=False)
         task = self._context.background.spawn(self._run(probe), f"probe {probe.key.server_id}")
         self._running.add(probe.id, task)
 
@@ -149,7 +154,7 @@ class Prober:
                 if probe.relist:
                     live = await self._relist(spec.key, probe.launch_hash)
                 else:
-                    live = await self._start_instance(spec, probe.launch_hash)
+                    live = await self._start_instance(probe, spec)
                 add_lists(result, live)
             except Fault as fault:
                 reason = problem_reason(fault)
@@ -161,7 +166,7 @@ class Prober:
         result.duration.CopyFrom(duration(loop.time() - started))
         self._send(result)
 
-    async def _start_instance(self, spec: ServerSpec, launch_hash: str) -> LiveInstance:
+    async def _start_instance(self, probe: sync_pb2.Probe, spec: ServerSpec) -> LiveInstance:
         if not is_known(spec.transport):
             raise Fault(
                 Reason.INVALID_REQUEST,
@@ -172,6 +177,7 @@ class Prober:
         loop = asyncio.get_running_loop()
         try:
             async with live.place():
+                self._context.reports.report_probe(probe.id, begun=True)
                 until = loop.time() + spec.startup_timeout
                 await live.start_now()
         except Fault as fault:
@@ -185,7 +191,7 @@ class Prober:
         except BaseException:
             await asyncio.shield(live.close())
             raise
-        self._pool.keep_probe_instance(launch_hash, live)
+        self._pool.keep_probe_instance(probe.launch_hash, live)
         return live
 
     async def _relist(self, key: VariantKey, launch_hash: str) -> LiveInstance:

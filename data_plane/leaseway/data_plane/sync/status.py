@@ -145,6 +145,10 @@ class WorkerStatus:
             calls_in_flight=self.calls.in_flight,
             draining=self.leaving or self.calls.draining,
             events=[event_to_proto(event) for event in reports.pop_events()],
+            probes=[
+                sync_pb2.ProbeProgress(id=probe_id, begun=begun)
+                for probe_id, begun in reports.pop_probes().items()
+            ],
         )
         if instances_changed and self.reports_changes:
             self.reported.add_changes(report, instance_states(self.pool.generations))

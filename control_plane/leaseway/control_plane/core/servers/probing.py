@@ -29,18 +29,21 @@ from leaseway.wire.timing.backoff import RETRY
 _CLAIM_INTERVAL = 10.0
 """Minimum seconds between two verifications of claims about one server."""
 _Queue = tuple[bool, Labels, frozenset[Patterns]]
-_ANSWER_GRACE = 10.0 + bounds.MAX_PROBES * bounds.START_PLACE / bounds.STARTS_PER_CORE
-"""Seconds beyond the startup timeout that a worker may take to answer: its other probes may come
-first, on one processor."""
+_ANSWER_GRACE = 10.0
+"""Seconds beyond the startup timeout that a worker may take to answer a probe that has begun."""
+_LONGEST_WAIT = 600.0
+"""Seconds that a probe may wait for its turn on a worker that reports when it has begun."""
+_UNREPORTED_WAIT = bounds.MAX_PROBES * bounds.START_PLACE / bounds.STARTS_PER_CORE
+"""The same on an older worker: its other probes may come first, on one processor."""
 
 
 @dataclass(frozen=True)
 class StartedProbe:
-    """A probe that runs on a worker until `deadline`."""
+    """A probe that was sent to a worker."""
 
     id: int
     worker_id: str
-    deadline: float
+    sent_at: float
     relist: bool = False  # lists a live instance instead of starting one
 
 
@@ -235,14 +238,26 @@ class ProbeSchedule:
         return worker_id, worker_id in listing
 
     def _run(self, job: ProbeJob, worker_id: str, now: float, *, relist: bool) -> StartedProbe:
-        deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
-        probe = job.running = StartedProbe(self._next_id, worker_id, deadline, relist)
+        probe = job.running = StartedProbe(self._next_id, worker_id, now, relist)
         self._next_id += 1
         job.last_worker = worker_id
         self._running[probe.id] = job
-        self._deadlines.set(probe.id, deadline)
+        self._expect_answer(job, now + _UNREPORTED_WAIT)
         self._workers.begin(worker_id, probe.id)
         return probe
+
+    def handle_progress(self, probe_id: int, worker_id: str, now: float, *, begun: bool) -> None:
+        """Let a probe wait for its turn on its worker, or for its answer once it has begun."""
+        job = self._running.get(probe_id)
+        if job is None or job.running is None or job.running.worker_id != worker_id:
+            return  # it has ended, or was never this worker's
+        latest = job.running.sent_at + _LONGEST_WAIT
+        self._expect_answer(job, min(now, latest) if begun else latest)
+
+    def _expect_answer(self, job: ProbeJob, begins: float) -> None:
+        """Set until when the running probe of a job is to be answered, if it begins at a time."""
+        assert job.running is not None
+        self._deadlines.set(job.running.id, begins + job.spec.startup_timeout + _ANSWER_GRACE)
 
     def runs_elsewhere(self, probe_id: int, worker_id: str) -> bool:
         """Return whether a probe runs on another worker."""

@@ -85,6 +85,8 @@ class WorkerReport:
     Attributes:
         instances: All instances, from a worker that reports them whole; None if none has changed.
         instance_changes: What has changed of them, from another worker.
+        probes: The probes that have arrived or begun, from a worker that reports them; by id,
+            whether they have begun.
     """
 
     gained: tuple[HeldLease, ...] = ()
@@ -95,6 +97,7 @@ class WorkerReport:
     cleared: tuple[Problem, ...] = ()
     calls_in_flight: int = 0
     draining: bool = False
+    probes: Mapping[int, bool] = field(default_factory=dict)
 
 
 class WorkerRefused(Exception):

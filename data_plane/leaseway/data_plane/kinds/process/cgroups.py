@@ -332,8 +332,11 @@ def _is_ours(pid: int) -> bool:
 
 
 def default_concurrent_starts() -> int:
-    """Return how many processes of servers start at the same time, if no option says it."""
-    return max(2, round(usable_processors() * bounds.STARTS_PER_CORE))
+    """Return how many processes of servers start at the same time, if no option says it.
+
+    A worker with less than one processor starts as many as one with a whole one.
+    """
+    return round(max(1.0, usable_processors()) * bounds.STARTS_PER_CORE)
 
 
 def usable_processors(proc: Path = SELF) -> float:
