@@ -24,6 +24,7 @@ from leaseway.data_plane.core.problems import UNREACHABLE
 from leaseway.data_plane.kinds.remote.http import errors
 from leaseway.data_plane.kinds.remote.http.endpoint import (
     HttpEndpoint,
+    OldSession,
     RequestBody,
     SessionForgotten,
     SessionRenewal,
@@ -71,7 +72,7 @@ from leaseway.wire.timing.backoff import RETRY
 
 _logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for the DELETE that ends a session."""
+"""Seconds for requests to end that are cancelled."""
 
 
 class HttpConnection(Peer):
@@ -367,10 +368,11 @@ class HttpConnection(Peer):
                     self.refusals.suspect()
                 return
         rejected = refusal.forgotten or (refusal.rejects and refusal.words == self._gone.words)
-        is_lost = refusal.forgotten or self._gone.forgotten
+        is_gone = refusal.forgotten or self._gone.forgotten
+        old = OldSession.GONE if is_gone else OldSession.REFUSED
         if refusal.session != self._renewal.number and not rejected:
             self._deliver(key, refusal)  # an error of the request itself, in an earlier session
-        elif await self._renew(refusal.session, is_lost, entry if rejected else None):
+        elif await self._renew(refusal.session, old, entry if rejected else None):
             if rejected:
                 await self._post_again(key, line, headers, entry)
             else:
@@ -380,7 +382,7 @@ class HttpConnection(Peer):
         else:
             self._fail(key, session_gone(self.server, refusal))
 
-    async def _renew(self, number: int, is_lost: bool, rejected: Pending | None) -> bool:
+    async def _renew(self, number: int, old: OldSession, rejected: Pending | None) -> bool:
         """Return whether another session is in use than the given one; else end the connection.
 
         If the server can't be reached now, and the old session may exist, the connection stays.
@@ -388,7 +390,7 @@ class HttpConnection(Peer):
         if rejected is not None:
             rejected.written = False
         if self._can_renew or number != self._renewal.number:
-            if await self._renewal.renew(number, is_lost=is_lost):
+            if await self._renewal.renew(number, old):
                 return not self.closed.is_set
             self.refusals.suspect()
         else:
@@ -412,6 +414,15 @@ class HttpConnection(Peer):
             self._fail(key, fault)
             self.end(fault)
             return
+        number, may_open = refusal.session, self._can_renew
+        if verdict is None and await self._renewal.try_another(number, may_open=may_open):
+            entry.written = False
+            again = await self._post(key, line, headers, entry)
+            if again is None or not again.forgotten:
+                self._renewal.note_helped()
+            if again is None or self.closed.is_set:
+                return
+            refusal = again
         self._deliver(key, refusal)
         if verdict is not None:
             self.refusals.suspect()
@@ -426,7 +437,7 @@ class HttpConnection(Peer):
         """Open a new session; return False if the connection must be replaced instead."""
         if self.era.modern or not self._can_renew:
             return False
-        await self._renewal.renew(self._renewal.number, is_lost=False)
+        await self._renewal.renew(self._renewal.number, OldSession.REFUSED)
         return True
 
     async def probe(self) -> Fault | None:
@@ -463,13 +474,14 @@ class HttpConnection(Peer):
         if entry is not None:
             refusal.deliver(entry)
 
-    async def _reopen(self, is_lost: bool) -> bool:
+    async def _reopen(self, old: OldSession) -> bool:
         """Replace a session that the server no longer serves; return whether that succeeded.
 
-        If not, the connection ends, unless the old session may still exist and the fault be short.
+        If not, the connection ends, unless the old session serves calls, or may do so soon.
         """
         params, opts = self._initialize
-        if self._endpoint.outgoing.cookies is not None:
+        serves = old is OldSession.SERVES
+        if self._endpoint.outgoing.cookies is not None and not serves:
             self._endpoint.outgoing.cookies.clear()  # they may lead to a server that is gone
         try:
             request_opts: CallOptions = {**opts, "timeout": bounds.STARTUP_TIMEOUT}
@@ -479,7 +491,7 @@ class HttpConnection(Peer):
                 raise MCPError(INVALID_REQUEST, "its protocol version has changed")
             await self.notify("notifications/initialized", None, {"headers": {**self.era.headers}})
         except MCPError as error:
-            if is_lost or not is_transient(error):
+            if not serves and (old is OldSession.GONE or not is_transient(error)):
                 self.end(errors.session_expired(self.server, f"{error}".rstrip(".")))
             return False
         self._unproven = True
@@ -516,12 +528,6 @@ class HttpConnection(Peer):
 
     def _count_stray(self) -> None:
         self.garbage += 1
-        if self.garbage == 1:
-            _logger.warning(
-                "The server %s sends events that are not JSON-RPC; they are ignored. Signs of life "
-                "belong in comments.",
-                self.server,
-            )
 
     def _is_pending(self, key: object) -> bool:
         return key in self._calls or key in self._requests
@@ -557,7 +563,7 @@ class HttpConnection(Peer):
         """Renew a session that another request than that for the stream does not find, either."""
         verdict = await self._probe_session()
         if verdict is not None and verdict.forgotten:
-            await self._renew(number, True, None)
+            await self._renew(number, OldSession.GONE, None)
         elif verdict is not None:
             self.refusals.suspect()
 
@@ -572,8 +578,4 @@ class HttpConnection(Peer):
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
         if self._endpoint.session_is_ours and self.fault is None:
-            try:
-                async with asyncio.timeout(_CLOSE_TIMEOUT):
-                    (await self._endpoint.request("DELETE", self.era.headers)).release()
-            except (*errors.CONNECTION_ERRORS, Fault) as error:
-                _logger.debug("The session of the server %s was not ended: %s", self.server, error)
+            await self._endpoint.end_session(self.era.headers)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
@@ -14,7 +16,11 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from leaseway.data_plane.core.proxies import BadProxy
-from leaseway.data_plane.kinds.remote.http.errors import redirect_target, unreadable
+from leaseway.data_plane.kinds.remote.http.errors import (
+    CONNECTION_ERRORS,
+    redirect_target,
+    unreadable,
+)
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.wire.errors import Fault, Reason
@@ -24,6 +30,10 @@ SESSION_ID: Final = "mcp-session-id"
 _ACCEPT: Final = "application/json, text/event-stream"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 _MAX_REDIRECTS: Final = 4
+_END_TIMEOUT: Final = 2.0
+"""Seconds for the DELETE that ends a session."""
+_IN_VAIN: Final = 300.0
+"""Seconds from a new session that did not help refused calls until another one is tried."""
 
 
 class HttpEndpoint:
@@ -59,6 +69,14 @@ class HttpEndpoint:
     def open_session(self, session_id: str) -> None:
         self.session_id = session_id
         self.session_is_ours = True
+
+    async def end_session(self, headers: Mapping[str, str]) -> None:
+        """End the session at the server, if that is quick; otherwise the server forgets it."""
+        try:
+            async with asyncio.timeout(_END_TIMEOUT):
+                (await self.request("DELETE", headers)).release()
+        except (*CONNECTION_ERRORS, Fault) as error:
+            _logger.debug("The session of the server %s was not ended: %s", self._server, error)
 
     async def request(
         self,
@@ -163,6 +181,17 @@ class SessionForgotten(Exception):
         self.fault = fault
 
 
+class OldSession(enum.Enum):
+    """What is known of a session that a new one is to replace."""
+
+    GONE = enum.auto()
+    """The server does not know it: without a new one, the connection ends."""
+    REFUSED = enum.auto()
+    """The server refuses everything in it, perhaps for a moment."""
+    SERVES = enum.auto()
+    """The server refuses only some calls in it: without a new one, it stays."""
+
+
 class SessionRenewal:
     """Opens one new session for all requests whose session a legacy server no longer serves.
 
@@ -171,8 +200,8 @@ class SessionRenewal:
     Args:
         server: The server's id.
         endpoint: Has the session.
-        open_session: Opens a session; returns whether it did. Its argument says whether the old one
-            is certainly lost. It never raises.
+        open_session: Opens a session in place of the old one; returns whether it did. It never
+            raises.
 
     Attributes:
         number: The number of the session in use; sessions without an id have one, too.
@@ -182,13 +211,14 @@ class SessionRenewal:
         self,
         server: str,
         endpoint: HttpEndpoint,
-        open_session: Callable[[bool], Awaitable[bool]],
+        open_session: Callable[[OldSession], Awaitable[bool]],
     ) -> None:
         self.number = 0
         self._server = server
         self._endpoint = endpoint
         self._open_session = open_session
         self._opening: asyncio.Task[None] | None = None
+        self._next_trial = float("-inf")
 
     async def current_session(self) -> int:
         """Return the session's number, after waiting for one that is being opened."""
@@ -196,22 +226,44 @@ class SessionRenewal:
             await asyncio.wait([self._opening])
         return self.number
 
-    async def renew(self, number: int, *, is_lost: bool) -> bool:
+    async def renew(self, number: int, old: OldSession) -> bool:
         """Replace a session; return whether another one is in use.
 
-        If no other could be opened, and the old one is not certainly lost, the old one stays.
+        If no other could be opened, and the old one is not gone, the old one stays.
         """
         if self._opening is None and self.number == number:
             _logger.info(
                 "The server %s no longer serves its session; a new one is opened.", self._server
             )
-            self._opening = asyncio.get_running_loop().create_task(self._open(is_lost))
+            self._opening = asyncio.get_running_loop().create_task(self._open(old))
         return await self.current_session() != number
 
-    async def _open(self, is_lost: bool) -> None:
+    async def try_another(self, number: int, *, may_open: bool) -> bool:
+        """Return whether a call has another session than one in which it gets 404.
+
+        Cheap requests are served in that one. Some servers accept those in any session, so that
+        only a new session shows whether they have forgotten it, or the 404 is about what the call
+        wants. A new session that does not help is the last one for a while.
+
+        Args:
+            number: Of the session of the call.
+            may_open: Whether a session may be opened.
+        """
+        if await self.current_session() != number:
+            return True
+        if not may_open or time.monotonic() < self._next_trial:
+            return False
+        self._next_trial = time.monotonic() + _IN_VAIN
+        return await self.renew(number, OldSession.SERVES)
+
+    def note_helped(self) -> None:
+        """Note that a call got no 404 in the other session: it may be forgotten soon, too."""
+        self._next_trial = float("-inf")
+
+    async def _open(self, old: OldSession) -> None:
         old_id, self._endpoint.session_id = self._endpoint.session_id, ""
         try:
-            if await self._open_session(is_lost):
+            if await self._open_session(old):
                 self.number += 1
             else:
                 self._endpoint.session_id = old_id

@@ -72,6 +72,7 @@ class EventReader:
         self._is_pending = is_pending
         self._on_repaired = on_repaired
         self._on_stray = on_stray
+        self._has_warned = False
 
     async def read(
         self,
@@ -154,9 +155,19 @@ class EventReader:
             raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
         for message in messages:
             if message.is_none and (key is None or request_key(message.id) != key):
+                self._warn_of_stray()
                 self._on_stray()
             else:
                 self._on_message(key, message)
+
+    def _warn_of_stray(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "The server %s sends events that are not JSON-RPC; they are ignored. Signs of life "
+                "belong in comments.",
+                self._server,
+            )
 
     async def handle_body(self, key: object, data: bytes) -> None:
         """Handle the message, or those of a batch, that are the body of a response.
