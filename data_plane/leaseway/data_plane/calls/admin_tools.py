@@ -62,9 +62,9 @@ class AdminTools:
         key = LeaseKey(tenant, call.session, arguments["serverId"])
         held = self._leases.find(key)
         if held is not None:
-            self._leases.check_principal(held.id, principal)
+            self._leases.holders.check_principal(held.id, principal)
             if call.user:
-                self._leases.check_user(held, call.user)
+                self._leases.holders.check_user(held, call.user)
         return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)
 
     async def log_in(self, server_id: str, active: ActiveCall) -> None:
@@ -108,7 +108,7 @@ class AdminTools:
         if lease is not None and lease.key == key:
             self._leases.release(lease_id)
             return _released(key)
-        ended = self._leases.ended_fault(lease_id, key.tenant)
+        ended = self._leases.holders.ended_fault(lease_id, key.tenant)
         if ended.reason is Reason.LEASE_RELEASED:
             return _released(key)
         if ended.reason is Reason.LEASE_LOST:

@@ -406,7 +406,7 @@ class Executor:
         lease = active.lease
         if fault.reason is not Reason.SERVER_LOST or lease is None or self._leases.get(lease.id):
             return fault
-        ended = self._leases.ended_fault(lease.id)
+        ended = self._leases.holders.ended_fault(lease.id)
         if ended.reason is Reason.LEASE_LOST:
             return fault
         return dataclasses.replace(ended, started=fault.started)

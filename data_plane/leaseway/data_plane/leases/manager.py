@@ -12,14 +12,12 @@ from typing import Final
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.leases.errors import (
     capacity_error,
-    lease_ended,
     not_leasable,
-    other_user,
     told_once,
     wrong_holder,
 )
 from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
-from leaseway.data_plane.core.subjects import is_of_token, user_of_subject
+from leaseway.data_plane.core.subjects import is_of_token
 from leaseway.data_plane.instances.events import InstanceEnd, Role
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -27,10 +25,10 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.acquirer import UNNAMED, Acquirer
 from leaseway.data_plane.leases.confirmation import LeaseConfirmation
+from leaseway.data_plane.leases.holders import LeaseHolders
 from leaseway.data_plane.leases.own_tools import LeaseTools
 from leaseway.data_plane.leases.starts import LeaseStart, mark_retrieved, start_interrupted
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
-from leaseway.identity.principal import Principal
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import LEASE_TTL, MAX_TENANT_LEASES
@@ -58,6 +56,7 @@ class WorkerLeaseManager:
         clock: Seconds, monotonic.
 
     Attributes:
+        holders: Who may use a lease, and why one is not held.
         refusals: How often each tenant was refused a lease because of its own limit.
         own_tools: The tools in which leases differ from what is recorded.
         confirmation: Until when leases may be served.
@@ -73,6 +72,7 @@ class WorkerLeaseManager:
         self._starting: dict[str, LeaseStart] = {}
         self._rejection: Fault | None = None
         self._alarm = Alarm(self._tick)
+        self.holders = LeaseHolders(table, clock)
         self.refusals: Counter[str] = Counter()
         self.own_tools = LeaseTools(pool)
         self.confirmation = LeaseConfirmation(self._loop.time)
@@ -109,70 +109,6 @@ class WorkerLeaseManager:
         lease = self._table.find(key)
         return self.live_instance(lease) if lease is not None and lease.user == user else None
 
-    def get_held(self, lease_id: str, key: LeaseKey) -> WorkerLease:
-        """Return the lease with an id, which must be held for the key.
-
-        Raises:
-            Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
-        """
-        lease = self._table.get(lease_id)
-        # Lease ids can be guessed: another tenant's lease looks like one that never existed.
-        if lease is None or lease.key.tenant != key.tenant:
-            raise self.ended_fault(lease_id, key.tenant)
-        if lease.key != key:
-            raise wrong_holder(lease_id, key.server_id)
-        return lease
-
-    def check_user(self, lease: WorkerLease | None, user: str) -> None:
-        """Check that a lease of a server that acts for users was acquired for this one.
-
-        Raises:
-            Fault: PERMISSION_DENIED.
-        """
-        if lease is not None and lease.user and lease.user != user:
-            raise other_user(lease.key.server_id)
-
-    def check_holder(self, lease_id: str, tenant: str, session: str, principal: Principal) -> None:
-        """Check that a lease, if it is held, is held by a session of a tenant, and by its user.
-
-        Raises:
-            Fault: LEASE_LOST, PERMISSION_DENIED.
-        """
-        self.check_tenant(lease_id, tenant)
-        lease = self._table.get(lease_id)
-        if lease is not None and lease.key.session != session:
-            raise wrong_holder(lease_id)
-        self.check_principal(lease_id, principal)
-
-    def check_principal(self, lease_id: str, principal: Principal) -> None:
-        """Check that a lease, if it is held, is of a user for whom a principal speaks.
-
-        Raises:
-            Fault: PERMISSION_DENIED.
-        """
-        lease = self._table.get(lease_id)
-        if lease is not None and not may_use(lease, principal):
-            raise other_user(lease.key.server_id)
-
-    def check_tenant(self, lease_id: str, tenant: str) -> None:
-        """Check that a lease, held or on record, belongs to a tenant; empty is any tenant.
-
-        Raises:
-            Fault: LEASE_LOST.
-        """
-        lease = self._table.get(lease_id)
-        if lease is not None:
-            owner = lease.key.tenant
-        else:
-            record = self._table.find_ended(lease_id, self._clock())
-            owner = record.tenant if record is not None else tenant
-        if tenant not in ("", owner):
-            raise self.ended_fault(lease_id, tenant)
-
-    def ended_fault(self, lease_id: str, tenant: str = "") -> Fault:
-        """Return why a lease is not held; leases of other tenants count as unknown."""
-        return lease_ended(lease_id, self._table.find_ended(lease_id, self._clock(), tenant))
-
     def report_end(self, key: LeaseKey, known: Collection[str]) -> None:
         """Raise, once, how the last lease of a key ended, if its session cannot know.
 
@@ -189,7 +125,7 @@ class WorkerLeaseManager:
             return
         end = self._context.reports.settle_end(key, known)
         if end is not None and self._table.find_ended(end.lease.id, self._clock()) is not None:
-            raise told_once(self.ended_fault(end.lease.id, key.tenant), key)
+            raise told_once(self.holders.ended_fault(end.lease.id, key.tenant), key)
 
     async def acquire(
         self,
@@ -220,7 +156,7 @@ class WorkerLeaseManager:
             if start is not None:
                 await self._wait_for(start, lease)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
-                raise self.ended_fault(lease.id)
+                raise self.holders.ended_fault(lease.id)
             record_grant(lease, created, self.live_instance(lease))
         return lease, created
 
@@ -243,7 +179,7 @@ class WorkerLeaseManager:
         held = self._table.find(key)
         if generation.is_shared and held is None:
             raise not_leasable(key.server_id)
-        self.check_user(held, generation.key.user)
+        self.holders.check_user(held, generation.key.user)
         try:
             lease, created = self._table.acquire(
                 key,
@@ -370,7 +306,7 @@ class WorkerLeaseManager:
         now = self._clock()
         lease = self._table.get(lease_id)
         if lease is None:
-            raise self.ended_fault(lease_id)
+            raise self.holders.ended_fault(lease_id)
         if session is None and lease.renewed_by_session:
             return max(0.0, lease.expires_at - now)
         if session not in (None, lease.key.session):
@@ -401,7 +337,7 @@ class WorkerLeaseManager:
         """
         if self.end(lease_id, "released", cause):
             return True
-        fault = self.ended_fault(lease_id)
+        fault = self.holders.ended_fault(lease_id)
         if fault.reason is not Reason.LEASE_RELEASED:
             raise fault
         return False
@@ -491,7 +427,7 @@ class WorkerLeaseManager:
         self._instances.pop(lease_id, None)
         cause = fault.message if fault is not None else "its instance ended"
         if self.end(lease_id, "lost", cause):
-            end.live.tell_lease_end(self.ended_fault(lease_id))
+            end.live.tell_lease_end(self.holders.ended_fault(lease_id))
 
     def _on_lease_due(self, live: LiveInstance, cause: str) -> None:
         self.revoke(live.lease_id, cause)
@@ -507,7 +443,7 @@ class WorkerLeaseManager:
     def _clean_up(self, lease: WorkerLease, outcome: LeaseOutcome) -> None:
         if self._context.meters is not None:
             self._context.meters.record_lease_end(lease, outcome)
-        ended = self.ended_fault(lease.id)
+        ended = self.holders.ended_fault(lease.id)
         self.own_tools.forget(lease)
         entry = self._instances.pop(lease.id, None)
         if entry is not None:
@@ -553,14 +489,3 @@ def _server_limit(generation: Generation) -> int:
     of_all = spec.policy.quota.leases
     most = spec.instances.max_instances
     return most if of_all is None else min(most, of_all)
-
-
-def may_use(lease: WorkerLease, principal: Principal) -> bool:
-    """Return whether a lease acts for nobody, or for somebody for whom a principal speaks."""
-    return not lease.user or principal.speaks_for(user_of_subject(lease.user))
-
-
-def may_list(lease: WorkerLease, principal: Principal) -> bool:
-    """Return whether a principal sees a lease: it may use it, and no other one holds its token."""
-    is_own = lease.holder in ("", principal.name) or principal.names_users
-    return is_own and may_use(lease, principal)

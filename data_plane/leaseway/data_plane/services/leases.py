@@ -24,7 +24,8 @@ from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.acquirer import Acquirer, bounded_client
-from leaseway.data_plane.leases.manager import WorkerLeaseManager, may_list
+from leaseway.data_plane.leases.holders import may_list
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.leases.own_tools import LeaseVariant
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL, Principal
@@ -71,8 +72,8 @@ def renew_leases(
                     "A keep-alive names the session of each lease, or none; this one has "
                     f"{len(request.lease_ids)} leases and {len(sessions)} sessions.",
                 )
-            leases.check_tenant(lease_id, principal.tenant or "")
-            leases.check_principal(lease_id, principal)
+            leases.holders.check_tenant(lease_id, principal.tenant or "")
+            leases.holders.check_principal(lease_id, principal)
             ttl = leases.renew(lease_id, sessions[index] if sessions else None)
             renewal.ttl.CopyFrom(duration(ttl))
         except Fault as fault:
@@ -166,7 +167,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         """Release a lease for its holder."""
         try:
             tenant = request.tenant or DEFAULT_TENANT
-            self._leases.check_holder(request.lease_id, tenant, request.session, caller())
+            self._leases.holders.check_holder(request.lease_id, tenant, request.session, caller())
             if request.leaving_client:
                 keep = seconds(request.keep) if request.HasField("keep") else 0.0
                 client = bounded_client(request.leaving_client)
@@ -218,10 +219,10 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         """
         check_client_version(request.client, "this worker")
         tenant = request.tenant or DEFAULT_TENANT
-        self._leases.check_holder(request.lease_id, tenant, request.session, caller())
+        self._leases.holders.check_holder(request.lease_id, tenant, request.session, caller())
         lease = self._leases.get(request.lease_id)
         if lease is None:
-            raise self._leases.ended_fault(request.lease_id, tenant)
+            raise self._leases.holders.ended_fault(request.lease_id, tenant)
         return lease
 
     async def _wait_for_changes(self, lease: WorkerLease, *, of_all: bool) -> bool:

@@ -28,6 +28,7 @@ class InstanceStage:
     def __init__(self, pool: Pool, leases: WorkerLeaseManager, logins: LoginWatcher) -> None:
         self._pool = pool
         self._leases = leases
+        self._holders = leases.holders
         self._logins = logins
         self._confirmation = leases.confirmation
 
@@ -58,8 +59,8 @@ class InstanceStage:
         call = active.call
         key = _lease_key(call)
         if call.lease_id:
-            lease: WorkerLease | None = self._leases.get_held(call.lease_id, key)
-            self._leases.check_user(lease, active.generation.key.user)
+            lease: WorkerLease | None = self._holders.get_held(call.lease_id, key)
+            self._holders.check_user(lease, active.generation.key.user)
         elif not key.session:
             raise Fault(
                 Reason.SESSION_REQUIRED,
@@ -68,7 +69,7 @@ class InstanceStage:
         else:
             lease = self._leases.find(key)
             if lease is not None:
-                self._leases.check_user(lease, active.generation.key.user)
+                self._holders.check_user(lease, active.generation.key.user)
                 self._leases.add_client(lease, call.acquirer)
         if lease is None:
             return None
@@ -125,8 +126,8 @@ class InstanceStage:
         ttl = call.lease_ttl if call.lease_ttl is not None else bounds.LEASE_TTL
         key = _lease_key(call)
         if call.lease_id:
-            held = self._leases.get_held(call.lease_id, key)
-            self._leases.check_user(held, active.generation.key.user)
+            held = self._holders.get_held(call.lease_id, key)
+            self._holders.check_user(held, active.generation.key.user)
             key = held.key
         elif call.report_end:
             self._leases.report_end(key, call.known_ends)
@@ -145,7 +146,7 @@ class InstanceStage:
         active.event("the lease is held")
         live = self._leases.live_instance(lease)
         if live is None:
-            raise self._leases.ended_fault(lease.id)
+            raise self._holders.ended_fault(lease.id)
         active.lease, active.is_new_lease = lease, created
         self._leases.start_call(lease)
         return live
