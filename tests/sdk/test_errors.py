@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import pickle
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -127,6 +129,26 @@ def test_errors_can_be_pickled(reason: Reason) -> None:
         violations=(("f", "m"),),
     )
     error = error_from_fault(fault)
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is type(error)
-    assert vars(copy) == vars(error)
+    other = pickle.loads(pickle.dumps(error))
+    assert type(other) is type(error)
+    assert vars(other) == vars(error)
+
+
+class OfAUser(errors.ServerError):
+    def __init__(self, attempt: int) -> None:
+        super().__init__(f"Attempt {attempt} failed.", metadata={"advice": "Wait."})
+        self.attempt = attempt
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
+)
+@pytest.mark.parametrize("error", [OfAUser(3), errors.DeadlineExceeded("Late.", started="yes")])
+def test_copies_of_errors_keep_what_was_added_to_them(
+    error: LeasewayError, again: Callable[[LeasewayError], LeasewayError]
+) -> None:
+    error.add_note("Seen twice.")
+    other = again(error)
+    assert type(other) is type(error)
+    assert (str(other), other.args, vars(other)) == (str(error), error.args, vars(error))
+    assert "Seen twice." in other.__notes__

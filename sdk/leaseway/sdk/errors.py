@@ -52,7 +52,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from leaseway.wire.advice import ADVICE
@@ -122,16 +121,15 @@ class LeasewayError(Exception):
             self.add_note(self.advice)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Task queues pickle exceptions; the default would lose the keyword arguments.
-        build = partial(
-            type(self),
-            self.message,
-            started=self.started,
-            retry_after=self.retry_after,
-            metadata=dict(self.metadata),
-            violations=self._violations,
-        )
-        return build, ()
+        # Task queues pickle exceptions. The default calls the constructor, which differs between
+        # subclasses, and those of users.
+        return _rebuild, (type(self), self.args), vars(self)
+
+
+def _rebuild(kind: type[LeasewayError], args: tuple[Any, ...]) -> LeasewayError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class ToolNotFound(LeasewayError, reason=Reason.TOOL_NOT_FOUND):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from numbers import Real
 from typing import Final
 
@@ -23,6 +23,10 @@ from leaseway.wire.names import (
 
 _MAX_PATH: Final = 120
 """Characters of the path of a value in a message."""
+_NO_ASYNC: Final = (
+    "of the synchronous client runs in the calling thread and cannot be async; pass a plain "
+    "function, or use AsyncClient."
+)
 
 
 def check_call(name: object, arguments: object, timeout: object) -> None:
@@ -134,11 +138,21 @@ def check_callback(parameter: str, value: object, *, may_be_async: bool) -> None
         return
     if not callable(value):
         raise TypeError(f"{parameter} is a function or None, not {_kind(value)}.")
-    if not may_be_async and inspect.iscoroutinefunction(value):
-        raise TypeError(
-            f"{parameter} of the synchronous client runs in the calling thread and cannot be "
-            "async; pass a plain function, or use AsyncClient."
-        )
+    asynchronous = inspect.iscoroutinefunction
+    if not may_be_async and (asynchronous(value) or asynchronous(type(value).__call__)):
+        raise TypeError(f"{parameter} {_NO_ASYNC}")
+
+
+def checked_return(parameter: str, value: object) -> object:
+    """Return what a callback of the synchronous client returned; raise a TypeError if async.
+
+    A lambda that calls an async function is not one itself: only what it returns tells.
+    """
+    if inspect.isawaitable(value):
+        if isinstance(value, Coroutine):
+            value.close()  # it never runs, without a warning
+        raise TypeError(f"{parameter} {_NO_ASYNC}")
+    return value
 
 
 def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:

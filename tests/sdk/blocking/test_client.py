@@ -187,6 +187,21 @@ async def test_a_program_exits_without_closing_its_client(
     await until(lambda: worker.open_streams == 0)
 
 
+async def test_objects_that_close_clients_when_the_process_ends_report_nothing(
+    plane: FakeControlPlane,
+) -> None:
+    rest = """
+class Owner:
+    def __del__(self):
+        client.close()
+        print("closed")
+owner = Owner()
+owner.itself = owner
+"""
+    lines, stderr, status = await script(plane.address, rest)
+    assert (lines[1:], stderr, status) == (["closed"], "", 0)
+
+
 async def test_an_interrupt_cancels_the_call_and_leaves_the_client_usable(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:

@@ -28,13 +28,15 @@ from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import ConfirmationRequired
 from leaseway.sdk.operators.operations import decide_approval, get_approval
 from leaseway.sdk.transport.events import BufferedEvents
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.sdk.transport.server_requests import Handlers
+from leaseway.sdk.validation import checked_return
 
 TypedT = TypeVar("TypedT")
 ResultT = TypeVar("ResultT", bound=McpResult)
 
 
-class Calls:
+class Calls(ProcessHandle):
     """The methods that `Client` and `Session` share."""
 
     _inner: AsyncCalls
@@ -128,7 +130,8 @@ class Calls:
         if not error.may_approve:
             raise error
         get_scope = self._inner._scope
-        approved = on_approval(LOOP_THREAD.run(partial(get_approval, get_scope, error)))
+        approval = LOOP_THREAD.run(partial(get_approval, get_scope, error))
+        approved = checked_return("on_approval", on_approval(approval))
         if approved is None:
             raise error
         LOOP_THREAD.run(

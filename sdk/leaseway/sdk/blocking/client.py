@@ -42,6 +42,9 @@ class _LoopClient(AsyncClient):
 
     _wait = LOOP_THREAD.run
 
+    def __repr__(self) -> str:
+        return f"<Client of {self._identity.address}>"
+
 
 class Client(Calls):
     """Lists and calls tools, and holds leases, from any thread.

@@ -127,9 +127,12 @@ class LoopThread:
         """Run the end of a `with` block in the loop.
 
         No-op in a child forked after the first use, whose connections belong to the parent, and
-        where clients refuse to work: an error here would hide the error that ended the block.
+        where clients refuse to work: an error here would hide the error that ended the block. Also
+        at the exit of the process, whose end closes them: `__del__` of objects may close clients.
         """
-        if not forked_after_use() and (self._loop is not None or not green_library()):
+        if forked_after_use() or self._stopped_because is not None:
+            return
+        if self._loop is not None or not green_library():
             self.run(make)
 
     @property

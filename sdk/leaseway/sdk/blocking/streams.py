@@ -15,10 +15,12 @@ from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.client.watches import AsyncListWatch
 from leaseway.sdk.transport.events import LogMessage, Progress
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.sdk.transport.server_requests import Handlers, ServerRequest
+from leaseway.sdk.validation import checked_return
 
 
-class ToolStream(BlockingContext):
+class ToolStream(ProcessHandle, BlockingContext):
     """A running call and its events; made by `stream_tool`. See `AsyncToolStream`.
 
         with client.stream_tool("build", {"target": "all"}) as stream:
@@ -62,11 +64,12 @@ class ToolStream(BlockingContext):
         """Pass all events to callbacks, in this thread, and return the result."""
         with self:
             for event in self:
-                callbacks.notify(event)
+                name = "on_log" if isinstance(event, LogMessage) else "on_progress"
+                checked_return(name, callbacks.notify(event))
             return self.result
 
 
-class ResourceUpdates(BlockingContext):
+class ResourceUpdates(ProcessHandle, BlockingContext):
     """A subscription to a resource's changes; see `AsyncResourceUpdates`.
 
     with client.subscribe_resource(uri) as updates:
@@ -90,7 +93,7 @@ class ResourceUpdates(BlockingContext):
         return LOOP_THREAD.run(partial(self._inner.next, timeout))
 
 
-class ListWatch(Generic[CatalogListT]):
+class ListWatch(ProcessHandle, Generic[CatalogListT]):
     """What a tenant or a session sees of one kind, as it changes: an iterator that blocks.
 
     See `AsyncListWatch`. To end it, close the client or the session from another thread.
@@ -117,7 +120,7 @@ class ToolWatch(ListWatch[ToolList]):
     """The tools that a tenant or a session sees, as they change. See `ListWatch`."""
 
 
-class Artifact:
+class Artifact(ProcessHandle):
     """An image or sound; made by `read_artifact`. Iterate it for parts of at most 256 KiB.
 
     It can be read once. Reading may stop early without clean-up. See `AsyncArtifact`.

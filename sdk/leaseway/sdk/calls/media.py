@@ -211,6 +211,9 @@ class ModelContent(Sequence[ModelItem]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ModelContent, (self._loaded(), None, self._session)  # without the client
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} items>"
 

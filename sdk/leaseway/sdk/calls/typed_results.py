@@ -12,7 +12,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from leaseway.sdk.calls.results import ToolResult
@@ -30,11 +30,6 @@ class _ResultError(LeasewayError):
     def __init__(self, message: str, result: ToolResult) -> None:
         super().__init__(message, started="yes")
         self.result = result
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Without the lease, which belongs to the client that holds it.
-        result = ToolResult(self.result.payload, self.result.is_error)
-        return partial(type(self), self.message, result), ()
 
 
 class ToolError(_ResultError):

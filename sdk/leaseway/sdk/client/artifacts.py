@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.operators.operations import fetch_workers
 from leaseway.sdk.runtime import GetScope, Runtime, RuntimeOwner
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import execution_pb2
@@ -34,7 +35,7 @@ _TRANSIENT: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.CAN
 _mark_of: Final = lru_cache(1024)(incarnation_mark)
 
 
-class AsyncArtifact:
+class AsyncArtifact(ProcessHandle):
     """An image or sound; made by `read_artifact`. Await it for all bytes, or iterate its parts.
 
         content = await client.read_artifact(ref)

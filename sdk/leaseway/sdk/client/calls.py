@@ -32,6 +32,7 @@ from leaseway.sdk.errors import ConfirmationRequired, error_from_fault
 from leaseway.sdk.operators.operations import decide_approval, get_approval
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.validation import check_seconds
 from leaseway.wire.errors import Fault
@@ -40,7 +41,7 @@ TypedT = TypeVar("TypedT")
 ResultT = TypeVar("ResultT", bound=McpResult)
 
 
-class AsyncCalls(ABC):
+class AsyncCalls(ProcessHandle, ABC):
     """The methods that `AsyncClient` and `AsyncSession` share."""
 
     _handlers: Handlers | None = None

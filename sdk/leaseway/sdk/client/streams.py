@@ -19,13 +19,14 @@ from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.runtime import GetScope, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
 from leaseway.sdk.transport.forks import forked_after_use
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.sdk.validation import check_call
 
 _log = logging.getLogger("leaseway.sdk")
 
 
-class AsyncToolStream:
+class AsyncToolStream(ProcessHandle):
     """A running call and its events; made by `stream_tool`.
 
         async with client.stream_tool("build", {"target": "all"}) as stream:

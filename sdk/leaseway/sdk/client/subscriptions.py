@@ -15,6 +15,7 @@ from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.runtime import GetScope, Runtime, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.forks import forked_after_use
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, LEASE_TTL, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, UNANSWERED, Fault, Reason
@@ -73,7 +74,7 @@ class _Changes(CallEvents):
         return uri
 
 
-class AsyncResourceUpdates:
+class AsyncResourceUpdates(ProcessHandle):
     """A subscription to a resource's changes; made by `subscribe_resource`.
 
         async with client.subscribe_resource(uri) as updates:

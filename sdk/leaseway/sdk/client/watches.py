@@ -20,6 +20,7 @@ from leaseway.sdk.client.listings import CatalogListT, Fetch, fetch_tools, with_
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
+from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
 from leaseway.wire.timing.backoff import RECONNECT
@@ -160,7 +161,7 @@ class SessionList(Generic[CatalogListT]):
         )
 
 
-class AsyncListWatch(Generic[CatalogListT]):
+class AsyncListWatch(ProcessHandle, Generic[CatalogListT]):
     """What a tenant or a session sees of one kind, as it changes: an iterator of lists.
 
     The first list is returned at once, or its error is raised. Each later list differs from the
