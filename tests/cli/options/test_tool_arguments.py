@@ -65,6 +65,25 @@ def test_stdin_must_contain_an_object(text: str) -> None:
         parse_arguments(["-"], stdin=text)
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "9" * 5000, '{"a": 1, "a": 2}'])
+def test_a_value_that_json_does_not_have_is_a_text(value: str) -> None:
+    assert parse_arguments([f"query={value}"]) == {"query": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a": NaN}', "NaN, which JSON does not have"),
+        ('{"a": 1e999}', "beyond the range"),
+        ('{"a": 1, "a": "hunter2"}', "the key 'a' twice"),
+    ],
+)
+def test_an_object_that_is_not_json_is_an_error(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        parse_arguments([text])
+    assert "hunter2" not in str(caught.value)
+
+
 def test_messages_never_repeat_values() -> None:
     for words in (["hunter2"], ['{"password": hunter2}'], ["k=hunter2", "k=hunter2"]):
         with pytest.raises(ValueError) as caught:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 
 def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
@@ -89,12 +90,14 @@ def _pairs(words: Sequence[str], fault: str) -> dict[str, str]:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = _decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"The JSON of {where} cannot be read at line {error.lineno}, column {error.colno}: "
             f"{error.msg}."
         ) from None
+    except ValueError as error:
+        raise ValueError(f"The JSON of {where} cannot be read: {error}.") from None
     except RecursionError:
         raise ValueError(f"The JSON of {where} is nested too deeply.") from None
     if not isinstance(value, dict):
@@ -104,6 +107,31 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return _decode(text)
     except (ValueError, RecursionError):
         return text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"it has {name}, which JSON does not have")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("it has a number beyond the range of a double")
+    return number
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        twice = next(key for key in named if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"it has the key '{twice}' twice")
+    return named
+
+
+_decode: Final = json.JSONDecoder(
+    parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_named_once
+).decode
+"""Reads what JSON has and nothing else: `NaN` in `key=NaN` is a text."""
