@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +121,21 @@ def test_an_unreachable_control_plane_prints_one_line() -> None:
     assert done.stderr.startswith("leaseway: The control plane at 127.0.0.1:1 cannot be reached.")
     assert "Connection refused" in done.stderr  # so the cause is not its name or certificate
     assert done.stderr.count("\n") == 1
+
+
+def test_an_unusable_certificate_file_is_wrong_usage(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leaseway.cli.main", "tools"],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+        env={**os.environ, "LEASEWAY_TLS_CA": str(tmp_path / "none.pem")},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr == f"leaseway: {tmp_path}/none.pem cannot be read: No such file or directory.\n"
+    )
 
 
 def test_logs_are_printed_instance_by_instance(run: Run, client: MemoryClient) -> None:
@@ -256,6 +273,7 @@ def test_the_address_comes_from_the_option_the_variable_or_the_default(
     assert asked("servers", LEASEWAY_ADDRESS="127.0.0.1:1") == "127.0.0.1:1"
     assert asked("--address", "127.0.0.1:2", "servers", LEASEWAY_ADDRESS="h:1") == "127.0.0.1:2"
     assert asked("--address", "h:2", "servers", "--address", "127.0.0.1:3") == "127.0.0.1:3"
+    assert asked("servers", LEASEWAY_ADDRESS="h:1, i:2 ") == "h:1,i:2"  # as the SDK reads it
 
 
 def test_the_tenant_can_be_given_before_or_after_the_command(

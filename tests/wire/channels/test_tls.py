@@ -11,6 +11,12 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.forward_proxy import ForwardProxy
@@ -19,7 +25,7 @@ from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor, caller
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
-from leaseway.wire.channels.tls import Tls, open_channel, read_tls, server_context
+from leaseway.wire.channels.tls import Tls, open_channel, read_client_tls, read_tls, server_context
 
 
 async def who(_request: bytes, _context: object) -> bytes:
@@ -216,3 +222,64 @@ async def test_an_unreadable_certificate_is_named(
     monkeypatch.setenv("LEASEWAY_TLS_KEY", str(tmp_path / "none.key"))
     with pytest.raises(ValueError, match=r"none\.pem"):
         bind(make_server(), Endpoint("127.0.0.1", 0))
+
+
+async def test_authorities_may_have_comments_and_line_ends_of_other_systems(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Authority("theirs").write(tmp_path / "theirs.pem").read_text()
+    ours = authority.write(tmp_path / "ca.pem").read_text()
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text(f"\ufeff{theirs}\nIssuer: ours é\n{ours}".replace("\n", "\r\n"))
+    async with serving() as address:
+        monkeypatch.setenv("LEASEWAY_TLS_CA", str(bundle))
+        assert await ask(address) == b"nobody"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "garbage", "  {pem}", "{pem}-----BEGIN CERTIFICATE-----\nAAAA\n"],
+)
+def test_authorities_that_cannot_be_read_are_refused_before_a_connection(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    authority.write(tmp_path / "ca.pem")
+    pem = (tmp_path / "ca.pem").read_text()
+    broken = tmp_path / "broken.pem"
+    broken.write_text(content.replace("{pem}", pem))
+    monkeypatch.setenv("LEASEWAY_TLS_CA", str(broken))
+    with pytest.raises(ValueError, match=r"broken\.pem \(LEASEWAY_TLS_CA\) holds no cert"):
+        read_client_tls()
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = authority.issue(tmp_path, "client")
+    own = load_pem_private_key(key.read_bytes(), None)
+    locked = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+    key.write_bytes(locked)
+    authority.write(tmp_path / "ca.pem")
+    monkeypatch.setenv("LEASEWAY_TLS_CA", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("LEASEWAY_TLS_CERT", str(certificate))
+    monkeypatch.setenv("LEASEWAY_TLS_KEY", str(key))
+    with pytest.raises(ValueError, match="must have no password"):
+        read_client_tls()
+    with pytest.raises(ValueError, match="must have no password"):
+        server_context(read_tls())
+
+
+def test_files_are_named_from_the_folder_and_the_home_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    tls = read_tls(
+        {
+            "LEASEWAY_TLS_CA": "ca.pem",
+            "LEASEWAY_TLS_CERT": "~/me.pem",
+            "LEASEWAY_TLS_KEY": "~/me.key\n",
+        }
+    )
+    assert tls.ca == tmp_path / "ca.pem"
+    assert (tls.certificate, tls.key) == (Path("/home/me/me.pem"), Path("/home/me/me.key"))

@@ -14,7 +14,13 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.telemetry.logs import LEVELS, LogFormat, configure_logging
-from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import (
+    DEFAULT_ADDRESS,
+    Endpoint,
+    Endpoints,
+    parse_endpoint,
+    parse_endpoints,
+)
 from leaseway.wire.names import DEFAULT_TENANT
 
 Command = Callable[..., Any]
@@ -36,6 +42,24 @@ class _EndpointType(click.ParamType[Endpoint]):
 
 ENDPOINT: Final = _EndpointType()
 """The type of an option that takes HOST:PORT."""
+
+
+class _EndpointsType(click.ParamType[Endpoints]):
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Endpoints:
+        if isinstance(value, Endpoints):
+            return value
+        try:
+            return parse_endpoints(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_ENDPOINTS: Final = _EndpointsType()
+"""The type of an option that takes the addresses of control planes."""
 
 
 class _SecondsType(click.ParamType[float]):
@@ -92,15 +116,16 @@ class LogOptions:
 class ConnectionOptions:
     """Which control plane to connect to, and for which tenant."""
 
-    address: Endpoint
+    address: Endpoints
     tenant: str
     log: LogOptions
 
 
 _ADDRESS = click.option(
     "--address",
-    type=ENDPOINT,
-    help=f"The control plane; else LEASEWAY_ADDRESS, else {DEFAULT_ADDRESS}.",
+    type=_ENDPOINTS,
+    help="The control plane, or several with commas between them; else LEASEWAY_ADDRESS, else "
+    f"{DEFAULT_ADDRESS}.",
 )
 _TENANT = click.option(
     "--tenant", help=f"The tenant to act for; else the credential's, else '{DEFAULT_TENANT}'."
@@ -179,7 +204,7 @@ def root_options(command: Command) -> Command:
 
     address = click.option(
         "--address",
-        type=ENDPOINT,
+        type=_ENDPOINTS,
         envvar="LEASEWAY_ADDRESS",
         default=DEFAULT_ADDRESS,
         show_default=True,
@@ -208,7 +233,7 @@ def client_options(command: Command) -> Command:
         context = click.get_current_context()
         root = {**context.find_root().params, **_utf8_texts(context.find_root())}
         kwargs |= {name: text for name, text in _utf8_texts(context).items() if name in kwargs}
-        address = kwargs.pop("address") or root.get("address") or parse_endpoint(DEFAULT_ADDRESS)
+        address = kwargs.pop("address") or root.get("address") or parse_endpoints(DEFAULT_ADDRESS)
         tenant = kwargs.pop("tenant") or root.get("tenant") or ""
         log = _log_options(kwargs)
         return command(connection=ConnectionOptions(address, tenant, log), **kwargs)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from leaseway.cli.errors import FAILED, UNREACHABLE, CliFailure
+from leaseway.cli.errors import FAILED, UNREACHABLE, USAGE, CliFailure, as_failure
 from leaseway.cli.options.common import ConnectionOptions, shared_key
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def with_client(
     telemetry = configure_telemetry("leaseway-cli")
 
     async def run() -> T:
-        async with connect(connection, agent, user) as client:
+        async with AsyncExitStack() as stack:
+            with as_failure(ValueError, USAGE):  # of certificate files
+                client = await stack.enter_async_context(connect(connection, agent, user))
             return await function(client)
 
     try:

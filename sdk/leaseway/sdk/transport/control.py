@@ -56,7 +56,7 @@ class ControlPlane:
         self._loop = asyncio.get_running_loop()
         self._channel = LeaderChannel(
             identity.addresses,
-            lambda address: open_channel(address, CHANNEL_OPTIONS),
+            lambda address: open_channel(address, CHANNEL_OPTIONS, identity.tls),
         )
         self.catalog = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.placement = leases_pb2_grpc.PlacementServiceStub(self._channel)

@@ -9,7 +9,8 @@ from functools import cached_property
 from leaseway.sdk.validation import check_key, check_tenant, check_text, checked_token
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.auth import bearer_metadata, read_key
-from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoints
+from leaseway.wire.channels.tls import Tls, read_client_tls
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"
@@ -40,6 +41,15 @@ class ClientIdentity:
     def addresses(self) -> tuple[str, ...]:
         """The addresses of the control planes, one of which leads."""
         return tuple(self.address.split(","))
+
+    @cached_property
+    def tls(self) -> Tls:
+        """The certificate files: those of the first use, also if the process changes its folder.
+
+        Raises:
+            ValueError: They cannot be used, or the variables that name them contradict each other.
+        """
+        return read_client_tls()
 
     @cached_property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -93,12 +103,9 @@ def identify(
     check_key("user", user or "")
     check_tenant(tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-    endpoints = [parse_endpoint(part.strip()) for part in chosen.split(",")]
-    if any(endpoint.port == 0 for endpoint in endpoints):
-        raise ValueError(f"'{chosen}' names port 0, on which no server listens; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
     return ClientIdentity(
-        address=",".join(map(str, endpoints)),
+        address=str(parse_endpoints(chosen)),
         agent=agent or "",
         tenant=tenant or "",
         key=shared,

@@ -94,7 +94,9 @@ class WorkerLink:
         self.requests = 0
         self._exchange: Exchange | None = None
         self._channel = (
-            open_channel(worker.address, CHANNEL_OPTIONS) if local is None else local.channel()
+            open_channel(worker.address, CHANNEL_OPTIONS, identity.tls)
+            if local is None
+            else local.channel()
         )
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)

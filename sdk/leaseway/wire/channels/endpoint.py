@@ -94,28 +94,91 @@ def is_local_host(header: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+_NO_HOST: Final = re.compile(r"[\s\x00-\x1f\x7f/?#@*,;\[\]'\"\\]")
+"""Characters that neither a name nor an address has."""
+_TARGET: Final = re.compile(r"(?P<kind>dns|ipv4|ipv6|xds):(?P<rest>.*:[0-9]+)")
+"""What other clients of gRPC take besides URLs."""
+_USER: Final = re.compile(r"[^/\s]*@")
+
+
 def parse_endpoint(text: str) -> Endpoint:
-    """Parse `HOST:PORT`, `[IPV6]:PORT`.
+    """Parse `HOST:PORT`, `[IPV6]:PORT`; spaces around it are ignored.
 
     Raises:
-        ValueError: The text has another form; the message names the error.
+        ValueError: The text has another form; the message names the error and no password.
     """
-    scheme, separator, rest = text.partition("://")
+    text = text.strip()
+    shown = _USER.sub("", text)
+    if text.startswith(("unix:", "unix-abstract:", "/")):
+        raise ValueError(
+            f"'{shown}' is not HOST:PORT; control planes listen on no Unix sockets: write, for "
+            "example, 127.0.0.1:7600"
+        )
+    scheme, separator, rest = shown.partition("://")
     if separator:
         authority = rest.lstrip("/").partition("/")[0]
         example = authority if ":" in authority.rpartition("]")[2] else f"{authority}:7600"
         raise ValueError(
-            f"'{text}' is not HOST:PORT; write it without '{scheme}://' and a path, as {example}"
+            f"'{shown}' is not HOST:PORT; write it without '{scheme}://' and a path, as {example}"
+        )
+    target = _TARGET.fullmatch(shown)
+    if target is not None:
+        raise ValueError(
+            f"'{shown}' is not HOST:PORT; write it without '{target['kind']}:', as {target['rest']}"
         )
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"'{text}' is not HOST:PORT; write, for example, 127.0.0.1:7600")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"'{text}' is an IPv6 address without brackets; write [{host}]:{port}")
+        raise ValueError(f"'{shown}' is not HOST:PORT; write, for example, 127.0.0.1:7600")
     if not host:
         raise ValueError(
             f"'{text}' names no host; write 127.0.0.1:{port}, or 0.0.0.0:{port} for all"
         )
+    if _is_ipv6(host):
+        raise ValueError(f"'{text}' is an IPv6 address without brackets; write [{host}]:{port}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if _NO_HOST.search(host) or (":" in host and not _is_ipv6(host)):
+        raise ValueError(
+            f"'{shown}' is not HOST:PORT, with the name or the address of one machine; write, for "
+            "example, 127.0.0.1:7600"
+        )
     return Endpoint(host, int(port))
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """One address or several, of which one leads; `str()` is what `parse_endpoints` reads."""
+
+    first: Endpoint
+    others: tuple[Endpoint, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, (self.first, *self.others)))
+
+
+def parse_endpoints(text: str) -> Endpoints:
+    """Parse the addresses of control planes: one, or several separated by commas.
+
+    Raises:
+        ValueError: One of them is invalid, or names port 0, on which nobody listens.
+    """
+    parts = [part for part in text.split(",") if part.strip()] or [text]
+    first, *others = map(parse_endpoint, parts)
+    if any(endpoint.port == 0 for endpoint in (first, *others)):
+        raise ValueError(f"'{text}' names port 0, on which no server listens; write the real one")
+    return Endpoints(first, tuple(others))
+
+
+_RESOLVERS: Final = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds")
+
+
+def grpc_target(address: str) -> str:
+    """Return a HOST:PORT as gRPC reads it: it takes `dns:7600` for the name `7600`."""
+    return f"dns:///{address}" if address.partition(":")[0].lower() in _RESOLVERS else address

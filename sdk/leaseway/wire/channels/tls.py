@@ -6,6 +6,7 @@ at each new connection, clients before each RPC.
 
 from __future__ import annotations
 
+import codecs
 import os
 import ssl
 import threading
@@ -17,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.bounds import MIB
-from leaseway.wire.channels.endpoint import NO_WEB_PROXY, is_loopback_host
+from leaseway.wire.channels.endpoint import NO_WEB_PROXY, grpc_target, is_loopback_host
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
@@ -56,14 +57,15 @@ class Tls:
 
 
 def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
-    """Read the configuration from environment variables.
+    """Read the configuration from environment variables; paths become absolute.
 
     Raises:
         ValueError: The variables contradict each other.
     """
 
     def path(variable: str) -> Path | None:
-        return Path(environment[variable]) if environment.get(variable) else None
+        named = environment.get(variable, "").strip()
+        return Path(named).expanduser().absolute() if named else None
 
     tls = Tls(
         ca=path(CA_VARIABLE),
@@ -82,16 +84,35 @@ def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
     return tls
 
 
-def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+def read_client_tls() -> Tls:
+    """Read the configuration for a client.
+
+    Raises:
+        ValueError: The variables contradict each other, or a client cannot use the files.
+    """
+    tls = read_tls()
+    if tls.ca is not None:
+        _check_client(tls)
+    return tls
+
+
+def open_channel(
+    address: str, options: Sequence[tuple[str, Any]], tls: Tls | None = None
+) -> grpc.aio.Channel:
     """Open a channel to a plane, with TLS if `LEASEWAY_TLS_CA` is set.
+
+    Args:
+        address: The plane's HOST:PORT.
+        options: Options of the channel.
+        tls: The certificate files; None means those of the environment now.
 
     Raises:
         ValueError: A file cannot be read, or the variables contradict each other.
     """
-    tls = read_tls()
+    tls = tls or read_tls()
     options = [*options, *_without_web_proxies(address)]
     if tls.ca is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(grpc_target(address), options=options)
     return _TlsChannel(tls, address, options)
 
 
@@ -119,13 +140,20 @@ class _TlsChannel(ReplaceableChannel):
         self._options = options
         self._files = _Files(tls.ca, tls.certificate, tls.key)
         super().__init__(self._open())
+        try:
+            _check_client(tls)
+        except ValueError:
+            self._files.forget()  # they may be changing just now
 
     def _open(self) -> grpc.aio.Channel:
         tls = self._tls
         own = (_read(tls.key), _read(tls.certificate)) if tls.serves else (None, None)
-        credentials = grpc.ssl_channel_credentials(_read(tls.ca), *own)
+        authorities = _read(tls.ca) or b"none"  # for an empty file gRPC would trust public ones
+        credentials = grpc.ssl_channel_credentials(authorities, *own)
         named = [("grpc.ssl_target_name_override", tls.name)] if tls.name else []
-        return grpc.aio.secure_channel(self._address, credentials, options=[*self._options, *named])
+        return grpc.aio.secure_channel(
+            grpc_target(self._address), credentials, options=[*self._options, *named]
+        )
 
     def _refresh(self) -> None:
         if not self._files.changed():
@@ -197,7 +225,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
+        context.load_cert_chain(tls.certificate, tls.key, _no_password)
         if tls.client_ca is not None:
             context.load_verify_locations(tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -215,10 +243,31 @@ def _check_client(tls: Tls) -> None:
     _read(tls.ca)
     try:
         context.load_verify_locations(tls.ca)
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"{tls.ca} or {tls.certificate} cannot be used: {error}.") from None
+        raise ValueError(
+            f"{tls.ca} ({CA_VARIABLE}) holds no certificates in PEM, from '-----BEGIN CERTIFICATE"
+            f"-----' to '-----END CERTIFICATE-----', each at the start of a line: {_why(error)}."
+        ) from None
+    if tls.certificate is None:
+        return
+    _read(tls.certificate)
+    _read(tls.key)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, _no_password)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(
+            f"The certificate {tls.certificate} cannot be used with the key {tls.key}: "
+            f"{_why(error)}."
+        ) from None
+
+
+def _no_password() -> str:
+    # Otherwise ssl asks for one on the terminal, and waits.
+    raise ValueError("The key of a certificate must have no password: openssl rsa -in KEY -out NEW")
+
+
+def _why(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
 
 
 class _Files:
@@ -255,7 +304,7 @@ def _stamp(path: Path) -> tuple[object, ...]:
 def _read(path: Path | None) -> bytes:
     assert path is not None
     try:
-        return read_trusted(path, _MAX_FILE)[:_MAX_FILE]
+        return read_trusted(path, _MAX_FILE)[:_MAX_FILE].removeprefix(codecs.BOM_UTF8)
     except UntrustedFile as error:
         raise ValueError(str(error)) from None
     except OSError as error:

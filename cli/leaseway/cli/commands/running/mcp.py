@@ -176,7 +176,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
             os.environ, _new_token(ancestors.of_files(source.path for source in sources))
         )
     else:
-        _new_token(ancestors.of_address(connection.address.reachable))
+        _new_token(ancestors.of_address(connection.address.first.reachable))
     # Redirect other output of this process to stderr: stdout carries only MCP messages.
     output = os.dup(1)
     os.dup2(2, 1)
@@ -193,8 +193,9 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
         from leaseway.front.calling.conversations import SessionOptions
 
         async with AsyncExitStack() as stack:
-            address = connection.address.reachable
+            address, standbys = connection.address.first.reachable, connection.address.others
             if planes is not None:
+                standbys = ()
                 address = await stack.enter_async_context(planes.running())
             options = FrontOptions(
                 address,
@@ -203,6 +204,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
                 search=tools == "search",
                 media=media,
                 handles=handles,
+                standbys=standbys,
                 found_by=SessionOptions(sessions_from, session_argument, conversation_keys),
                 shows_problems=planes is not None,
                 drain_timeout=drain_timeout,

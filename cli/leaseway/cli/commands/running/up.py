@@ -52,7 +52,7 @@ from leaseway.cli.output.tables import say
 from leaseway.wire import bounds
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
-from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, Endpoints, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.stop_signals import handle_stop_signals
 
@@ -268,7 +268,9 @@ class _Up:
         from leaseway.sdk import LeasewayError
 
         address = parse_endpoint(self._control_plane.address)
-        connection = ConnectionOptions(address.reachable, DEFAULT_TENANT, self._options.log)
+        connection = ConnectionOptions(
+            Endpoints(address.reachable), DEFAULT_TENANT, self._options.log
+        )
         printed: set[tuple[str, ...]] = set()
         try:
             async with connect(connection) as client:
