@@ -32,7 +32,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     Commands use a fake client (`tests.cli.memory`), never gRPC: it has one queue per process, whose
     rest at the end of a command's loop would be processed by the next command.
     """
-    for name in ("LEASEWAY_ADDRESS", "LEASEWAY_KEY", "LEASEWAY_WORKER_KEY"):
+    for name in ("LEASEWAY_ADDRESS", "LEASEWAY_KEY", "LEASEWAY_KEY_FILE", "LEASEWAY_WORKER_KEY"):
         monkeypatch.setenv(name, "")  # so that what `up` sets is gone after the test
         monkeypatch.delenv(name)
 

@@ -24,6 +24,8 @@ from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.errors import Fault
 
 _RELEASE_TIMEOUT = 10.0
+_KEY_INTERVAL = 10.0
+"""Seconds between looks at the file of the credential, which is replaced long before its end."""
 _CANCEL_TIMEOUT = 0.2
 """Seconds that gRPC gets to report the end of cancelled RPCs to a loop."""
 
@@ -84,6 +86,27 @@ class Runtime:
         self.caller = CallRunner(
             identity, self.resolver, self.pool, self.leases, self.own_session, self.users
         )
+        self._known_key: str | None = None
+        self._next_look: asyncio.TimerHandle | None = None
+        self.follow_key()
+
+    def follow_key(self) -> None:
+        """Use a credential that was replaced for calls to come, and look again later.
+
+        Other requests read it when they begin. Calls in flight go on with the old one.
+        """
+        file = self.identity.key_file
+        if file is None:
+            return
+        known, self._known_key = self._known_key, file.current()
+        if known not in (None, self._known_key):
+            self.pool.replace_streams()
+        self.pool.end_replaced_streams()
+        self._next_look = self.loop.call_later(_KEY_INTERVAL, self.follow_key)
+
+    def _stop_following(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
 
     async def close(self, sessions: Iterable[str] = ()) -> None:
         """Leave all leases, then close all tasks and channels.
@@ -91,6 +114,7 @@ class Runtime:
         Args:
             sessions: Sessions that end with the client, besides its own one.
         """
+        self._stop_following()
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
                 await self.leases.leave_all({self.own_session, *sessions})
@@ -118,6 +142,7 @@ class Runtime:
         return _open.setdefault(self.loop, WeakSet())
 
     def _abort(self) -> None:
+        self._stop_following()
         self._siblings().discard(self)
         self.leases.abort()
         self.resolver.abort()

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from leaseway.wire.channels.auth import bearer_credential, bearer_metadata, check_listen, read_key
+from leaseway.wire.channels.auth import (
+    KeyFile,
+    bearer_credential,
+    bearer_metadata,
+    check_listen,
+    read_key,
+)
 from leaseway.wire.channels.endpoint import parse_endpoint
 
 KEY = "correct-horse"
@@ -48,3 +56,23 @@ def test_the_scheme_of_a_bearer_credential_has_no_case(scheme: str) -> None:
 @pytest.mark.parametrize("header", ["", KEY, f"Basic {KEY}", "Bearer", "Bearer ", f"Bearer\t{KEY}"])
 def test_nothing_else_is_a_bearer_credential(header: str) -> None:
     assert bearer_credential(header) == ""
+
+
+def test_a_key_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(f"{KEY}\r\n")
+    assert read_key({"LEASEWAY_KEY_FILE": str(path)}) == KEY
+    with pytest.raises(ValueError, match="not both"):
+        read_key({"LEASEWAY_KEY": KEY, "LEASEWAY_KEY_FILE": str(path)})
+
+
+def test_the_last_credential_stays_in_use_while_its_file_holds_none(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("first")
+    file = KeyFile(path)
+    path.unlink()
+    assert file.current() == "first"
+    path.write_text("")
+    assert file.current() == "first"
+    path.write_text("second")
+    assert file.current() == "second"

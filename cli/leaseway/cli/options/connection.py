@@ -24,9 +24,8 @@ def connect(
     """Return a command's client. Tests replace this function."""
     from leaseway.sdk import AsyncClient
 
-    return AsyncClient(
-        str(connection.address), tenant=connection.tenant, agent=agent, key=shared_key(), user=user
-    )
+    shared_key()  # raises what is wrong with it; the client also follows its file
+    return AsyncClient(str(connection.address), tenant=connection.tenant, agent=agent, user=user)
 
 
 def with_client(

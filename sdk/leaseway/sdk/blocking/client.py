@@ -5,6 +5,7 @@ All clients of a process share one event-loop thread. A client is thread-safe.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -61,7 +62,9 @@ class Client(Calls):
         address: The control plane's HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
         agent: The tenant's agent that calls; shown in leases and traces.
         tenant: The tenant whose tools to use; None means the default tenant.
-        key: The shared key; None means LEASEWAY_KEY, or no key.
+        key: The shared key, an API key or a token, or the path of a file with one that others
+            replace while the client is used (`pathlib.Path`). None means LEASEWAY_KEY, the file
+            that LEASEWAY_KEY_FILE names, or no key.
         user: As for `AsyncClient`.
         subject_token: As for `AsyncClient`.
         on_elicitation: As for `AsyncClient`, but not async; it runs in the calling thread.
@@ -70,8 +73,8 @@ class Client(Calls):
         on_approval: As for `AsyncClient`, but not async; it runs in the calling thread.
 
     Raises:
-        ValueError: The address is not HOST:PORT, the key contains characters that cannot be sent,
-            or a root is not a `file://` URI.
+        ValueError: The address is not HOST:PORT, the key contains characters that cannot be sent
+            or its file cannot be read, or a root is not a `file://` URI.
         TypeError: A parameter has the wrong type.
     """
 
@@ -83,7 +86,7 @@ class Client(Calls):
         *,
         agent: str | None = None,
         tenant: str | None = None,
-        key: str | None = None,
+        key: str | os.PathLike[str] | None = None,
         user: str | None = None,
         subject_token: str | None = None,
         on_elicitation: OnElicitation | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -69,7 +70,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         address: The control plane's HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
         agent: The tenant's agent that calls; shown in leases and traces.
         tenant: The tenant whose tools to use; None means the default tenant.
-        key: The shared key; None means LEASEWAY_KEY, or no key.
+        key: The shared key, an API key or a token, or the path of a file with one that others
+            replace while the client is used (`pathlib.Path`). None means LEASEWAY_KEY, the file
+            that LEASEWAY_KEY_FILE names, or no key.
         user: The tenant's user for whom it calls, for servers that act for users; None means the
             user of the key, if it has one. Naming a user needs a key with the role delegate, or
             none at all.
@@ -83,8 +86,8 @@ class AsyncClient(AsyncListings, AsyncCalls):
             `CallOptions`.
 
     Raises:
-        ValueError: The address is not HOST:PORT, the key contains characters that cannot be sent,
-            or a root is not a `file://` URI.
+        ValueError: The address is not HOST:PORT, the key contains characters that cannot be sent
+            or its file cannot be read, or a root is not a `file://` URI.
         TypeError: A parameter has the wrong type.
     """
 
@@ -100,7 +103,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
         *,
         agent: str | None = None,
         tenant: str | None = None,
-        key: str | None = None,
+        key: str | os.PathLike[str] | None = None,
         user: str | None = None,
         subject_token: str | None = None,
         on_elicitation: OnElicitation | None = None,

@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import cast
 
 from leaseway.sdk.validation import check_key, check_tenant, check_text, checked_token
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.channels.auth import bearer_metadata, read_key
+from leaseway.wire.channels.auth import (
+    KEY_VARIABLE,
+    KeyFile,
+    bearer_metadata,
+    key_path,
+    read_key,
+)
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoints
 from leaseway.wire.channels.tls import Tls, read_client_tls
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -28,6 +36,7 @@ class ClientIdentity:
         key: The shared key, or None.
         user: The tenant's user for whom it calls; empty means none, or that of the key.
         subject_token: The token of whoever it calls for, or empty.
+        key_file: The file of the key, which may change, instead of `key`; or None.
     """
 
     address: str
@@ -36,6 +45,7 @@ class ClientIdentity:
     key: str | None
     user: str = ""
     subject_token: str = ""
+    key_file: KeyFile | None = None
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
@@ -51,12 +61,17 @@ class ClientIdentity:
         """
         return read_client_tls()
 
-    @cached_property
+    @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The gRPC metadata of every RPC."""
-        return bearer_metadata(self.key)
+        """The gRPC metadata of every RPC that begins now."""
+        file = self.key_file
+        return self._metadata if file is None else bearer_metadata(file.current())
 
     @cached_property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return bearer_metadata(self.key)
+
+    @property
     def authorization(self) -> str | None:
         """The credential as in a header of that name, or None."""
         return dict(self.metadata).get("authorization")
@@ -84,18 +99,21 @@ def identify(
     address: str | None,
     agent: str | None,
     tenant: str | None,
-    key: str | None,
+    key: str | os.PathLike[str] | None,
     user: str | None = None,
     subject_token: str | None = None,
 ) -> ClientIdentity:
     """Return an identity; missing values are read from the environment.
 
     Raises:
-        ValueError: The address is not HOST:PORT, or the key cannot be sent.
+        ValueError: The address is not HOST:PORT, or the key cannot be sent, or not be read.
         TypeError: One of them is not a string.
         InvalidRequest: The agent, tenant or user is too long or has control characters.
     """
-    given = {"address": address, "agent": agent, "tenant": tenant, "key": key, "user": user}
+    path = Path(key) if isinstance(key, os.PathLike) else None
+    given = {"address": address, "agent": agent, "tenant": tenant, "user": user}
+    if path is None:
+        given["key"] = None if key is None else cast("str", key)
     for parameter, value in given.items():
         if value is not None:
             check_text(parameter, value)
@@ -103,12 +121,15 @@ def identify(
     check_key("user", user or "")
     check_tenant(tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-    shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
+    if key is None:
+        path = key_path(os.environ)
+    named = {KEY_VARIABLE: key} if isinstance(key, str) else os.environ
     return ClientIdentity(
         address=str(parse_endpoints(chosen)),
         agent=agent or "",
         tenant=tenant or "",
-        key=shared,
+        key=read_key(named) if path is None else None,
         user=user or "",
         subject_token=checked_token(subject_token),
+        key_file=None if path is None else KeyFile(path),
     )

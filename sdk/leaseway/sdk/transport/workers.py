@@ -93,6 +93,7 @@ class WorkerLink:
         self._suspect = False
         self.requests = 0
         self._exchange: Exchange | None = None
+        self._replaced: set[Exchange] = set()
         self._channel = (
             open_channel(worker.address, CHANNEL_OPTIONS, identity.tls)
             if local is None
@@ -121,7 +122,7 @@ class WorkerLink:
     @property
     def idle(self) -> bool:
         """Whether there is neither an open stream nor a request in flight."""
-        return self._exchange is None and not self.requests
+        return self._exchange is None and not self._replaced and not self.requests
 
     @property
     def exchange(self) -> Exchange:
@@ -132,6 +133,18 @@ class WorkerLink:
         """Open a stream, on which the worker can announce that it is shutting down."""
         if self._exchange is None and not self._draining:
             self._open()
+
+    def replace_stream(self) -> None:
+        """Open a stream with the credential of now; the calls on the old one go on there."""
+        if self._exchange is not None and not self._draining:
+            self._replaced.add(self._exchange)
+            self._open()
+
+    def end_replaced(self) -> None:
+        """End the replaced streams on which no call is left."""
+        for exchange in [exchange for exchange in self._replaced if not exchange.load]:
+            self._replaced.discard(exchange)
+            exchange.abort()
 
     def _open(self) -> Exchange:
         if self.is_closed:
@@ -217,19 +230,23 @@ class WorkerLink:
 
     def abort(self) -> None:
         """Start closing the stream, without waiting."""
-        if self._exchange is not None:
-            self._exchange.abort()
+        for exchange in self._exchanges():
+            exchange.abort()
 
     async def close(self) -> None:
-        """Close the stream and the channel."""
-        if self._exchange is not None:
-            await self._exchange.close()
+        """Close the streams and the channel."""
+        for exchange in self._exchanges():
+            await exchange.close()
         await self._channel.close()
+
+    def _exchanges(self) -> list[Exchange]:
+        return [*self._replaced, *([] if self._exchange is None else [self._exchange])]
 
     def _on_stream_ended(self, exchange: Exchange) -> None:
         self._draining = self._draining or exchange.going_away
-        self._suspect = exchange.suspect
+        self._replaced.discard(exchange)
         if self._exchange is exchange:
+            self._suspect = exchange.suspect
             self._exchange = None
 
 
@@ -389,6 +406,16 @@ class WorkerPool:
     def has_others(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]) -> bool:
         """Return whether a worker is available besides those to avoid."""
         return self._least_loaded(workers, avoid) is not None
+
+    def replace_streams(self) -> None:
+        """Use the credential of now for calls to come."""
+        for link in self._links.values():
+            link.replace_stream()
+
+    def end_replaced_streams(self) -> None:
+        """End the replaced streams on which no call is left."""
+        for link in self._links.values():
+            link.end_replaced()
 
     def abort(self) -> None:
         """Start closing all streams, without waiting."""

@@ -6,11 +6,15 @@ checks it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from leaseway.wire.bounds import KIB
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.secrets.redaction import hide
+from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
 """The environment variable with the credential that a process sends."""
@@ -20,20 +24,48 @@ WORKER_KEY_VARIABLE: Final = "LEASEWAY_WORKER_KEY"
 
 _HEADER: Final = "authorization"
 _SCHEME: Final = "bearer"
+_MAX_KEY_FILE: Final = 64 * KIB
+
+_logger = logging.getLogger(__name__)
 
 
 def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> str | None:
-    """Return the key from an environment variable, or None if it is unset or empty.
+    """Return the key from an environment variable, or from the file that `VARIABLE_FILE` names.
 
     The key is redacted from all later log lines of this process.
 
+    Returns:
+        The key, or None if both variables are unset or empty.
+
     Raises:
-        ValueError: The key has characters that an HTTP header cannot hold; the message does not
-            show it.
+        ValueError: Both variables are set, the file cannot be read, or the key has characters that
+            an HTTP header cannot hold; the message does not show it.
     """
+    path = key_path(environment, variable)
+    if path is not None:
+        return KeyFile(path).current()
     key = environment.get(variable, "")
-    if not key:
-        return None
+    return checked_key(key, variable) if key else None
+
+
+def key_path(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> Path | None:
+    """Return the file that `VARIABLE_FILE` names, or None.
+
+    Raises:
+        ValueError: The variable with the key is set, too.
+    """
+    path = environment.get(f"{variable}_FILE", "").strip()
+    if path and environment.get(variable):
+        raise ValueError(f"Set {variable} or {variable}_FILE, but not both.")
+    return Path(path) if path else None
+
+
+def checked_key(key: str, variable: str) -> str:
+    """Return a key that can be sent, and redact it from all later log lines of this process.
+
+    Raises:
+        ValueError: It has characters that an HTTP header cannot hold; the message does not show it.
+    """
     if not _fits_header(key):
         if _fits_header(key.strip()):
             raise ValueError(
@@ -46,6 +78,57 @@ def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> st
         )
     hide((key,), variable)
     return key
+
+
+class KeyFile:
+    """A file with a credential that others replace, such as the token of a service account.
+
+    Args:
+        path: The file, relative to the home folder (`~`) or the folder of now. Spaces and line
+            breaks around the credential are ignored.
+
+    Raises:
+        ValueError: It cannot be read, or holds no credential.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.expanduser().absolute()
+        self._stamp = _stamp(self._path)
+        self._key = self._read()
+
+    def current(self) -> str:
+        """Return the credential; the last one while the file cannot be used."""
+        stamp = _stamp(self._path)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._key = self._read()
+            except ValueError as error:
+                self._stamp = None  # it may be written just now
+                _logger.debug("The last credential stays in use: %s", error)
+        return self._key
+
+    def _read(self) -> str:
+        try:
+            content = read_trusted(self._path, _MAX_KEY_FILE)
+            key = content.decode("ascii").strip()
+        except UntrustedFile as error:
+            raise ValueError(str(error)) from None
+        except OSError as error:
+            raise ValueError(f"{self._path} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError:
+            key = ""
+        if not key or len(content) > _MAX_KEY_FILE:
+            raise ValueError(f"{self._path} holds no credential: one line of visible ASCII.")
+        return checked_key(key, str(self._path))
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _fits_header(key: str) -> bool:
