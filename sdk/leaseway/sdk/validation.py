@@ -23,6 +23,8 @@ from leaseway.wire.names import (
 
 _MAX_PATH: Final = 120
 """Characters of the path of a value in a message."""
+_MAX_BITS: Final = 14_284
+"""Bits of an integer that Python writes in any case: 4,300 digits."""
 _NO_ASYNC: Final = (
     "of the synchronous client runs in the calling thread and cannot be async; pass a plain "
     "function, or use AsyncClient."
@@ -175,6 +177,8 @@ def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:
         for key, inner in items:
             if key is not None and not isinstance(key, str | int | float):
                 return f"{where} has a key of type {_kind(key)}"
+            if isinstance(key, float) and not math.isfinite(key):
+                return f"{where} has a key that is NaN or infinite"
             if isinstance(key, str) and not is_text(key):
                 return f"{where} has a key with a lone surrogate, half of a character"
             step = f"{'.' if path else ''}{key}" if is_dict else f"[{key}]"
@@ -185,6 +189,8 @@ def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:
         return "" if is_text(value) else f"{where} has a lone surrogate, half of a character"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{where} is NaN or infinite"
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return f"{where} is a number of thousands of digits"
     if value is None or isinstance(value, int | float):
         return ""
     kind = type(value)  # numpy and others have types with the names of Python's

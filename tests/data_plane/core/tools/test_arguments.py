@@ -138,6 +138,17 @@ def test_arguments_at_the_bound_pass_and_one_byte_more_does_not() -> None:
         parse_arguments(whole + b" ")
 
 
+@pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":', b"}")])
+def test_arguments_at_the_bound_of_nesting_pass_and_one_level_more_does_not(
+    pair: tuple[bytes, bytes],
+) -> None:
+    start, end = (part * (bounds.MAX_NESTING - 1) for part in pair)
+    wide = b'{"flat":[' + b"[]," * 200 + b'"[[[["],"x":%s1%s}'
+    assert parse_arguments(wide % (start, end))
+    with pytest.raises(Fault, match="more than 128 levels"):
+        parse_arguments(wide % (start + pair[0], end + pair[1]))
+
+
 OPTIONAL = {
     "properties": {
         "city": {"type": "string"},

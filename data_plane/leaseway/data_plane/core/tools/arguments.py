@@ -298,7 +298,7 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     """Parse a call's arguments.
 
     Raises:
-        Fault: INVALID_ARGUMENTS: too long, too many values, not JSON, or not an object.
+        Fault: INVALID_ARGUMENTS: too long, too many values, too deep, not JSON, or not an object.
     """
     if len(arguments) > bounds.MAX_ARGUMENTS:
         raise oversize_arguments()
@@ -309,12 +309,32 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
         )
     try:
         decode = _decode_small if len(arguments) <= _SMALL_DOCUMENT else _decode_large
-        return decode(arguments)
+        parsed = decode(arguments)
     except msgspec.ValidationError:
         message = "The arguments must be one JSON object with numbers in the range of a double."
     except (ValueError, RecursionError):  # an integer of thousands of digits is no DecodeError
         message = "The arguments are not well-formed JSON, or nested too deeply."
+    else:
+        if len(arguments) <= 2 * bounds.MAX_NESTING or not _is_deep(arguments, parsed):
+            return parsed
+        # Many servers drop such a message without an answer, so that the call would wait for it.
+        message = f"The arguments are nested more than {bounds.MAX_NESTING} levels deep."
     raise _invalid(message)
+
+
+def _is_deep(encoded: bytes, parsed: dict[str, Any]) -> bool:
+    """Return whether arguments are nested too deeply, each level an opening bracket or brace."""
+    if encoded.count(b"[") + encoded.count(b"{") <= bounds.MAX_NESTING:
+        return False
+    level: list[Any] = [parsed]
+    for _ in range(bounds.MAX_NESTING):
+        below: list[Any] = []
+        for value in level:
+            below.extend(value.values() if isinstance(value, dict) else value)
+        level = [value for value in below if isinstance(value, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def oversize_arguments() -> Fault:
