@@ -28,6 +28,20 @@ async def test_closing_a_session_releases_what_this_client_acquired(
         assert client.session("dialog").leases() == []
 
 
+async def test_a_cancellation_at_the_end_of_a_block_keeps_no_lease(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.__aenter__()
+    lease = await session.acquire("desk")
+    leaving = asyncio.create_task(session.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await until(lambda: worker.released == [lease.id])
+
+
 async def test_a_lease_granted_after_its_session_closed_is_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:

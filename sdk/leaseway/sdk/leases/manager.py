@@ -301,7 +301,8 @@ class LeaseManager:
     async def close_session(self, session: str, holder: object) -> None:
         """Leave a session: its leases end unless another client uses them.
 
-        That includes leases granted later.
+        That includes leases granted later. If the caller is cancelled meanwhile, as at the end of
+        a block whose time is over, the leases are left all the same.
 
         Args:
             session: The session.
@@ -309,14 +310,18 @@ class LeaseManager:
         """
         self._closed_sessions[session] = holder
         self.changes.wake(session)
-        await self._leave_session(session)
+        await asyncio.shield(self._leave_in_background(session))
+
+    def _leave_in_background(self, session: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._leave_session(session))
+        self._release_tasks.add(task)
+        task.add_done_callback(self._release_tasks.discard)
+        return task
 
     def _leave_if_closed(self, session: str) -> None:
         """Leave a session again if a call of it ended only after its block."""
         if session in self._closed_sessions:
-            task = self._loop.create_task(self._leave_session(session))
-            self._release_tasks.add(task)
-            task.add_done_callback(self._release_tasks.discard)
+            self._leave_in_background(session)
 
     def reopen_session(self, session: str) -> None:
         """Allow a closed session to hold leases again."""
