@@ -118,6 +118,15 @@ def test_a_terminal_that_is_too_narrow_gets_a_line_for_each_value(
     assert max(map(len, lines)) <= 32
 
 
+@pytest.mark.parametrize("columns", [1, 10])
+def test_a_terminal_in_which_nothing_can_be_read_gets_plain_columns(
+    terminal: Callable[[int], None], capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    terminal(columns)
+    print_table(("ID", "STATE"), [("files", "ready")], "None.")
+    assert capsys.readouterr().out == "ID     STATE\nfiles  ready\n"
+
+
 def test_json_for_an_encoding_without_the_character_stays_json(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

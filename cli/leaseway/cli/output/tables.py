@@ -111,6 +111,9 @@ def _print_drawn(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
 
     console = Console()
+    if console.width < _MIN_WRAPPED:  # nothing that is drawn could be read
+        say(_columns([list(headers), *rows]))
+        return
     columns = [[header, *cells] for header, *cells in zip(headers, *rows, strict=True)]
     if not _fits(columns, console.width):
         columns = [column for column in columns if not _BLANK.issuperset(column[1:])]
