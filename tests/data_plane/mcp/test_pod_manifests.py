@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.pod.api import is_running, runs_pods, scheduling, waiting_reason
+from leaseway.data_plane.kinds.pod.api import (
+    is_running,
+    refusal_hint,
+    runs_pods,
+    scheduling,
+    waiting_reason,
+)
 from leaseway.data_plane.kinds.pod.manifest import (
     Manifest,
     Owner,
@@ -183,3 +189,27 @@ def test_a_worker_on_kubernetes_runs_pods_unless_configured_otherwise() -> None:
 def test_a_pod_without_a_waiting_reason_waits_for_a_node_or_its_start() -> None:
     assert scheduling({"metadata": {}}) == "it is not scheduled to a node yet"
     assert scheduling({"spec": {"nodeName": "n1"}}) == "the node n1 has not started it yet"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'pods is forbidden: User "w" cannot create resource "pods" in API group ""',
+        'pods "box" is forbidden: User "w" cannot delete resource "pods" in API group ""',
+    ],
+)
+def test_a_missing_right_is_to_be_granted(message: str) -> None:
+    assert "grant its service account this right" in refusal_hint(403, message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'pods "box" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true',
+        'pods "box" is forbidden: exceeded quota: small, used: pods=2, limited: pods=2',
+        'admission webhook "g" denied the request: container <c> cannot run as root',
+        'admission webhook "g" denied the request: pods is forbidden: User "w" is root',
+    ],
+)
+def test_what_a_rule_of_the_namespace_refuses_is_no_missing_right(message: str) -> None:
+    assert "a rule of its namespace" in refusal_hint(403, message)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -34,8 +35,9 @@ _FATAL: Final = frozenset(
     {"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName", "RunContainerError"}
 )
 """Reasons of a waiting container that will never run."""
-_NO_RIGHT: Final = " cannot "
-"""In the API's messages about rights: `User "x" cannot create resource "pods" …`."""
+_NO_RIGHT: Final = re.compile(r'[\w./-]+( "[^"]*")? is forbidden: User "')
+"""Begins the API's messages about rights: `pods is forbidden: User "x" cannot create …`."""
+_GRANT: Final = ": grant its service account this right"
 
 
 class PodFailure(Exception):
@@ -151,7 +153,8 @@ class Pods:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             cause = getattr(error, "message", "") or str(error) or type(error).__name__
             status = getattr(error, "status", 0)
-            answered = f" ({status}{_hint(status, _NO_RIGHT)})" if status else ""
+            hint = _GRANT if status == 403 else ""  # its message stays unread
+            answered = f" ({status}{hint})" if status else ""
             raise PodFailure(f"the pod {name} can't be attached to{answered}: {cause}") from None
 
     def remove(self, name: str) -> asyncio.Task[None]:
@@ -312,18 +315,18 @@ def scheduling(pod: Mapping[str, Any]) -> str:
     )
 
 
+def refusal_hint(status: int, message: str) -> str:
+    """Return what to do about a refusal: a missing right and an admission rule are both 403."""
+    if status != 403:
+        return ""
+    if _NO_RIGHT.match(message):
+        return _GRANT
+    return ": a rule of its namespace, which `podTemplate` and `limits` of the server can meet"
+
+
 async def _error_text(action: str, response: aiohttp.ClientResponse) -> str:
     text = await response.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = json.loads(text)["message"]
-    status = f"{response.status}{_hint(response.status, text)}"
+    status = f"{response.status}{refusal_hint(response.status, text)}"
     return f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}"
-
-
-def _hint(status: int, message: str) -> str:
-    """Return what to do about a refusal: a missing right and an admission rule are both 403."""
-    if status != 403:
-        return ""
-    if _NO_RIGHT in message:
-        return ": grant its service account this right"
-    return ": a rule of its namespace, which `podTemplate` and `limits` of the server can meet"
