@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Annotated, Any, Optional
 
 import pytest
 from mcp.server.mcpserver import Context, Image
+from mcp.server.mcpserver.exceptions import UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool as McpTool
 
 from leaseway.server import BaseMCPServer, Tool, ToolResult, tool
 from leaseway.server.definitions import convert_tools
+
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Shop(BaseMCPServer):
@@ -85,7 +89,9 @@ async def test_texts_that_look_like_json_stay_texts() -> None:
         ({"content": [{"type": "text", "text": "own"}], "isError": True}, "own", None),
         (Image(data=b"png", format="png"), "cG5n", None),
         ("ä".encode(), "ä", None),
-        (bytearray(b"\x89PNG\r\n\x1a\n"), "iVBORw0KGgo=", None),
+        (bytearray(PNG), "iVBORw0KGgo=", None),
+        ([PNG, "a dot", 5], "iVBORw0KGgo=a dot5", None),
+        ([b"a", b"b"], '["a", "b"]', None),
         (date(2026, 1, 2), "2026-01-02", None),
         (None, "", None),
     ],
@@ -132,6 +138,75 @@ async def test_bytes_that_are_no_text_are_a_resource() -> None:
     assert tool.output_schema is None
     (block,) = (await tool.run({}, Context(), convert_result=True)).content
     assert (block.resource.blob, block.resource.mime_type) == ("/wA=", "application/octet-stream")
+
+
+@pytest.mark.parametrize(
+    ("hint", "returned", "kinds"),
+    [
+        (bytes | None, PNG, ["image"]),
+        (bytes | None, None, []),
+        (Optional[bytearray], PNG, ["image"]),  # noqa: UP045 - the other form of a union
+        (bytes | str, b"text", ["text"]),
+        (Annotated[bytes, "a picture"], PNG, ["image"]),
+        (list[bytes], [PNG, b"\xff"], ["image", "resource"]),
+        (list[bytes | str], [PNG, "a dot"], ["image", "text"]),
+        (tuple[bytes, ...], (PNG,), ["image"]),
+        (Iterable[bytes], [PNG], ["image"]),
+        (Sequence[Annotated[memoryview, ""]] | None, [memoryview(PNG)], ["image"]),
+        (ToolResult | None, ToolResult("said"), ["text"]),
+    ],
+)
+async def test_a_hint_of_text_or_media_announces_no_data(
+    hint: Any, returned: Any, kinds: list[str]
+) -> None:
+    def answer() -> Any:
+        return returned
+
+    answer.__annotations__["return"] = hint
+    (tool,) = tools_of(Shop(), [answer])
+    result = await tool.run({}, Context(), convert_result=True)
+    assert tool.output_schema is None
+    assert result.structured_content is None
+    assert [block.type for block in result.content] == kinds
+
+
+@dataclass
+class Picture:
+    data: bytes
+
+
+@pytest.mark.parametrize(
+    ("hint", "returned", "structured"),
+    [
+        (Picture, Picture(b"text"), {"data": "text"}),
+        (dict[str, bytes], {"data": b"text"}, {"data": "text"}),
+        (Any, b"text", {"result": "text"}),
+    ],
+)
+async def test_bytes_in_data_are_its_text(hint: Any, returned: Any, structured: Any) -> None:
+    def answer() -> Any:
+        return returned
+
+    answer.__annotations__["return"] = hint
+    (tool,) = tools_of(Shop(), [answer])
+    result = await tool.run({}, Context(), convert_result=True)
+    assert tool.output_schema is not None
+    assert result.structured_content == structured
+
+
+@pytest.mark.parametrize(
+    ("hint", "returned"),
+    [(Picture, Picture(PNG)), (dict[str, bytes], {"data": PNG}), (Any, PNG), (list, [[PNG]])],
+)
+async def test_bytes_in_data_that_are_no_text_are_an_error(hint: Any, returned: Any) -> None:
+    def answer() -> Any:
+        return returned
+
+    answer.__annotations__["return"] = hint
+    (tool,) = tools_of(Shop(), [answer])
+    with pytest.raises(UnexpectedToolError) as raised:
+        await tool.run({}, Context(), convert_result=True)
+    assert "return them alone or as items of a list" in str(raised.value.__cause__)
 
 
 async def test_results_of_hinted_classes_are_plain_text_and_structured() -> None:

@@ -12,7 +12,8 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, update_wrapper, wraps
-from typing import Any, Final, Literal, get_args
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import jsonschema_rs
 import mcp_types as types
@@ -44,6 +45,10 @@ _BLOCKS: Final = (
 _ANY_TYPE: Final = ConfigDict(arbitrary_types_allowed=True)
 _ANY_BYTES: Final = "application/octet-stream"
 _BYTES: Final = (bytes, bytearray, memoryview)
+_JSON_HAS_NO_BYTES: Final = (
+    "bytes that are no text, which JSON does not have: return them alone or as items of a list,"
+    " with a result type of bytes or none, or encode them"
+)
 _SCHEMALESS: Final = (*_BLOCKS, BaseModel, Mapping, inspect.Parameter.empty)
 
 
@@ -59,24 +64,23 @@ class _Metadata(FuncMetadata):
         return {**values.model_dump_one_level(), **(values.model_extra or {})}
 
     def convert_result(self, result: Any) -> types.CallToolResult | types.InputRequiredResult:
-        match result:
+        shown = result if self.output_schema is not None else _shown(result)
+        match shown:
             case ToolResult():
                 converted = types.CallToolResult(
-                    content=[types.TextContent(text=result.text)],
-                    structured_content=result.structured and dict(result.structured),
-                    is_error=result.is_error,
+                    content=[types.TextContent(text=shown.text)],
+                    structured_content=shown.structured and dict(shown.structured),
+                    is_error=shown.is_error,
                 )
-            case bytes() | bytearray() | memoryview():
-                converted = types.CallToolResult(content=[_content_of(bytes(result))])
             case {"content": [*blocks]} if all(_is_block(block) for block in blocks):
-                converted = types.CallToolResult.model_validate(dict(result))
-            case _ if _is_content(result):
-                converted = self._convert(result)
+                converted = types.CallToolResult.model_validate(dict(shown))
+            case _ if _is_content(shown):
+                converted = self._convert(shown)
             case _:
-                data = to_jsonable_python(result)
+                data = _data_of(shown)
                 is_text = isinstance(data, str)  # such as a date, a path, a member of an Enum
                 text = data if is_text else json.dumps(data, ensure_ascii=False, allow_nan=False)
-                converted = self._convert(result)
+                converted = self._convert(shown)
                 converted.content = [types.TextContent(text=text)]
                 if isinstance(data, dict):
                     converted.structured_content = converted.structured_content or data
@@ -211,7 +215,7 @@ def describe_function(
         else:
             named[key] = parameter
     original = inspect.unwrap(function)
-    is_text = signature.return_annotation in (ToolResult, *_BYTES) or (
+    is_text = _is_shown(signature.return_annotation) or (
         inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
     )
     signature = signature.replace(parameters=list(named.values()))
@@ -274,12 +278,45 @@ def _without_schema(tool: str, signature: inspect.Signature, reason: str) -> str
     return f"No JSON Schema can be made for tool {tool!r}: {reason}"
 
 
-def _content_of(content: bytes) -> types.ContentBlock:
-    """Return bytes as MCP's content: as text if they are that, or else by their first bytes."""
+def _is_shown(hint: Any) -> bool:
+    """Return whether a result of a type may be text or media without data, so has no schema.
+
+    It is a `ToolResult` or bytes, a union with one, or a list of them. Fields and the values of
+    mappings are data.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is None:
+        return isinstance(hint, type) and issubclass(hint, (ToolResult, *_BYTES))
+    if origin is Annotated:
+        return _is_shown(arguments[0])
+    is_list = isinstance(origin, type) and issubclass(origin, Iterable)
+    if origin in (Union, UnionType) or (is_list and not issubclass(origin, Mapping)):
+        return any(map(_is_shown, arguments))
+    return False
+
+
+def _shown(result: Any) -> Any:
+    """Return a result with its bytes, alone or as items of a list, as texts and media."""
+    if isinstance(result, _BYTES):
+        return _content_of(bytes(result))
+    if isinstance(result, list | tuple) and any(isinstance(item, _BYTES) for item in result):
+        return [_content_of(bytes(item)) if isinstance(item, _BYTES) else item for item in result]
+    return result
+
+
+def _data_of(result: Any) -> Any:
+    try:
+        return to_jsonable_python(result)
+    except UnicodeDecodeError:
+        raise TypeError(_JSON_HAS_NO_BYTES) from None
+
+
+def _content_of(content: bytes) -> str | types.ContentBlock:
+    """Return bytes as a text if they are that, or else as MCP's content by their first bytes."""
     kind = type_of_bytes(content)
     try:
         if not kind:
-            return types.TextContent(text=content.decode())
+            return content.decode()
     except UnicodeDecodeError:
         kind = _ANY_BYTES
     data = base64.b64encode(content).decode()
