@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
@@ -96,11 +98,23 @@ def test_cursor_has_another_name_for_it() -> None:
 @pytest.mark.parametrize(
     ("oauth", "said"),
     [
-        ({"tokenParamName": "t"}, "tokenParamName"),
-        ({"redirectUri": "https://app.example.com/callback"}, "redirectUri"),
-        ({"clientSecret": "${WORD}"}, "clientSecret"),
-        ({"authorizationUrl": "https://a/a"}, "authorizationUrl"),
-        ({"tokenUrl": "https://a/t", "authServerMetadataUrl": METADATA}, "tokenUrl"),
+        ({"tokenParamName": "t"}, "it has no meaning here"),
+        ({"redirectUri": "https://app.example.com/callback"}, "must lead to this machine"),
+        ({"clientSecret": "${WORD}"}, "'oauth' needs 'client_id'"),
+        ({"clientId": ["me"]}, "must be text"),
+        ({"resource": "${A}/mcp"}, "references are resolved on workers"),
+        ({"issuer": "login.example.com"}, "must be an http or https URL"),
+        ({"scopes": 5}, "must be a list"),
+        ({"scopes": "read" * 100}, "longer than 256 characters"),
+        ({"callbackPort": 8080.0}, "a whole number from 1 to 65535"),
+        ({"callbackPort": 65_536}, "a whole number from 1 to 65535"),
+        ({"callbackPort": 0}, "a whole number from 1 to 65535"),
+        ({"callbackPort": True}, "a whole number from 1 to 65535"),
+        ({"callbackPort": "8080"}, "a whole number from 1 to 65535"),
+        ({"authorizationUrl": "https://a/a"}, "needs 'token_endpoint'"),
+        ({"authorizationUrl": "${A}/a"}, "references are resolved on workers"),
+        ({"authorizationUrl": "ftp://a/a"}, "must be an http or https URL"),
+        ({"tokenUrl": "https://a/t"}, "people log in there"),
     ],
 )
 def test_a_part_that_is_of_no_use_is_named_and_costs_only_itself(
@@ -108,9 +122,71 @@ def test_a_part_that_is_of_no_use_is_named_and_costs_only_itself(
 ) -> None:
     found = parsed(oauth=oauth)
     (issue,) = found.issues
+    (key,) = oauth
     assert (issue.severity, issue.reason) == ("warning", "KEY_NOT_TAKEN_OVER")
-    assert f"'{said}'" in issue.message
+    assert f"'{key}" in issue.message
+    assert said in issue.message
+    assert auth_of(found) == Auth("authorization_code", "tenant")
+
+
+@pytest.mark.parametrize("key", ["clientId", "clientSecret", "resource", "scopes", "issuer"])
+def test_an_empty_text_is_an_option_that_is_not_set(key: str) -> None:
+    found = parsed(oauth={key: " "})
+    assert found.issues == ()
+    assert auth_of(found) == Auth("authorization_code", "tenant")
+
+
+def test_a_scope_that_is_none_leaves_the_others() -> None:
+    found = parsed(oauth={"scopes": ["read", 5, "", 'a"b', "write"]})
+    assert ["'scopes[1]'" in issue.message for issue in found.issues] == [True, False]
+    assert {issue.severity for issue in found.issues} == {"warning"}
+    assert auth_of(found).scopes == ("read", "write")
+
+
+_KEYS = st.sampled_from(
+    (
+        *("clientId", "client_secret", "issuer", "resource", "authServerMetadataUrl", "scope"),
+        *("authorizationUrl", "tokenEndpoint", "registrationUrl", "redirectUri", "callbackPort"),
+    )
+)
+_PARTS = st.text("ahtps:/.@?#[]${A} \x00é")
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | _PARTS,
+    lambda inner: st.lists(inner) | st.dictionaries(_PARTS | st.just("env"), inner),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(_KEYS, _VALUES | st.just("https://a/a")))
+def test_no_login_of_a_client_costs_its_server(oauth: dict[str, Any]) -> None:
+    found = parsed(oauth=oauth)
+    assert {issue.severity for issue in found.issues} <= {"warning"}
     assert auth_of(found).grant == "authorization_code"
+
+
+def test_of_two_spellings_of_one_key_the_second_is_named() -> None:
+    found = parsed(oauth={"redirectUri": "http://localhost:1/a", "callbackPort": 2})
+    (issue,) = found.issues
+    assert "'callbackPort'" in issue.message
+    assert auth_of(found).redirect_uri == "http://localhost:1/a"
+
+
+def test_endpoints_beside_metadata_are_not_taken_over_for_that_reason() -> None:
+    found = parsed(
+        oauth={
+            "clientId": "me",
+            "authorizationUrl": "https://a/a",
+            "tokenUrl": "https://a/t",
+            "authServerMetadataUrl": METADATA,
+        }
+    )
+    assert [issue.severity for issue in found.issues] == ["warning", "warning"]
+    for issue in found.issues:
+        assert "'oauth' has 'auth_server_metadata_url', which names all endpoints" in issue.message
+    values = literal(client_id="me")
+    assert auth_of(found) == Auth(
+        "authorization_code", "tenant", values=values, auth_server_metadata_url=METADATA
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,30 +5,29 @@ Clients log in one person at a browser, so the login is the tenant's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from leaseway.control_plane.config.formats.client_forms import OPENCODE, ClientForm
 from leaseway.control_plane.config.formats.client_variables import with_native_variables
 from leaseway.control_plane.config.formats.tool_rules import folded, switch_of
-from leaseway.control_plane.config.schema.issues import Where
+from leaseway.control_plane.config.schema.auth import client_fault, server_fault, tried
+from leaseway.control_plane.config.schema.issues import Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import (
     Items,
     Leaf,
-    Position,
     Table,
     TableEntry,
     Tree,
 )
-from leaseway.spec.auth import CLIENT_ID, CLIENT_SECRET, LOGIN, METADATA_URL
-from leaseway.wire.channels.endpoint import is_loopback_host
+from leaseway.spec.auth import CLIENT_ID, CLIENT_SECRET, ENDPOINTS, LOGIN, METADATA_URL, Auth
+from leaseway.spec.references import Value
 
 Warn = Callable[[TableEntry, str], None]
 """Says why a key is not taken over."""
 
-_ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "registration_endpoint")
 _NAMES: Final[Mapping[str, str]] = {
     "clientid": CLIENT_ID,
     "clientsecret": CLIENT_SECRET,
@@ -48,14 +47,9 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """Native keys by the folded spellings of clients."""
 _UNKNOWN: Final = "it has no meaning here"
-_REDIRECT: Final = (
-    "logins return to a loopback address, or to the console's; register one of them there"
-)
 _PATH: Final = "only its client knows the path of the redirect; write 'redirect_uri' in 'auth'"
-_INCOMPLETE: Final = (
-    "without the other endpoints, and a client id or a place to register one, they are discovered"
-)
-_NO_CLIENT: Final = "there is no client id beside it"
+_NO_PORT: Final = "a port is a whole number from 1 to 65535"
+_LARGEST_PORT: Final = 65_535
 
 
 def is_login(member: TableEntry) -> bool:
@@ -77,12 +71,12 @@ def login_of(member: TableEntry, where: Where, form: ClientForm, warn: Warn) -> 
         form: The form of its file.
         warn: Says why a part of it is not taken over.
     """
-    found = _Login(member.at, where, form, warn)
+    found = _Login(member, where, form, warn)
     for entry in member.members:
         if switch_of(entry.name) is not None:
             if isinstance(entry.value, Leaf) and entry.value.value is not switch_of(entry.name):
                 return None
-        elif not (isinstance(entry.value, Leaf) and entry.value.value is None):
+        elif not _is_absent(entry.value):
             found.add(entry)
     at = member.at
     grant = TableEntry(LOGIN, at, Table(at, tuple(found.keys())))
@@ -91,94 +85,120 @@ def login_of(member: TableEntry, where: Where, form: ClientForm, warn: Warn) -> 
 
 @dataclass
 class _Given:
+    """A key of a client: its native value, and what that means."""
+
     entry: TableEntry
     value: Tree
+    meaning: Any
 
 
 class _Login:
     """The native keys of a login, as far as they are known."""
 
-    def __init__(self, at: Position, where: Where, form: ClientForm, warn: Warn) -> None:
-        self._at = at
+    def __init__(self, member: TableEntry, where: Where, form: ClientForm, warn: Warn) -> None:
+        self._member = member
         self._where = where
         self._form = form
         self._warn = warn
         self._given: dict[str, _Given] = {}
 
     def add(self, entry: TableEntry) -> None:
+        """Add a key of the client; warn of one that cannot be used."""
         name = _NAMES.get(folded(entry.name), "")
-        value: Tree | None = entry.value
         if not name:
             self._warn(entry, _UNKNOWN)
             return
+        if name in self._given:
+            self._warn(entry, f"{quoted(name)} is set already by another spelling")
+            return
+        value = self._native(name, entry)
+        if value is None:
+            return
+        meaning, mistakes = tried(name, value, entry.name)
+        for mistake in mistakes:
+            self._warn(replace(entry, name=mistake.key), mistake.message.rstrip("."))
+        if mistakes and meaning:  # a list, of which some items are of use
+            value = _items(value, meaning)
+        if meaning:
+            self._given[name] = _Given(entry, value, meaning)
+
+    def _native(self, name: str, entry: TableEntry) -> Tree | None:
+        """Return the value in the native form; None if there is nothing left of it."""
         if name == "scopes":
-            value = _scopes(entry.value)
-        elif name == "redirect_uri":
-            value = self._redirect(entry)
-        elif name in (CLIENT_ID, CLIENT_SECRET):
-            value = with_native_variables(entry.value, self._where.child(entry), self._form)
-        if value is not None:
-            self._given.setdefault(name, _Given(entry, value))
+            return self._scopes(entry)
+        if folded(entry.name) == "callbackport":
+            return self._redirect(entry)
+        if name in (CLIENT_ID, CLIENT_SECRET):
+            return with_native_variables(entry.value, self._where.child(entry), self._form)
+        return entry.value
+
+    def _scopes(self, entry: TableEntry) -> Tree | None:
+        """Return scopes as a list; None for none, which means those that the server names."""
+        node = entry.value
+        if isinstance(node, Leaf) and isinstance(node.value, str):
+            return _items(node, node.value.split())
+        if isinstance(node, Items):
+            items = tuple(item for item in node.items if not _is_absent(item))
+            return replace(node, items=items) if items else None
+        return node
 
     def _redirect(self, entry: TableEntry) -> Tree | None:
-        value = entry.value.value if isinstance(entry.value, Leaf) else None
-        if folded(entry.name) == "callbackport":
-            if self._form == OPENCODE:
-                self._warn(entry, _PATH)
-                return None
-            text = f"http://localhost:{value}/callback"
-            return Leaf(entry.value.at, text, text)
-        if not isinstance(value, str) or not _is_loopback(value):
-            self._warn(entry, _REDIRECT)
+        """Return the address that a port of a client means."""
+        if self._form == OPENCODE:
+            self._warn(entry, _PATH)
             return None
-        return entry.value
+        port = entry.value.value if isinstance(entry.value, Leaf) else None
+        if type(port) is not int or not 1 <= port <= _LARGEST_PORT:
+            self._warn(entry, _NO_PORT)
+            return None
+        text = f"http://localhost:{port}/callback"
+        return Leaf(entry.value.at, text, text)
 
     def keys(self) -> Sequence[TableEntry]:
         """Return all keys, without those that are of no use without others."""
-        given = self._given
-        has_endpoints = "authorization_endpoint" in given and "token_endpoint" in given
-        has_client = CLIENT_ID in given or "registration_endpoint" in given
-        if METADATA_URL in given or not has_endpoints or not has_client:
-            self._drop(_ENDPOINTS, _INCOMPLETE)
-        if CLIENT_ID not in given:
-            self._drop((CLIENT_SECRET,), _NO_CLIENT)
-        self._add_issuer()
-        tenant = Leaf(self._at, "tenant", "tenant")
+        self._drop((CLIENT_SECRET,), client_fault(self._auth()))
+        issuer = self._issuer()
+        if issuer is not None:
+            self._given["issuer"] = issuer
+        fault = server_fault(self._auth())
+        self._drop(ENDPOINTS, fault)
+        if fault and issuer is not None:
+            del self._given["issuer"]
+        at = self._member.at
+        tenant = Leaf(at, "tenant", "tenant")
         return (
-            TableEntry("for", self._at, tenant),
-            *(TableEntry(name, part.entry.at, part.value) for name, part in given.items()),
+            TableEntry("for", at, tenant),
+            *(TableEntry(name, part.entry.at, part.value) for name, part in self._given.items()),
         )
 
-    def _drop(self, names: Sequence[str], why: str) -> None:
-        for name in names:
+    def _auth(self) -> Auth:
+        fields = {name: part.meaning for name, part in self._given.items()}
+        named = [name for name in (CLIENT_ID, CLIENT_SECRET) if name in fields]
+        values: dict[str, Value] = {name: fields.pop(name) for name in named}
+        return Auth(grant=LOGIN, subject="tenant", values=values, **fields)
+
+    def _drop(self, names: Sequence[str], fault: str | None) -> None:
+        for name in names if fault else ():
             part = self._given.pop(name, None)
             if part is not None:
-                self._warn(part.entry, why)
+                self._warn(part.entry, f"{quoted(self._member.name)} {fault}".rstrip("."))
 
-    def _add_issuer(self) -> None:
+    def _issuer(self) -> _Given | None:
         """Name an issuer for endpoints: redirects from another authorization server are refused."""
         endpoint = self._given.get("authorization_endpoint")
-        if endpoint is None or "issuer" in self._given or not isinstance(endpoint.value, Leaf):
-            return
-        try:
-            parts = urlsplit(str(endpoint.value.value))
-        except ValueError:
-            return  # reported when it is read
+        if endpoint is None or "issuer" in self._given:
+            return None
+        parts = urlsplit(endpoint.meaning)
         text = f"{parts.scheme}://{parts.netloc}"
-        self._given["issuer"] = _Given(endpoint.entry, Leaf(endpoint.value.at, text, text))
+        return _Given(endpoint.entry, Leaf(endpoint.value.at, text, text), text)
 
 
-def _scopes(node: Tree) -> Tree | None:
-    """Return scopes as a list; None for none, which means those that the server names."""
-    if not isinstance(node, Leaf) or not isinstance(node.value, str):
-        return None if isinstance(node, Items) and not node.items else node
-    items = tuple(Leaf(node.at, scope, scope) for scope in node.value.split())
-    return Items(node.at, items) if items else None
+def _items(node: Tree, texts: Iterable[str]) -> Items:
+    return Items(node.at, tuple(Leaf(node.at, text, text) for text in texts))
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        return parts.scheme == "http" and is_loopback_host(parts.hostname or "")
-    except ValueError:
+def _is_absent(node: Tree) -> bool:
+    """Return whether a value is one that clients write for an option that is not set."""
+    if not isinstance(node, Leaf):
         return False
+    return node.value is None or (isinstance(node.value, str) and not node.value.strip())

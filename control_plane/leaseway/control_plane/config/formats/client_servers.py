@@ -376,8 +376,8 @@ class ClientServer:
                 continue
             del self._native[name]
             if not _is_empty(entry.value):
-                noun = "a command" if is_process else "a URL"
-                self._warn(entry, self._where.child(entry), f"it has no meaning for {noun}")
+                why = _NOT_FOR_COMMANDS if is_process else _NOT_FOR_URLS
+                self._warn(entry, self._where.child(entry), why)
 
     def _add_login(self) -> None:
         """Have a person log in as the client does, unless the entry has a credential of its own."""
@@ -386,7 +386,7 @@ class ClientServer:
             return
         names = {folded(header.name) for header in headers.members} if headers is not None else ()
         if "url" not in self._native or "authorization" in names:
-            why = _NO_LOGIN if "url" not in self._native else _OWN_CREDENTIAL
+            why = _NOT_FOR_COMMANDS if "url" not in self._native else _OWN_CREDENTIAL
             self._warn(login, self._where.child(login), why)
             return
         where = self._where.child(login)
@@ -399,7 +399,8 @@ class ClientServer:
             self._native["auth"] = auth
 
 
-_NO_LOGIN: Final = "it has no meaning for a command"
+_NOT_FOR_COMMANDS: Final = "it has no meaning for a command"
+_NOT_FOR_URLS: Final = "it has no meaning for a URL"
 _OWN_CREDENTIAL: Final = "'headers' have the header Authorization, which is sent instead"
 _ASKS: Final = (
     "a person would have to be asked, which Leaseway does for tools with 'risk: financial' alone"

@@ -6,7 +6,7 @@ See design.md#tokens-for-remote-servers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,7 +18,13 @@ from leaseway.control_plane.config.schema.fields import (
     value_schema,
     warn_of_credential,
 )
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.issues import (
+    ConfigIssue,
+    IssueLog,
+    IssueReason,
+    Where,
+    quoted,
+)
 from leaseway.control_plane.config.schema.tables import entries_of, record_of
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
@@ -255,13 +261,32 @@ def auth(node: Tree, where: Where) -> Auth:
         place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
         raise BadValue  # already reported
     found = read.read(entry.value, place)
-    fault = _client_fault(found) or _server_fault(found)
+    fault = client_fault(found) or server_fault(found)
     if fault:
         raise BadValue(f"{quoted(place.key)} {fault}")
     return found
 
 
-def _client_fault(found: Auth) -> str | None:
+def tried(name: str, node: Tree, key: str) -> tuple[Any, Sequence[ConfigIssue]]:
+    """Return what a value of one of a grant's keys means, and its mistakes; report nothing.
+
+    It means None if it is of no use; a list with mistakes means its other items.
+
+    Args:
+        name: The key.
+        node: Its value.
+        key: What the mistakes call the key.
+    """
+    log = IssueLog("")
+    value = _KEY_READERS[name](node, Where(log, key))
+    return value, [issue for issue in log.issues() if issue.severity == "error"]
+
+
+def client_fault(found: Auth) -> str | None:
+    """Return why what is said about the client does not fit together, or None.
+
+    The text is the end of a sentence that begins with the grant.
+    """
     has_secret, has_key = CLIENT_SECRET in found.values, PRIVATE_KEY in found.values
     if has_secret and has_key:
         return "has 'client_secret' and 'private_key'; keep the one that your client has."
@@ -280,8 +305,11 @@ def _client_fault(found: Auth) -> str | None:
     return None
 
 
-def _server_fault(found: Auth) -> str | None:
-    """Return why what is said about the authorization server does not fit together, or None."""
+def server_fault(found: Auth) -> str | None:
+    """Return why what is said about the authorization server does not fit together, or None.
+
+    The text is the end of a sentence that begins with the grant.
+    """
     written = [name for name in ENDPOINTS if getattr(found, name)]
     if not written:
         return None
