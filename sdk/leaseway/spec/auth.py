@@ -242,7 +242,7 @@ class Auth:
         return bool(self.grant)
 
     @property
-    def authority(self) -> str:
+    def configured_at(self) -> str:
         """Where the operator says that the authorization server is, beside its issuer.
 
         That is the address of its metadata, or of its token endpoint; empty if it is not said.
@@ -252,7 +252,7 @@ class Auth:
     @property
     def names_server(self) -> bool:
         """Whether the operator says which authorization server issues the tokens."""
-        return bool(self.issuer or self.authority)
+        return bool(self.issuer or self.configured_at)
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -37,8 +37,8 @@ class LoginKey:
         client: The configured client id, or empty.
         issuer: The configured authorization server, or empty.
         resource: The configured resource indicator, or empty.
-        authority: The configured address of the authorization server's metadata, or of its token
-            endpoint, or empty.
+        configured_at: The configured address of the authorization server's metadata, or of its
+            token endpoint, or empty.
     """
 
     server: str
@@ -48,13 +48,13 @@ class LoginKey:
     issuer: str = ""
     resource: str = ""
     user: str = ""
-    authority: str = ""
+    configured_at: str = ""
 
     @property
     def file_name(self) -> str:
         """The name of its file, without the suffix."""
         parts = asdict(self)
-        for later in ("user", "authority"):
+        for later in ("user", "configured_at"):
             if not parts[later]:
                 del parts[later]  # names of files without it stay what they were
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]

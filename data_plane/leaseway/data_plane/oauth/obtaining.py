@@ -71,7 +71,7 @@ class Wanted:
             issuer=auth.issuer,
             resource=auth.resource,
             user=self.user,
-            authority=auth.authority,
+            configured_at=auth.configured_at,
         )
 
     @property

@@ -103,7 +103,7 @@ def test_the_metadata_or_the_endpoints_of_an_authorization_server_can_be_written
     auth = part(decode_spec(spec.key, encode_spec(spec))).auth
     assert auth == part(spec).auth
     assert auth.names_server
-    assert auth.authority in auth.addresses
+    assert auth.configured_at in auth.addresses
 
 
 @pytest.mark.parametrize("transport", ["streamable_http", "sse", "websocket", "http_api"])

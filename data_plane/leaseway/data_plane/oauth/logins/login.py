@@ -218,7 +218,7 @@ def revoke(login: Login, configured: Client, addresses: Sequence[str] = ()) -> s
     if not server.revocation_endpoint:
         return "its authorization server offers no revocation; the tokens end when they expire"
     key = login.key  # the login's issuer may be what the server has named
-    web = Web([url for url in (key.url, key.issuer, key.authority, *addresses) if url])
+    web = Web([url for url in (key.url, key.issuer, key.configured_at, *addresses) if url])
     kind = "refresh_token" if login.refresh_token else "access_token"
     form = {"token": token, "token_type_hint": kind}
     keep = hidden_tokens(token)
