@@ -16,9 +16,11 @@ from tests.data_plane.oauth.logging_in import CONSOLE, Logging, query_of, wanted
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.kept_clients import forget_refused
 from leaseway.data_plane.oauth.logins.login import BegunLogin, begin_login, finish_login
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.sealed import SealedTokens
+from leaseway.vault.file import LOGIN_SUFFIX
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import Login, LoginStore
 from leaseway.wire.channels.fetching import in_thread
@@ -207,3 +209,17 @@ async def test_a_code_for_another_device_is_requested_again_by_a_new_client(
         assert (await login.told()).code == "AB-CD"
         assert (await login.login()).metadata["client"]["id"] == client
     assert len(registering.registered) == 2
+
+
+def test_a_refused_client_that_cannot_be_forgotten_is_a_warning(
+    store: LoginStore, place: VaultPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.logins.mkdir(parents=True, exist_ok=True)
+    (place.logins / f"clients{LOGIN_SUFFIX}").write_bytes(b"neither clients nor a vault")
+    unrelated = AuthorizationError("refused", code="invalid_scope")
+    assert not forget_refused(unrelated, store.clients, "https://login.example", "me")
+    assert not caplog.records
+    refused = AuthorizationError("refused", code="invalid_client")
+    assert forget_refused(refused, store.clients, "https://login.example", "me")
+    (record,) = caplog.records
+    assert "The registered clients cannot be read or changed" in record.message

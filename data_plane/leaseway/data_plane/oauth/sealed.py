@@ -18,6 +18,7 @@ from typing import Any, Final
 from leaseway.data_plane.oauth.discoveries import Discoveries
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.exchange import exchange, subject_token_of
+from leaseway.data_plane.oauth.kept_clients import forget_refused
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, habits_of, has_left
 from leaseway.data_plane.oauth.obtaining import (
     RENEWED_EARLY,
@@ -267,19 +268,13 @@ class SealedTokens:
 
         Every attempt changes the login's file, after which workers look for a new login at once.
         """
-        if error.code in OF_CLIENT:  # the next login registers another one
-            self._forget_client(store, login)
+        # The next login registers another one.
+        client = client_of(login, Client(""))
+        forget_refused(error, store.clients, server_of(login).authority, client.id)
         error.needs_login = error.has_ended = True
         error.args = (f"the login cannot be renewed: {error}",)
         refused = [self._now() + _REFUSED_FOR, error.code, str(error)]
         store.write(replace(login, metadata={**login.metadata, _REFUSED: refused}))
-
-    def _forget_client(self, store: LoginStore, login: Login) -> None:
-        server, client = server_of(login), client_of(login, Client(""))
-        try:
-            store.clients.forget(server.authority, client.id)
-        except VaultError as error:
-            _logger.warning("A client that was refused is still kept: %s", error)
 
     def _check_not_refused(self, login: Login) -> None:
         until, code, text = login.metadata.get(_REFUSED) or (0.0, "", "")

@@ -8,16 +8,16 @@ gets a new client, and so does everybody once the client is refused.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.kept_clients import forget_refused, tried
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.obtaining import Wanted
-from leaseway.data_plane.oauth.requests import OF_CLIENT, Client, is_success, refusal
+from leaseway.data_plane.oauth.requests import Client, is_success, refusal
 from leaseway.data_plane.oauth.web import (
     Web,
     document_of,
@@ -27,12 +27,7 @@ from leaseway.data_plane.oauth.web import (
     text_in,
 )
 from leaseway.vault.clients import ClientKey, ClientStore, RegisteredClient
-from leaseway.vault.key import VaultError
 from leaseway.wire.channels.endpoint import is_loopback_host
-
-_logger = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 DEVICE: Final = "device"
@@ -68,6 +63,11 @@ class LoginClient:
     def own(self) -> Client | None:
         """The client that a login must remember; None for the configured one."""
         return None if self.is_configured else self.client
+
+    def forget_refused(self, error: AuthorizationError, store: ClientStore) -> bool:
+        """Forget a kept client that an error refuses; return whether another one may help."""
+        kept = self.kept
+        return kept is not None and forget_refused(error, store, kept.key.authority, kept.id)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class PlannedLogin:
         """
         if self.wanted.client.id or self._has_document or not self.server.registration_endpoint:
             return None
-        client = _tried(self.store.read, self.key)
+        client = tried(self.store.read, self.key)
         if client is None or self.subject in client.unfinished:
             return None
         is_valid = client.expires_at is None or now + _LOGIN_TIME < client.expires_at
@@ -134,7 +134,7 @@ class PlannedLogin:
         if self._has_document:
             return LoginClient(Client(wanted.auth.client_metadata_url))
         if kept is not None and kept.redirect == redirect:
-            _tried(self.store.begin, kept, self.subject)
+            tried(self.store.begin, kept, self.subject)
             return LoginClient(_client_of(kept), kept, is_reused=True)
         registered = self._register(web, redirect)
         return LoginClient(_client_of(registered), registered)
@@ -190,35 +190,13 @@ def keep(client: LoginClient, store: ClientStore, subject: str) -> None:
     if registered is None:
         return
     if client.is_reused:
-        _tried(store.end, registered, subject)
+        tried(store.end, registered, subject)
     else:
-        _tried(store.write, registered)
-
-
-def forget_refused(
-    error: AuthorizationError, kept: RegisteredClient | None, store: ClientStore
-) -> bool:
-    """Forget a kept client that was refused; return whether another one may help."""
-    if kept is None or error.code not in OF_CLIENT:
-        return False
-    _tried(store.forget, kept.key.authority, kept.id)
-    return True
+        tried(store.write, registered)
 
 
 def _client_of(registered: RegisteredClient) -> Client:
     return Client(registered.id, registered.secret, auth_method=registered.auth_method)
-
-
-def _tried(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-    """Return the result of work on kept clients; None, with a warning, if it fails.
-
-    A login needs none of them.
-    """
-    try:
-        return work(*args, **kwargs)
-    except VaultError as error:
-        _logger.warning("Registered clients cannot be kept: %s", error)
-        return None
 
 
 def is_loopback(redirect: str) -> bool:

@@ -23,7 +23,6 @@ from leaseway.data_plane.oauth.logins.clients import (
     DEVICE_GRANT,
     LoginClient,
     PlannedLogin,
-    forget_refused,
     keep,
 )
 from leaseway.data_plane.oauth.logins.redirects import MAX_CODE, Redirect, code_of
@@ -162,7 +161,7 @@ def _forgetting(client: LoginClient, planned: PlannedLogin) -> Iterator[None]:
     try:
         yield
     except AuthorizationError as error:
-        if forget_refused(error, client.kept, planned.store):
+        if client.forget_refused(error, planned.store):
             raise _ClientForgottenError from error
         raise
 
@@ -347,7 +346,7 @@ def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore
     try:
         tokens = _granted(begun, answer)
     except AuthorizationError as error:
-        if forget_refused(error, begun.client.kept, store.clients):
+        if begun.client.forget_refused(error, store.clients):
             error.args = (f"{error}; open its link again, and another client is registered",)
         raise
     return _seal(begun.planned, begun.found, tokens, begun.client, store, time.time())[0]
